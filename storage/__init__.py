@@ -1,0 +1,1 @@
+"""The storage room: files, journal, ledgers, cursors, the metadata store. Knows no protocol and no transaction."""

@@ -1,0 +1,197 @@
+"""An entry: what a client sent, with the header the broker puts before it, and the batch that carries entries to disk.
+
+    batch  = [batch header, 48 bytes][entry]*          one batch per ledger and journal write
+    entry  = [u32 length of the rest][entry header][payload]
+
+All integers are big-endian. The payload is the client's bytes, never re-encoded. A batch's crc32c covers its header
+(without the crc itself) and its entries, and is chained: it starts from the crc of the batch before it in the same
+ledger, so a batch that was lost, moved or left over from an earlier use of the space cannot pass for the next one.
+
+Pure: bytes in, values out.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from storage.position import Position
+
+
+class EntryFormat(IntEnum):
+    """How the payload is laid out; readers of another protocol convert, the log never does."""
+
+    PULSAR = 0
+    """`[u16 0x0e01][u32 crc32c][u32 size][MessageMetadata][payload]`, as in SEND and MESSAGE."""
+    KAFKA = 1
+    """A Kafka RecordBatch, version 2."""
+
+
+class TxnId(NamedTuple):
+    """A transaction's identity on the wire: two 64-bit halves. v5 ids carry bit 62 of `least` (DESIGN section 7)."""
+
+    most: int
+    least: int
+
+    def __str__(self) -> str:
+        return f"{self.most}_{self.least}"
+
+
+class Entry(NamedTuple):
+    """One entry as read back: everything a dispatcher needs without parsing the payload."""
+
+    position: Position
+    payload: bytes
+    """The client's bytes."""
+    first_index: int
+    """Number of this entry's first message within its topic, contiguous over the topic's ledgers."""
+    message_count: int
+    """Messages in the entry (a client batch holds several); the next entry begins at `first_index + message_count`."""
+    timestamp_ms: int
+    """When the broker took the entry, milliseconds since the epoch."""
+    txn: TxnId | None = None
+    """The transaction that wrote it, or None."""
+    format: EntryFormat = EntryFormat.PULSAR
+
+
+_FLAG_TXN: Final = 1
+_LENGTH: Final = struct.Struct(">I")
+_HEADER: Final = struct.Struct(">BBIqq")  # format, flags, message count, timestamp, first index
+_TXN: Final = struct.Struct(">qq")
+ENTRY_OVERHEAD_MAX: Final = _LENGTH.size + _HEADER.size + _TXN.size
+"""The most bytes an entry takes on disk beyond its payload."""
+
+
+class CorruptEntry(ValueError):
+    """The bytes are not what a batch or entry may look like; the message says which rule they break."""
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The entry as it stands in a batch."""
+    flags = 0
+    identity = b""
+    if entry.txn is not None:
+        flags |= _FLAG_TXN
+        identity = _TXN.pack(entry.txn.most, entry.txn.least)
+    length = _HEADER.size + len(identity) + len(entry.payload)
+    header = _HEADER.pack(entry.format, flags, entry.message_count, entry.timestamp_ms, entry.first_index)
+    return b"".join((_LENGTH.pack(length), header, identity, entry.payload))
+
+
+def decode_entries(ledger: int, first_entry: int, body: bytes | memoryview) -> Iterator[Entry]:
+    """The entries of a batch's body, in order.
+
+    Raises:
+        CorruptEntry: the body does not divide into entries exactly.
+    """
+    offset = 0
+    entry_id = first_entry
+    end = len(body)
+    while offset < end:
+        if end - offset < _LENGTH.size + _HEADER.size:
+            raise CorruptEntry(f"{end - offset} bytes are left, too few for an entry")
+        (length,) = _LENGTH.unpack_from(body, offset)
+        stop = offset + _LENGTH.size + length
+        if length < _HEADER.size or stop > end:
+            raise CorruptEntry(f"entry {entry_id} claims {length} bytes")
+        form, flags, message_count, timestamp_ms, index = _HEADER.unpack_from(body, offset + _LENGTH.size)
+        start = offset + _LENGTH.size + _HEADER.size
+        txn = None
+        if flags & _FLAG_TXN:
+            if stop - start < _TXN.size:
+                raise CorruptEntry(f"entry {entry_id} is too short for its transaction id")
+            txn = TxnId(*_TXN.unpack_from(body, start))
+            start += _TXN.size
+        try:
+            entry_format = EntryFormat(form)
+        except ValueError as unknown:
+            raise CorruptEntry(f"entry {entry_id} has the unknown format {form}") from unknown
+        payload = bytes(body[start:stop])
+        yield Entry(Position(ledger, entry_id), payload, index, message_count, timestamp_ms, txn, entry_format)
+        offset = stop
+        entry_id += 1
+
+
+BATCH_MAGIC: Final = 0x54574231  # "TWB1": the last digit is the format's version
+_BATCH: Final = struct.Struct(">IIqqIIqII")
+BATCH_HEADER_SIZE: Final = _BATCH.size
+BATCH_BODY_SIZE_MAX: Final = 64 * 1024 * 1024
+"""No writer makes a larger batch, so a larger length in a header is damage, not a reason to allocate."""
+
+
+class BatchHeader(NamedTuple):
+    """What a batch says of itself."""
+
+    ledger: int
+    first_entry: int
+    """Id of the batch's first entry; one more than the last of the batch before it."""
+    entry_count: int
+    body_size: int
+    """Bytes of entries after the header."""
+    confirmed_before: int
+    """Highest entry id of this ledger that was confirmed when the batch was made; never above `first_entry - 1`."""
+    previous_crc: int
+    """The crc of the ledger's batch before this one, 0 for its first."""
+    crc: int
+
+    @property
+    def last_entry(self) -> int:
+        """Id of the batch's last entry."""
+        return self.first_entry + self.entry_count - 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return BATCH_HEADER_SIZE + self.body_size
+
+
+def encode_batch(
+    ledger: int, first_entry: int, encoded: Sequence[bytes], *, confirmed_before: int, previous_crc: int
+) -> tuple[BatchHeader, bytes]:
+    """A batch of entries made by `encode_entry`, and its header (whose crc the next batch continues)."""
+    body = b"".join(encoded)
+    assert 0 < len(body) <= BATCH_BODY_SIZE_MAX, "a batch holds at least one entry and is bounded"
+    assert confirmed_before < first_entry, "what this batch carries cannot be confirmed yet"
+    fields = (ledger, first_entry, len(encoded), len(body), confirmed_before, previous_crc, 0)
+    crc = _checksum(_BATCH.pack(BATCH_MAGIC, 0, *fields), body, previous_crc)
+    header = BatchHeader(ledger, first_entry, len(encoded), len(body), confirmed_before, previous_crc, crc)
+    return header, _BATCH.pack(BATCH_MAGIC, crc, *fields) + body
+
+
+def decode_batch_header(data: bytes | memoryview, offset: int = 0) -> BatchHeader:
+    """The header at `offset`. Only its shape is checked here; `check_batch` checks the content.
+
+    Raises:
+        CorruptEntry: too few bytes, another magic, or a field outside its bounds.
+    """
+    if len(data) - offset < BATCH_HEADER_SIZE:
+        raise CorruptEntry(f"{len(data) - offset} bytes are left, too few for a batch header")
+    magic, crc, ledger, first, count, body_size, confirmed, previous_crc, _ = _BATCH.unpack_from(data, offset)
+    if magic != BATCH_MAGIC:
+        raise CorruptEntry(f"0x{magic:08x} is not the magic number of a batch")
+    if not (ledger >= 0 and first >= 0 and count > 0 and 0 < body_size <= BATCH_BODY_SIZE_MAX and confirmed < first):
+        raise CorruptEntry("a field of the batch header is outside its bounds")
+    return BatchHeader(ledger, first, count, body_size, confirmed, previous_crc, crc)
+
+
+def check_batch(header: BatchHeader, data: bytes | memoryview, offset: int = 0) -> None:
+    """Hold the batch at `offset` against its crc.
+
+    Raises:
+        CorruptEntry: the bytes are cut short or differ from what was written.
+    """
+    stop = offset + header.size
+    if len(data) < stop:
+        raise CorruptEntry(f"the batch of entry {header.first_entry} is cut short")
+    bare = bytearray(data[offset : offset + BATCH_HEADER_SIZE])
+    bare[4:8] = b"\0\0\0\0"
+    body = bytes(data[offset + BATCH_HEADER_SIZE : stop])
+    if _checksum(bytes(bare), body, header.previous_crc) != header.crc:
+        raise CorruptEntry(f"the checksum of the batch of entry {header.first_entry} differs")
+
+
+def _checksum(bare_header: bytes, body: bytes, previous_crc: int) -> int:
+    crc = google_crc32c.extend(previous_crc, bare_header)
+    return int(google_crc32c.extend(crc, body))

@@ -1,0 +1,309 @@
+"""The metadata store's contract: versioned records, secondary indexes, conditional change sets and watches.
+
+Every decision of the broker is a compare-and-set here (DESIGN sections 5 and 9.4), so the promises are few and strict:
+
+- A change set (`commit`) is applied whole or not at all; each record it writes gets the change set's revision as its
+  version. Revisions rise by one per change set that changed something and are never reused, so a record that was
+  deleted and made again never shows an old version (M1-M3).
+- Readers, index queries and watches see only change sets that are durable and complete. Every answer, a refusal too,
+  waits until the state it rests on is durable (D13).
+- Keys are text, ordered by their UTF-8 bytes (M11). A range is [start, end): start included, end excluded.
+- Index entries change in the same step as their record (M8).
+- A write that was cancelled or timed out is unknown: it happened or it did not. Conditional writes are safe to repeat.
+
+Left out on purpose: transactions that read (a caller reads, decides, and writes on conditions), server-side code,
+time-to-live (a record is ephemeral by its session or it stays), and ordering between watches of different streams.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+ABSENT: Final = 0
+"""As an expected version: the key must not exist."""
+
+SEQUENCE_DIGITS: Final = 20
+"""A sequential put appends `-` and this many digits to its key."""
+
+
+class IndexEntry(NamedTuple):
+    """One entry of a secondary index, pointing at the record that carries it."""
+
+    name: str
+    """The index's, e.g. `txn-by-deadline`."""
+    key: str
+    """What it is found by; numbers in it are fixed-width so that bytewise order is their order (M12)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored record as its readers see it."""
+
+    key: str
+    value: bytes
+    version: int
+    """The revision of the change set that last wrote it."""
+    indexes: tuple[IndexEntry, ...] = ()
+    partition_key: str | None = None
+    session: int | None = None
+    """Id of the session whose end deletes it; None for a lasting record."""
+
+
+class IndexHit(NamedTuple):
+    """One result of an index query, in order of (index key, primary key)."""
+
+    index_key: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a record, replacing its value, its index entries and its partition key."""
+
+    key: str
+    value: bytes
+    expected: int | None = None
+    """The version the key must have now: ABSENT, a version, or None for any."""
+    indexes: tuple[IndexEntry, ...] = ()
+    partition_key: str | None = None
+    session: "Session | None" = None
+    """Makes the record ephemeral: it goes when this session ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutSequential:
+    """Write a new record under `<prefix>-<20 digits>`; the store assigns the digits, rising, never reused (M5)."""
+
+    prefix: str
+    value: bytes
+    partition_key: str
+    indexes: tuple[IndexEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a record if it is there."""
+
+    key: str
+    expected: int | None = None
+    """The version it must have now, or None for any (an absent one too)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRange:
+    """Remove every record with a key in [start, end), as one step (M24)."""
+
+    start: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition alone: the key must have this version (ABSENT: must not exist), and is left as it is."""
+
+    key: str
+    expected: int
+
+
+Op = Put | PutSequential | Delete | DeleteRange | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a change set did. It is durable."""
+
+    revision: int
+    """Version of every record it wrote; the store's current revision if it changed nothing."""
+    keys: tuple[str | None, ...]
+    """Per operation, the key it wrote (a sequential put's assigned key), None for operations that write no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step of a range watch: all that one change set, or a re-listing, changed in the range."""
+
+    revision: int
+    records: tuple[Record, ...] = ()
+    """Written records, as they are at `revision`, in key order."""
+    deleted: tuple[str, ...] = ()
+    """Keys that are gone, in key order."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """A snapshot for metrics and for people; reading it costs nothing."""
+
+    revision: int
+    records: int
+    watches: int
+    writes_waiting: int
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+
+class MetadataError(Exception):
+    """Base of all that the store raises. `retriable`: the same call may succeed later. `definite`: it had no effect."""
+
+    retriable = False
+    definite = True
+
+
+class Conflict(MetadataError):
+    """An expectation did not hold; nothing was changed. Read again and decide again."""
+
+    def __init__(self, key: str, expected: int, actual: int) -> None:
+        super().__init__(f"{key}: expected version {expected}, is {actual}")
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+
+
+class SessionLost(MetadataError):
+    """The session of an ephemeral write has ended; the write was not made (M19)."""
+
+
+class ChangeSetTooLarge(MetadataError):
+    """The change set is above what this store takes; refused before anything was done (M25)."""
+
+
+class InvalidOperation(MetadataError):
+    """The call breaks the contract (an empty key, an empty partition key of a sequential put); nothing was done."""
+
+
+class StoreUnavailable(MetadataError):
+    """The store cannot answer; a write's outcome is unknown (M22)."""
+
+    retriable = True
+    definite = False
+
+
+class Session(ABC):
+    """Keeps ephemeral records alive. Ends on `close`, or when its owner was silent for longer than its timeout."""
+
+    @property
+    @abstractmethod
+    def id(self) -> int:
+        """Unique for all time in this store."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End it now: its records are deleted, durably, when this returns. Idempotent."""
+
+    @abstractmethod
+    async def wait_lost(self) -> None:
+        """Return when it has ended, by whichever cause."""
+
+
+class KeyWatch(ABC):
+    """Follows one key. Coalesces: it yields the newest state, not every state, and never an older version (M13)."""
+
+    @abstractmethod
+    async def next(self) -> Record | None:
+        """The record as it is now if it differs from what was last returned (at first: always), else wait for that."""
+
+
+class RangeWatch(ABC):
+    """Follows a key range: first what is there, then every change set in order, none skipped (M14).
+
+    Bounded: if its reader falls behind by more than the bound, the backlog is replaced by one `Change` that holds the
+    difference between what was last read and now, so nobody else waits and nothing is lost, only coalesced (M17).
+    """
+
+    @abstractmethod
+    async def next(self) -> Change:
+        """The first call returns all records of the range as one `Change`; later ones wait for the next change."""
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self._changes()
+
+    async def _changes(self) -> AsyncIterator[Change]:
+        while True:
+            yield await self.next()
+
+
+class MetadataStore(ABC):
+    """See the module's docstring for what every implementation promises."""
+
+    authoritative: bool
+    """True when `peek` shows the newest decided state: the deciding image is in this process and it is not fenced."""
+
+    @abstractmethod
+    def peek(self, key: str) -> Record | None:
+        """The record as this process's image holds it, without waiting; may be behind unless `authoritative`."""
+
+    @abstractmethod
+    async def get(self, key: str) -> Record | None:
+        """The record, or None. At least as new as every write this process had answered before the call."""
+
+    @abstractmethod
+    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        """The records of [start, end) in key order, all at one revision; at most `limit`."""
+
+    @abstractmethod
+    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+        """Index entries with keys in [start, end), by (index key, primary key), at one revision (M9).
+
+        For equality use `exactly(key)`, for a prefix `starting_with(prefix)`.
+        """
+
+    @abstractmethod
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        """Apply a change set, all or nothing; durable on return.
+
+        Each key may stand in it once. Conditions are judged against the state before the change set.
+
+        Raises:
+            Conflict: an expectation did not hold. Durable, like every answer.
+            SessionLost: an ephemeral write's session has ended.
+            ChangeSetTooLarge, InvalidOperation: refused before anything was done.
+            StoreUnavailable: unknown whether it was applied.
+        """
+
+    @abstractmethod
+    async def barrier(self) -> int:
+        """Return once this process's image holds everything that was decided before the call; the revision reached."""
+
+    @abstractmethod
+    def watch_key(self, key: str) -> AbstractAsyncContextManager[KeyWatch]:
+        """Follow one key while the context is open."""
+
+    @abstractmethod
+    def watch_range(self, start: str, end: str) -> AbstractAsyncContextManager[RangeWatch]:
+        """Follow the range [start, end) while the context is open."""
+
+    @abstractmethod
+    async def open_session(self, timeout_seconds: float) -> Session:
+        """A new session; the store ends it by itself after `timeout_seconds` without a sign of life of this process."""
+
+    @abstractmethod
+    def statistics(self) -> StoreStatistics:
+        """Counters at this moment."""
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expected: int | None = None,
+        indexes: tuple[IndexEntry, ...] = (),
+        partition_key: str | None = None,
+        session: Session | None = None,
+    ) -> int:
+        """Write one record and return its new version; `commit` with one `Put`."""
+        return (await self.commit([Put(key, value, expected, indexes, partition_key, session)])).revision
+
+    async def delete(self, key: str, *, expected: int | None = None) -> None:
+        """Remove one record; `commit` with one `Delete`."""
+        await self.commit([Delete(key, expected)])
+
+
+def starting_with(prefix: str) -> tuple[str, str]:
+    """The range of every key that begins with `prefix`."""
+    # U+10FFFF is the last code point, so it sorts above whatever may follow the prefix in a key of ours.
+    return prefix, prefix + "\U0010ffff"
+
+
+def exactly(key: str) -> tuple[str, str]:
+    """The range that holds `key` alone."""
+    return key, key + "\0"

@@ -1,0 +1,43 @@
+"""A wake-up call that remembers: whoever sets it wakes the one task that waits, now or at its next wait.
+
+Trio's `Event` is one-shot and its `ParkingLot` forgets a wake-up that comes while nobody waits. A task that must react
+to several things (a watermark, permits, a consumer leaving) hands each of them the same `Signal` and looks at all of
+its state after every wake-up, so a call is never lost and ten calls cost one wake-up.
+"""
+
+import trio
+
+
+class Signal:
+    """Level-triggered; any number of callers of `set`, one waiting task."""
+
+    __slots__ = ("_is_set", "_waiter")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiter: trio.lowlevel.Task | None = None
+
+    def set(self) -> None:
+        """Wake the waiting task, or let its next `wait` return at once. Never blocks; safe to call from any task."""
+        if self._waiter is not None:
+            trio.lowlevel.reschedule(self._waiter)
+            self._waiter = None
+        else:
+            self._is_set = True
+
+    async def wait(self) -> None:
+        """Return once set since the last return. A cancelled wait consumes nothing."""
+        if self._waiter is not None:
+            raise trio.BusyResourceError("another task waits on this signal")
+        if self._is_set:
+            # A checkpoint keeps the scheduler fair; the flag is cleared only after it, so cancellation loses no call.
+            await trio.lowlevel.checkpoint()
+            self._is_set = False
+            return
+        self._waiter = trio.lowlevel.current_task()
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._waiter = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)

@@ -1,0 +1,83 @@
+"""A position that only rises: the hinge between the rooms.
+
+A lower room raises a watermark (the journal confirmed, a transaction ended); an upper room waits on it or attaches its
+`Signal`. Nothing calls upward and nothing polls (DESIGN sections 2 and 8). Waiters are kept in a heap by the position
+they wait for, so raising costs only for those that are woken.
+"""
+
+import heapq
+from itertools import count
+
+import trio
+
+from storage.position import Position
+from storage.signal import Signal
+
+
+class Watermark:
+    """Everything at or below `value` has happened: is durable, is readable, is acknowledged, as its owner says."""
+
+    __slots__ = ("_attached", "_failure", "_tickets", "_value", "_waiting")
+
+    def __init__(self, value: Position) -> None:
+        self._value = value
+        self._waiting: list[tuple[Position, int, trio.Event]] = []
+        self._tickets = count()
+        self._attached: list[Signal] = []
+        self._failure: BaseException | None = None
+
+    @property
+    def value(self) -> Position:
+        """The highest position reached; never lower than any value seen before."""
+        return self._value
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it will never rise again, if its writer failed."""
+        return self._failure
+
+    def raise_to(self, position: Position) -> None:
+        """Rise to `position` and wake whoever waited for it; a lower or equal position changes nothing."""
+        if position <= self._value:
+            return
+        self._value = position
+        while self._waiting and self._waiting[0][0] <= position:
+            heapq.heappop(self._waiting)[2].set()
+        for signal in self._attached:
+            signal.set()
+
+    def fail(self, cause: BaseException) -> None:
+        """Say that the watermark will never rise again: every waiter, now and later, gets `cause`."""
+        self._failure = cause
+        for _position, _ticket, event in self._waiting:
+            event.set()
+        self._waiting.clear()
+        for signal in self._attached:
+            signal.set()
+
+    async def wait_for(self, position: Position) -> None:
+        """Return once `value >= position`; raise the failure's cause if that will never happen."""
+        if self._value >= position:
+            return
+        if self._failure is None:
+            event = trio.Event()
+            ticket = (position, next(self._tickets), event)
+            heapq.heappush(self._waiting, ticket)
+            try:
+                await event.wait()
+            except trio.Cancelled:
+                if ticket in self._waiting:
+                    self._waiting.remove(ticket)
+                    heapq.heapify(self._waiting)
+                raise
+        if self._value < position:
+            assert self._failure is not None, "woken below the position without a failure"
+            raise self._failure
+
+    def attach(self, signal: Signal) -> None:
+        """Set `signal` at every rise and at failure, until detached."""
+        self._attached.append(signal)
+
+    def detach(self, signal: Signal) -> None:
+        """Undo one `attach` of `signal`."""
+        self._attached.remove(signal)

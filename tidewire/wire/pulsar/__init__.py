@@ -1,0 +1,1 @@
+"""tidewire/wire/pulsar."""

@@ -6,6 +6,7 @@ they wait for, so raising costs only for those that are woken.
 """
 
 import heapq
+from collections.abc import Callable
 from itertools import count
 
 import trio
@@ -17,13 +18,14 @@ from storage.signal import Signal
 class Watermark:
     """Everything at or below `value` has happened: is durable, is readable, is acknowledged, as its owner says."""
 
-    __slots__ = ("_attached", "_failure", "_tickets", "_value", "_waiting")
+    __slots__ = ("_attached", "_derived", "_failure", "_tickets", "_value", "_waiting")
 
     def __init__(self, value: Position) -> None:
         self._value = value
         self._waiting: list[tuple[Position, int, trio.Event]] = []
         self._tickets = count()
         self._attached: list[Signal] = []
+        self._derived: list[tuple[Watermark, Callable[[Position], Position]]] = []
         self._failure: BaseException | None = None
 
     @property
@@ -45,6 +47,8 @@ class Watermark:
             heapq.heappop(self._waiting)[2].set()
         for signal in self._attached:
             signal.set()
+        for watermark, bound in self._derived:
+            watermark.raise_to(bound(position))
 
     def fail(self, cause: BaseException) -> None:
         """Say that the watermark will never rise again: every waiter, now and later, gets `cause`."""
@@ -54,6 +58,8 @@ class Watermark:
         self._waiting.clear()
         for signal in self._attached:
             signal.set()
+        for watermark, _bound in self._derived:
+            watermark.fail(cause)
 
     async def wait_for(self, position: Position) -> None:
         """Return once `value >= position`; raise the failure's cause if that will never happen."""
@@ -73,6 +79,16 @@ class Watermark:
         if self._value < position:
             assert self._failure is not None, "woken below the position without a failure"
             raise self._failure
+
+    def derive(self, bound: Callable[[Position], Position]) -> "Watermark":
+        """A second watermark that rises with this one, in the same step, to `bound(this value)`.
+
+        `bound` is a pure view of its owner's state (the positions that open transactions hold back). When that state
+        changes by itself, the owner raises the derived watermark too.
+        """
+        derived = Watermark(bound(self._value))
+        self._derived.append((derived, bound))
+        return derived
 
     def attach(self, signal: Signal) -> None:
         """Set `signal` at every rise and at failure, until detached."""

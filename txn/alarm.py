@@ -1,0 +1,40 @@
+"""Wakes one task at the earliest moment that anybody asked for, and not before: sleeping costs nothing."""
+
+import trio
+
+from storage.clock import WallClock
+from storage.signal import Signal
+
+
+class Alarm:
+    """A wall-clock alarm for one waiting task; any number of callers may ask for a moment."""
+
+    def __init__(self, now_ms: WallClock, *, delay_ms: int = 0) -> None:
+        """An alarm that rings `delay_ms` after each moment it is asked for."""
+        self._now_ms = now_ms
+        self._delay_ms = delay_ms
+        self._moment_ms: int | None = None
+        self._earlier = Signal()
+
+    def at_latest(self, moment_ms: int) -> None:
+        """Ring `delay_ms` after `moment_ms`, or earlier if somebody asked for that."""
+        moment_ms += self._delay_ms
+        if self._moment_ms is None or moment_ms < self._moment_ms:
+            self._moment_ms = moment_ms
+            self._earlier.set()
+
+    async def wait(self) -> None:
+        """Return when the earliest moment asked for has come; that request and all later ones are then forgotten.
+
+        So whoever waits looks, after each return, for what is due next, and asks for it.
+        """
+        while True:
+            if self._moment_ms is None:
+                await self._earlier.wait()
+                continue
+            remaining_ms = self._moment_ms - self._now_ms()
+            if remaining_ms <= 0:
+                self._moment_ms = None
+                return
+            with trio.move_on_after(remaining_ms / 1000):
+                await self._earlier.wait()

@@ -1,0 +1,290 @@
+"""A segment's transaction buffer, driven by metadata: who holds back the readable position, and what is filtered.
+
+The buffer writes nothing into the segment (PIP-473). It is the only way to publish to a segment, because three things
+must happen in one order: a transaction's first write here puts an op record, conditioned on the open header and on the
+owner's claim, and only when that is durable is the entry appended; from before that put the transaction holds back the
+readable position; and once it is decided nothing of it is accepted any more.
+
+When a header changes, the buffer is told (`decided`) and materialises: it lets go of the position, so that the
+watermark rises and dispatchers wake, or remembers the abort first. Then its `run` task removes the op record, in one
+change set with the abort record, and only then may the header be forgotten. Every step can be repeated after a crash
+(T25, T26).
+"""
+
+from dataclasses import dataclass, field
+
+import trio
+from storage.managed_ledger import ManagedLedger
+
+from storage.entry import Entry, TxnId
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op
+from storage.position import Position
+from storage.signal import Signal
+from storage.watermark import Watermark
+from txn.abort_memory import AbortMemory
+from txn.errors import OwnershipLost, TransactionEnded, TransactionNotFound
+from txn.header_watch import HeaderWatch
+from txn.headers import Header, header_key
+from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
+from txn.states import TxnState
+from txn.visibility import HeldPositions
+
+OP_PUT_SECONDS_MAX = 30
+"""How long a publish may wait for its op record; then its outcome is unknown and the claim is treated as lost."""
+
+SETTLE_BATCH_MAX = 50
+"""Transactions whose records go in one change set: two operations each and a check stay below etcd's 128."""
+
+SCAN_ENTRIES_MAX = 500
+SCAN_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(eq=False, slots=True)
+class _Write:
+    """What one unresolved transaction has on this segment."""
+
+    txn: TxnId
+    op_keys: list[str] = field(default_factory=list)
+    last: Position | None = None
+    """Position of its last append here; None while there is none."""
+    decided: TxnState | None = None
+    joining: trio.Event | None = None
+    """Set when its op record is durable or was refused; None once that is settled."""
+
+
+@dataclass(slots=True)
+class BufferStatistics:
+    """A segment's share of the transaction metrics (T34)."""
+
+    op_writes: int = 0
+    unresolved: int = 0
+    aborted_remembered: int = 0
+
+
+class TransactionBuffer:
+    """The transactional side of one segment that this broker owns."""
+
+    def __init__(
+        self, ledger: ManagedLedger, *, metadata: MetadataStore, headers: HeaderWatch, claim: Check | None
+    ) -> None:
+        """Set up around an open managed ledger; call `recover` before anything else.
+
+        Args:
+            ledger: the segment's entries; this buffer is its only writer.
+            metadata: where headers and op records stand.
+            headers: tells when a transaction ends.
+            claim: the owner's claim, a condition of everything the buffer writes (D4).
+        """
+        self._ledger = ledger
+        self._segment = ledger.name
+        self._metadata = metadata
+        self._headers = headers
+        self._claim: tuple[Check, ...] = () if claim is None else (claim,)
+        self._writes: dict[TxnId, _Write] = {}
+        self._held = HeldPositions()
+        self._aborted = AbortMemory(self._segment)
+        self._settling: list[_Write] = []
+        self._settle = Signal()
+        self._statistics = BufferStatistics()
+        self.readable: Watermark = ledger.confirmed.derive(self._held.readable)
+        """Everything at or below it is decided: committed, aborted, or not transactional (T14)."""
+
+    def statistics(self) -> BufferStatistics:
+        """Counters at this moment."""
+        self._statistics.unresolved = len(self._writes)
+        self._statistics.aborted_remembered = len(self._aborted)
+        return self._statistics
+
+    def is_visible(self, entry: Entry) -> bool:
+        """Whether an entry at or below `readable` may be seen: all but those of aborted transactions (T17)."""
+        return entry.txn is None or entry.txn not in self._aborted
+
+    async def publish(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
+        """Append an entry, for a transaction or for none, and return its position, not yet durable.
+
+        Durable once the ledger's `confirmed` has reached the position. A transaction's op record is durable before
+        this returns (T11).
+
+        Raises:
+            TransactionNotFound, TransactionEnded: nothing was appended.
+            OwnershipLost: another broker owns the segment; nothing was appended.
+            LedgerSealed, LedgerFailed: nothing was appended.
+        """
+        if txn is None:
+            return self._ledger.append(payload, message_count=message_count)
+        write = self._writes.get(txn)
+        if write is None or write.joining is not None:
+            write = await self._join(txn)
+        if not self._metadata.authoritative:
+            await self._metadata.barrier()
+        # From here to the append nothing waits, so no decision can come in between (T12).
+        self._require_open(txn)
+        position = self._ledger.append(payload, message_count=message_count, txn=txn)
+        if write.last is None:
+            self._held.hold(txn, position)
+        write.last = position
+        return position
+
+    def decided(self, txn: TxnId, state: TxnState) -> None:
+        """See `Participant`: the header of a transaction that writes here has changed."""
+        write = self._writes.get(txn)
+        if write is None or write.decided is not None:
+            return
+        write.decided = state
+        if write.joining is None:
+            self._let_go(write)
+
+    async def caught_up(self) -> None:
+        """Return once every decision made before the call is in `readable` (DESIGN section 7, read your commit)."""
+        await self._headers.catch_up(list(self._writes))
+
+    async def recover(self) -> None:
+        """Take over what earlier owners left unresolved; to be called once, after the ledger was fenced and opened.
+
+        Work is proportional to what was open (T25, DESIGN section 9.6).
+        """
+        await self._metadata.barrier()
+        await self._aborted.load(self._metadata)
+        for hit in await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(self._segment)):
+            op = WriteOp.from_record(hit.record)
+            if op.creation_id != self._ledger.creation_id:
+                # It belongs to a segment of the same name that was deleted; it holds nothing of this one (D16).
+                await self._commit([*self._claim, Delete(hit.record.key)])
+                continue
+            write = self._writes.setdefault(op.txn, _Write(op.txn))
+            write.op_keys.append(hit.record.key)
+            self._headers.join(op.txn, self)
+            if write.last is None:
+                await self._find_entries(write, op.lower_bound)
+        await self._headers.catch_up(list(self._writes))
+        for txn in list(self._writes):
+            if await self._metadata.get(header_key(txn)) is None:
+                # Headers outlive their op records, so an operator removed it; what no record names is committed.
+                self.decided(txn, TxnState.COMMITTED)
+        self.readable.raise_to(self._held.readable(self._ledger.confirmed.value))
+
+    async def run(self) -> None:
+        """Remove the records of what was decided, until cancelled.
+
+        Raises:
+            OwnershipLost: the claim is gone; whoever runs this closes the segment.
+        """
+        while True:
+            await self._settle.wait()
+            while self._settling:
+                batch = self._settling[:SETTLE_BATCH_MAX]
+                await self._remove_records(batch)
+                del self._settling[: len(batch)]
+
+    async def _join(self, txn: TxnId) -> _Write:
+        """The transaction's entry in `_writes`, with its op record durable."""
+        write = self._writes.get(txn)
+        if write is not None:
+            if write.joining is not None:
+                await write.joining.wait()
+            if self._writes.get(txn) is write and write.op_keys:
+                return write
+            # The other publish's op record was refused; the header says why, and so does a try of our own.
+            self._require_open(txn)
+            return await self._join(txn)
+        header_version = await self._open_version(txn)
+        if txn in self._writes:
+            return await self._join(txn)
+        write = self._writes[txn] = _Write(txn, joining=trio.Event())
+        bound = self._ledger.next_position
+        # Holding the bound before the put starts keeps every later entry of this transaction out of sight (T13).
+        self._held.hold(txn, bound)
+        self._headers.join(txn, self)
+        op = WriteOp(txn, self._segment, self._ledger.creation_id, bound)
+        try:
+            # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
+            with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
+                committed = await self._metadata.commit(
+                    [Check(header_key(txn), header_version), *self._claim, op.to_put()]
+                )
+            key = committed.keys[-1]
+            assert key is not None, "a sequential put names its key"
+            write.op_keys.append(key)
+            self._statistics.op_writes += 1
+        except Conflict as conflict:
+            if conflict.key == header_key(txn):
+                self._require_open(txn)
+            raise OwnershipLost(f"{self._segment}: {conflict}") from conflict
+        except trio.TooSlowError as slow:
+            # Whether the record is there is unknown, so this buffer no longer knows its segment's state.
+            raise OwnershipLost(f"{self._segment}: no answer of the metadata store to an op record") from slow
+        finally:
+            assert write.joining is not None, "only this task ends the joining"
+            write.joining.set()
+            write.joining = None
+            if not write.op_keys:
+                self._forget(write)
+            elif write.decided is not None:
+                self._let_go(write)
+        return write
+
+    async def _open_version(self, txn: TxnId) -> int:
+        """The version of the transaction's header, which must be open; a missing one is looked for behind a barrier."""
+        if self._metadata.peek(header_key(txn)) is None:
+            await self._metadata.barrier()
+        return self._require_open(txn)
+
+    def _require_open(self, txn: TxnId) -> int:
+        record = self._metadata.peek(header_key(txn))
+        if record is None:
+            raise TransactionNotFound(txn)
+        state = Header.from_value(record.value).state
+        if state.is_final:
+            raise TransactionEnded(txn, state)
+        return record.version
+
+    async def _find_entries(self, write: _Write, lower_bound: Position) -> None:
+        """Find the transaction's first entry, which it holds; none: it holds nothing back (T18)."""
+        end = self._ledger.confirmed.value
+        start = lower_bound
+        while start <= end:
+            entries = await self._ledger.read(start, upto=end, entries_max=SCAN_ENTRIES_MAX, bytes_max=SCAN_BYTES_MAX)
+            if not entries:
+                return
+            for entry in entries:
+                if entry.txn == write.txn:
+                    self._held.hold(write.txn, entry.position)
+                    # Where its last entry stands is not known without reading on; the recovered end is not below it.
+                    write.last = end
+                    return
+            start = self._ledger.next_after(entries[-1].position)
+
+    def _let_go(self, write: _Write) -> None:
+        """Apply the decision in memory; the records follow in `run`."""
+        if write.decided is TxnState.ABORTED and write.last is not None:
+            self._aborted.remember(write.txn, write.last)
+        self._held.release(write.txn)
+        self.readable.raise_to(self._held.readable(self._ledger.confirmed.value))
+        self._settling.append(write)
+        self._settle.set()
+
+    def _forget(self, write: _Write) -> None:
+        self._headers.leave(write.txn, self)
+        self._held.release(write.txn)
+        del self._writes[write.txn]
+        self.readable.raise_to(self._held.readable(self._ledger.confirmed.value))
+
+    async def _remove_records(self, writes: list[_Write]) -> None:
+        ops: list[Op] = list(self._claim)
+        for write in writes:
+            if write.last is not None:
+                # What was handed to the ledger before the decision is durable before the record of it goes.
+                await self._ledger.confirmed.wait_for(write.last)
+                if write.decided is TxnState.ABORTED:
+                    ops.append(self._aborted.to_put(write.txn))
+            ops.extend(Delete(key) for key in write.op_keys)
+        await self._commit(ops)
+        for write in writes:
+            self._headers.leave(write.txn, self)
+            del self._writes[write.txn]
+
+    async def _commit(self, ops: list[Op]) -> None:
+        try:
+            await self._metadata.commit(ops)
+        except Conflict as conflict:
+            raise OwnershipLost(f"{self._segment}: {conflict}") from conflict

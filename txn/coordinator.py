@@ -1,0 +1,158 @@
+"""Transaction coordinator v5: transactions are metadata records, and a decision is one compare-and-set (PIP-473).
+
+There is no log to replay and no participant to call. Any broker may act as any coordinator at any time: every step is
+conditional, so of two that act at once one wins and the other learns it (T8, T10).
+"""
+
+from dataclasses import dataclass
+
+import orjson
+import trio
+
+from storage.clock import WallClock
+from storage.entry import TxnId
+from storage.metadata.store import ABSENT, Conflict, MetadataStore
+from txn.alarm import Alarm
+from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
+from txn.headers import Header, header_key, v5_id
+from txn.states import MOVES, TARGET, Answer, EndAction, TxnState
+
+ID_BLOCK = 1000
+"""Ids reserved by one write; those unused when the broker stops are skipped, never reused (D6)."""
+
+
+@dataclass(slots=True)
+class CoordinatorStatistics:
+    """Counters since the broker started, for pulsar_txn_metadata_store_header_cas_total (T34)."""
+
+    cas_ok: int = 0
+    cas_conflict: int = 0
+    """Lost to another move; read again."""
+    cas_reject: int = 0
+    """Refused because the opposite was decided."""
+    opened: int = 0
+    committed: int = 0
+    aborted: int = 0
+
+
+class _IdBlock:
+    """Ids reserved for one coordinator id and not yet given out."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.next = 0
+        self.end = 0
+
+
+class Coordinator:
+    """Opens and ends transactions for the coordinator ids 0 to `count - 1`."""
+
+    def __init__(
+        self, metadata: MetadataStore, *, count: int, now_ms: WallClock, timeout_alarm: Alarm, final_alarm: Alarm
+    ) -> None:
+        """Set up; nothing is read or written.
+
+        Args:
+            metadata: where the headers stand.
+            count: how many coordinator ids clients may spread over.
+            now_ms: the wall clock.
+            timeout_alarm: told of every new transaction's deadline.
+            final_alarm: told of every decision's moment.
+        """
+        self.count = count
+        self._metadata = metadata
+        self._now_ms = now_ms
+        self._timeout_alarm = timeout_alarm
+        self._final_alarm = final_alarm
+        self._blocks = [_IdBlock() for _ in range(count)]
+        self._statistics = CoordinatorStatistics()
+
+    def statistics(self) -> CoordinatorStatistics:
+        """The counters; they go on counting."""
+        return self._statistics
+
+    async def new_transaction(self, tc_id: int, timeout_ms: int) -> TxnId:
+        """Open a transaction that the sweep aborts `timeout_ms` from now; its header is durable on return (T4).
+
+        Raises:
+            CoordinatorNotFound: `tc_id` is not below `count`.
+        """
+        number = await self._reserve(tc_id)
+        txn = v5_id(tc_id, number)
+        now = self._now_ms()
+        header = Header(TxnState.OPEN, now + timeout_ms, now)
+        await self._metadata.commit([header.to_put(txn, ABSENT)])
+        self._statistics.opened += 1
+        self._timeout_alarm.at_latest(header.timeout_ms)
+        return txn
+
+    def require(self, tc_id: int) -> None:
+        """Hold that there is such a coordinator.
+
+        Raises:
+            CoordinatorNotFound: there is not.
+        """
+        if not 0 <= tc_id < self.count:
+            raise CoordinatorNotFound(tc_id, self.count)
+
+    async def end(self, txn: TxnId, action: EndAction) -> None:
+        """Decide the transaction; the decision, or the one that stands already, is durable on return.
+
+        One compare-and-set, whatever the number of participants; none of them is called (T6).
+
+        Raises:
+            TransactionNotFound: no such header, looked up behind a read barrier.
+            InvalidTxnStatus: the opposite was decided first (T7, T8).
+        """
+        key = header_key(txn)
+        target = TARGET[action]
+        while True:
+            record = await self._metadata.get(key)
+            if record is None:
+                await self._metadata.barrier()
+                record = await self._metadata.get(key)
+                if record is None:
+                    raise TransactionNotFound(txn)
+            header = Header.from_value(record.value)
+            answer = MOVES[header.state, action]
+            if answer is Answer.REPEATED:
+                return
+            if answer is Answer.REFUSED:
+                self._statistics.cas_reject += 1
+                raise InvalidTxnStatus(txn, header.state, action.value)
+            now = self._now_ms()
+            try:
+                await self._metadata.commit([header.ended(target, now).to_put(txn, record.version)])
+            except Conflict:
+                # Somebody else decided in between; what they decided tells what to answer.
+                self._statistics.cas_conflict += 1
+                continue
+            self._statistics.cas_ok += 1
+            if target is TxnState.COMMITTED:
+                self._statistics.committed += 1
+            else:
+                self._statistics.aborted += 1
+            self._final_alarm.at_latest(now)
+            return
+
+    async def _reserve(self, tc_id: int) -> int:
+        self.require(tc_id)
+        block = self._blocks[tc_id]
+        # The lock keeps this process to one reservation at a time; other brokers are kept apart by the condition.
+        async with block.lock:
+            while block.next == block.end:
+                await self._reserve_block(tc_id, block)
+            number = block.next
+            block.next += 1
+            return number
+
+    async def _reserve_block(self, tc_id: int, block: _IdBlock) -> None:
+        key = f"/txn/tc-seq/{tc_id}"
+        record = await self._metadata.get(key)
+        first = 0 if record is None else int(orjson.loads(record.value)["next"])
+        version = ABSENT if record is None else record.version
+        try:
+            await self._metadata.put(key, orjson.dumps({"next": first + ID_BLOCK}), expected=version)
+        except Conflict:
+            return
+        block.next, block.end = first, first + ID_BLOCK

@@ -1,0 +1,47 @@
+"""What can be wrong with a transactional request. Each says whether the same request may succeed later."""
+
+from storage.entry import TxnId
+
+
+class TxnError(Exception):
+    """Base of this room's errors."""
+
+    retriable = False
+
+
+class TransactionNotFound(TxnError):
+    """No header of this id is in the store: it never was, or its retention is over."""
+
+    def __init__(self, txn: TxnId) -> None:
+        super().__init__(f"Transaction ({txn.most},{txn.least}) is not known")
+
+
+class TransactionEnded(TxnError):
+    """A write or acknowledgement came after the decision; nothing was appended (T11, T12)."""
+
+    def __init__(self, txn: TxnId, state: str) -> None:
+        super().__init__(f"Transaction ({txn.most},{txn.least}) is already {state}")
+
+
+class InvalidTxnStatus(TxnError):
+    """The opposite outcome is decided, durably (T7, D13)."""
+
+    def __init__(self, txn: TxnId, state: str, wanted: str) -> None:
+        super().__init__(f"Cannot {wanted} transaction ({txn.most},{txn.least}): it is already {state}")
+
+
+class CoordinatorNotFound(TxnError):
+    """No coordinator has this id."""
+
+    def __init__(self, tc_id: int, count: int) -> None:
+        super().__init__(f"There is no transaction coordinator {tc_id}; ids are 0 to {count - 1}")
+
+
+class WrongDomain(TxnError):
+    """A v5 transaction on a topic that takes v4 ones only, or the other way round (D6, T33)."""
+
+
+class OwnershipLost(TxnError):
+    """This broker's claim on the segment is gone; the client finds the new owner by a lookup."""
+
+    retriable = True

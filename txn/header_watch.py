@@ -1,0 +1,77 @@
+"""How participants learn that a transaction has ended: one watch on all headers per broker, shared by its segments.
+
+The coordinator calls nobody (PIP-473): it changes the header, the store's watch fires, and every segment that has an
+unresolved write of that transaction is told here. A participant joins before it writes its op record, and that write is
+conditioned on the header being open; so the decision always comes after joining and cannot be missed (T27).
+"""
+
+from typing import Protocol
+
+import trio
+
+from storage.entry import TxnId
+from storage.metadata.store import MetadataStore, Record, starting_with
+from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
+from txn.states import TxnState
+
+
+class Participant(Protocol):
+    """A segment's transaction buffer, or a subscription's pending acknowledgements."""
+
+    def decided(self, txn: TxnId, state: TxnState) -> None:
+        """Take note that `txn` has ended. Called at least once per decision; must not block; must be idempotent."""
+
+
+class HeaderWatch:
+    """Follows every header and tells those who joined a transaction when it ends."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._participants: dict[TxnId, set[Participant]] = {}
+
+    @property
+    def transactions_joined(self) -> int:
+        """How many transactions somebody in this broker waits for."""
+        return len(self._participants)
+
+    def join(self, txn: TxnId, participant: Participant) -> None:
+        """Be told when `txn` ends, until `leave`."""
+        self._participants.setdefault(txn, set()).add(participant)
+
+    def leave(self, txn: TxnId, participant: Participant) -> None:
+        """Undo `join`; harmless when there was none."""
+        joined = self._participants.get(txn)
+        if joined is not None:
+            joined.discard(participant)
+            if not joined:
+                del self._participants[txn]
+
+    async def catch_up(self, txns: list[TxnId]) -> None:
+        """Return once every decision on `txns` made before this call was told to those who joined.
+
+        Reads the headers instead of waiting for the watch, so that it costs what is open and not what else is going on
+        (DESIGN section 7, "read your commit").
+        """
+        await self._metadata.barrier()
+        for txn in txns:
+            record = await self._metadata.get(header_key(txn))
+            if record is not None:
+                self._tell(txn, record)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the headers until cancelled; started once the watch stands."""
+        async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
+            await watch.next()
+            task_status.started()
+            async for change in watch:
+                for record in change.records:
+                    txn = txn_of_key(record.key)
+                    if txn in self._participants:
+                        self._tell(txn, record)
+
+    def _tell(self, txn: TxnId, record: Record) -> None:
+        state = Header.from_value(record.value).state
+        if state.is_final:
+            # A copy, because a participant may leave while it is told.
+            for participant in tuple(self._participants.get(txn, ())):
+                participant.decided(txn, state)

@@ -1,0 +1,119 @@
+"""Transaction headers: `/txn/id/<tc>_<n>`, the one record whose compare-and-set decides a transaction.
+
+An open header stands in the index `txn-by-deadline` for the time-out sweep, a final one in `txn-by-final-state` for
+garbage collection; the entries change in the same step as the header (T32).
+
+Ids: `most` is the coordinator's id, `least` a number from a block that the coordinator reserved, with bit 62 set, which
+no v4 id ever has: the two kinds cannot meet (DESIGN section 7, T33). Keys show the plain number.
+
+Pure.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import orjson
+
+from storage.entry import TxnId
+from storage.metadata.store import IndexEntry, Put, starting_with
+from txn.states import TxnState
+
+V5_BIT: Final = 1 << 62
+
+KEY_PREFIX: Final = "/txn/id/"
+BY_DEADLINE: Final = "txn-by-deadline"
+BY_FINAL_STATE: Final = "txn-by-final-state"
+
+
+def v5_id(tc_id: int, number: int) -> TxnId:
+    """The id with which coordinator `tc_id` names its `number`-th transaction."""
+    return TxnId(tc_id, number | V5_BIT)
+
+
+def is_v5(txn: TxnId) -> bool:
+    """Whether the id was made by a v5 coordinator."""
+    return txn.least & V5_BIT != 0
+
+
+def txn_name(txn: TxnId) -> str:
+    """`<tc>_<n>`: the transaction's partition key and what stands in the keys of its records."""
+    return f"{txn.most}_{txn.least & ~V5_BIT}"
+
+
+def txn_from_name(name: str) -> TxnId:
+    """The inverse of `txn_name`."""
+    tc_id, _, number = name.partition("_")
+    return v5_id(int(tc_id), int(number))
+
+
+def header_key(txn: TxnId) -> str:
+    """Where the transaction's header stands."""
+    return KEY_PREFIX + txn_name(txn)
+
+
+def txn_of_key(key: str) -> TxnId:
+    """The transaction whose header stands at `key`."""
+    return txn_from_name(key.removeprefix(KEY_PREFIX))
+
+
+def fixed_width(number: int) -> str:
+    """A number as it stands in an index key: 20 digits, so that bytewise order is numeric order (M12)."""
+    return f"{number:020d}"
+
+
+def deadline_range(until_ms: int) -> tuple[str, str]:
+    """The part of `txn-by-deadline` that is due at `until_ms`, that moment included (T9)."""
+    return "", fixed_width(until_ms + 1)
+
+
+def final_state_range(state: TxnState) -> tuple[str, str]:
+    """The part of `txn-by-final-state` that one state has, oldest first."""
+    return starting_with(f"{state}:")
+
+
+def final_state_until(state: TxnState, until_ms: int) -> tuple[str, str]:
+    """The part of `txn-by-final-state` that one state has and that was decided by `until_ms`, that moment included."""
+    return f"{state}:", f"{state}:{fixed_width(max(until_ms + 1, 0))}"
+
+
+def finalized_ms_of(index_key: str) -> int:
+    """When the header found under this key of `txn-by-final-state` was decided."""
+    return int(index_key.rpartition(":")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A transaction's decision and its clock (T1). All times are milliseconds since the epoch."""
+
+    state: TxnState
+    timeout_ms: int
+    """The moment at which the sweep may abort it, if it is still open."""
+    created_ms: int
+    finalized_ms: int | None = None
+    """When it was decided; set in the same compare-and-set as the state (T6)."""
+
+    def ended(self, state: TxnState, now_ms: int) -> "Header":
+        """The header after its only move."""
+        assert not self.state.is_final, "a final state never changes"
+        assert state.is_final, "the only move ends the transaction"
+        return replace(self, state=state, finalized_ms=now_ms)
+
+    def to_put(self, txn: TxnId, expected: int) -> Put:
+        """The conditional write of this header with its index entry."""
+        fields: dict[str, object] = {
+            "state": self.state,
+            "timeout_ms": self.timeout_ms,
+            "created_ms": self.created_ms,
+        }
+        if self.finalized_ms is None:
+            index = IndexEntry(BY_DEADLINE, fixed_width(self.timeout_ms))
+        else:
+            fields["finalized_ms"] = self.finalized_ms
+            index = IndexEntry(BY_FINAL_STATE, f"{self.state}:{fixed_width(self.finalized_ms)}")
+        return Put(header_key(txn), orjson.dumps(fields), expected, (index,), txn_name(txn))
+
+    @classmethod
+    def from_value(cls, value: bytes) -> "Header":
+        """The header that `to_put` wrote."""
+        fields = orjson.loads(value)
+        return cls(TxnState(fields["state"]), fields["timeout_ms"], fields["created_ms"], fields.get("finalized_ms"))

@@ -1,0 +1,133 @@
+"""The two sweeps: transactions past their deadline are aborted, finished ones are forgotten after their retention.
+
+Both sleep until the next moment at which there is something to do and both only propose: the abort is the same
+compare-and-set as a client's, and a header goes only when none of its op records is left (DESIGN section 7). Several
+brokers may sweep at once.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from storage.clock import WallClock
+from storage.entry import TxnId
+from storage.metadata.store import Conflict, Delete, MetadataStore, Record, starting_with
+from txn.alarm import Alarm
+from txn.coordinator import Coordinator
+from txn.errors import InvalidTxnStatus, TransactionNotFound
+from txn.headers import (
+    BY_DEADLINE,
+    BY_FINAL_STATE,
+    deadline_range,
+    final_state_range,
+    final_state_until,
+    finalized_ms_of,
+    txn_of_key,
+)
+from txn.ops import WriteOp, ops_of
+from txn.states import EndAction, TxnState
+
+SWEEP_BATCH = 100
+"""Headers handled between two queries; bounds memory, not how many are swept."""
+
+LEFTOVER_OPS_SHOWN = 1000
+"""Op records of one finished transaction that one sweep re-drives; the next sweep takes the rest."""
+
+
+class TimeoutSweep:
+    """Aborts open transactions whose deadline has come (T9)."""
+
+    def __init__(self, metadata: MetadataStore, coordinator: Coordinator, *, now_ms: WallClock, alarm: Alarm) -> None:
+        self._metadata = metadata
+        self._coordinator = coordinator
+        self._now_ms = now_ms
+        self._alarm = alarm
+
+    async def run(self) -> None:
+        """Sweep until cancelled: once at the start, then at each deadline."""
+        while True:
+            await self._abort_due()
+            upcoming = await self._metadata.query(BY_DEADLINE, *starting_with(""), limit=1)
+            if upcoming:
+                self._alarm.at_latest(int(upcoming[0].index_key))
+            await self._alarm.wait()
+
+    async def _abort_due(self) -> None:
+        while True:
+            due = await self._metadata.query(BY_DEADLINE, *deadline_range(self._now_ms()), limit=SWEEP_BATCH)
+            for hit in due:
+                try:
+                    await self._coordinator.end(txn_of_key(hit.record.key), EndAction.ABORT)
+                except (InvalidTxnStatus, TransactionNotFound):
+                    # Its client ended it first; the deadline no longer matters.
+                    continue
+            if len(due) < SWEEP_BATCH:
+                return
+
+
+class HeaderSweep:
+    """Deletes the headers of finished transactions once their retention is over and no op record is left (T28)."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        *,
+        retention_ms: int,
+        now_ms: WallClock,
+        alarm: Alarm,
+        redrive: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Set up.
+
+        Args:
+            metadata: where the headers stand.
+            retention_ms: how long after its end a transaction stays known to clients.
+            now_ms: the wall clock.
+            alarm: rings `retention_ms` after each moment it is asked for.
+            redrive: makes the owner of a segment apply what was decided; called for op records left behind.
+        """
+        self._metadata = metadata
+        self._retention_ms = retention_ms
+        self._now_ms = now_ms
+        self._alarm = alarm
+        self._redrive = redrive
+        self.deleted = 0
+
+    async def run(self) -> None:
+        """Sweep until cancelled: once at the start, then whenever a retention ends."""
+        while True:
+            for state in (TxnState.COMMITTED, TxnState.ABORTED):
+                await self._sweep(state)
+            await self._alarm.wait()
+
+    async def _sweep(self, state: TxnState) -> None:
+        due_start, due_end = final_state_until(state, self._now_ms() - self._retention_ms)
+        kept: set[str] = set()
+        while True:
+            hits = await self._metadata.query(BY_FINAL_STATE, due_start, due_end, limit=SWEEP_BATCH + len(kept))
+            due = [hit.record for hit in hits if hit.record.key not in kept]
+            if not due:
+                break
+            for record in due:
+                if not await self._forget(record):
+                    kept.add(record.key)
+        if kept:
+            # Their participants are applying them; they are looked at again a retention from now.
+            self._alarm.at_latest(self._now_ms())
+        _, all_end = final_state_range(state)
+        upcoming = await self._metadata.query(BY_FINAL_STATE, due_end, all_end, limit=1)
+        if upcoming:
+            self._alarm.at_latest(finalized_ms_of(upcoming[0].index_key))
+
+    async def _forget(self, record: Record) -> bool:
+        txn: TxnId = txn_of_key(record.key)
+        leftovers = await self._metadata.scan(*ops_of(txn), limit=LEFTOVER_OPS_SHOWN)
+        if leftovers:
+            for segment in {WriteOp.from_record(op).segment for op in leftovers}:
+                await self._redrive(segment)
+            return False
+        try:
+            await self._metadata.commit([Delete(record.key, record.version)])
+        except Conflict:
+            # Another broker's sweep was first.
+            return True
+        self.deleted += 1
+        return True

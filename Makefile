@@ -1,0 +1,105 @@
+# Everything a checkout can do. Each target makes the environment by itself when it is missing or older than the lock.
+#
+#   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year)
+#   make check    format, lint, generated code, types, layers, tests
+#   make help     the rest
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-builtin-rules
+# `check` means its steps in this order, whatever -j says: two cores are better spent inside a step than between them.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.complete
+# The folders that ruff formats and lints; generated code is excluded in pyproject.toml.
+SOURCES := broker dispatch storage txn tidewire pyspark_tidewire tests scripts
+# Days of flights that the demo streams.
+DAYS ?= 31
+# Further arguments for pytest (check, interop, thorough, coverage) and for the broker (run).
+ARGS ?=
+
+.PHONY: help env java demo run check format-check lint generated types layers tests interop thorough coverage format \
+	wheel generate bench docs lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
+
+env: $(STAMP) ## make .venv from requirements.lock
+	@echo "env: OK"
+
+$(STAMP): requirements.lock pyproject.toml scripts/environment.sh
+	@scripts/environment.sh .venv
+	@touch $@
+
+java:
+	@scripts/java.sh
+
+demo: java $(STAMP) ## stream flights in transactions, split, kill, restart, read with Spark
+	@$(BIN)/tidewire demo --days $(DAYS) $(ARGS)
+
+run: $(STAMP) ## start a broker in ./data (ARGS="--http 127.0.0.1:0")
+	@$(BIN)/tidewire broker $(ARGS)
+
+check: java $(STAMP) format-check lint generated types layers tests ## all that must pass before a change lands
+	@echo "check: OK"
+
+format-check: $(STAMP)
+	$(BIN)/ruff format --check $(SOURCES)
+
+lint: $(STAMP)
+	$(BIN)/ruff check $(SOURCES)
+
+generated: $(STAMP)
+	$(BIN)/python scripts/generate.py --check
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+layers: $(STAMP)
+	$(BIN)/lint-imports
+
+tests: $(STAMP)
+	$(BIN)/python -m pytest -m "not interop and not thorough" --durations=10 -rs $(ARGS)
+
+interop: java $(STAMP) ## tests with other languages' clients
+	$(BIN)/python scripts/need.py pulsar-java-client
+	$(BIN)/python -m pytest -m interop --timeout=600 --durations=10 -rs $(ARGS)
+
+thorough: java $(STAMP) ## the same tests with many more examples and seeds
+	$(BIN)/python -m pytest -m "not interop" --hypothesis-profile=thorough --timeout=1800 --durations=10 -rs $(ARGS)
+
+coverage: java $(STAMP) ## which lines and branches `make check` reaches
+	$(BIN)/coverage run -m pytest -m "not interop and not thorough" $(ARGS)
+	$(BIN)/coverage report --show-missing --skip-covered --skip-empty
+
+format: $(STAMP) ## rewrite the sources as ruff wants them
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+wheel: $(STAMP) ## build the wheel and try it in a clean environment
+	@scripts/check_wheel.sh
+
+generate: $(STAMP) ## rebuild generated code from its sources
+	$(BIN)/python scripts/generate.py
+
+bench: java $(STAMP) ## every scripts/bench_*.py, one after another
+	@for bench in scripts/bench_*.py; do \
+		echo "== $$bench"; \
+		$(BIN)/python "$$bench"; \
+	done
+
+docs: $(STAMP) ## requirements with the tests that show them, as a page, and the news since the last release
+	@mkdir -p dist
+	$(BIN)/python scripts/requirements.py --markdown > dist/requirements.md
+	$(BIN)/towncrier build --draft --version next > dist/news.md
+	@echo "dist/requirements.md and dist/news.md are written"
+
+lock: $(STAMP) ## bring requirements.lock up to pyproject.toml (ARGS=--upgrade: and to the newest versions)
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --generate-hashes --no-header \
+		--quiet --output-file requirements.lock $(ARGS)
+
+clean: ## remove what make made, but neither downloads (.cache) nor data
+	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

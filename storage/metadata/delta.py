@@ -1,0 +1,252 @@
+"""What the change sets decided since the last durable moment will do to the image.
+
+A controller decides optimistically: each proposal is judged against the image and what was decided before it in the
+same group, long before any of that is durable, and the image itself is left alone. Once the group is durable its
+change sets are applied to the image; to roll it back, the delta is dropped (R11, R15).
+
+Pure: no IO, no waiting.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from storage.metadata.image import Image
+from storage.metadata.records import (
+    KEY_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    DataRecord,
+    Deletion,
+    FeatureLevel,
+    RangeDeletion,
+    SequenceAdvance,
+    SessionEnd,
+    SessionStart,
+)
+from storage.metadata.store import (
+    ABSENT,
+    SEQUENCE_DIGITS,
+    ChangeSetTooLarge,
+    Check,
+    Committed,
+    Conflict,
+    Delete,
+    DeleteRange,
+    IndexEntry,
+    InvalidOperation,
+    Op,
+    Put,
+    PutSequential,
+    Record,
+    SessionLost,
+)
+
+_OVERHEAD_BYTES: Final = 64
+"""Above what the encoding of any operation adds to its texts and value."""
+_TEXT_OVERHEAD_BYTES: Final = 8
+"""Above what the encoding adds to each further text."""
+
+
+class Delta:
+    """Pending change sets over an image. Proposals are decided one after another; a refused one leaves no trace."""
+
+    __slots__ = ("_image", "_records", "_sequence", "_sessions", "change_sets", "revision")
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._records: dict[str, Record | None] = {}
+        self._sessions: dict[int, bool] = {}
+        self._sequence = image.sequence
+        self.revision = image.revision
+        """The revision after the change sets decided so far."""
+        self.change_sets: list[list[DataRecord]] = []
+        """What was decided, in order, for the log and then for the image."""
+
+    def get(self, key: str) -> Record | None:
+        """The record as it will be."""
+        records = self._records
+        return records[key] if key in records else self._image.records.get(key)
+
+    def commit(self, ops: Sequence[Op]) -> Committed:
+        """Decide a change set that passed `measure`.
+
+        Raises:
+            Conflict: an expectation does not hold.
+            SessionLost: an ephemeral write's session has ended.
+        """
+        for op in ops:
+            self._judge(op)
+        revision = self.revision + 1
+        decided: list[DataRecord] = []
+        keys: list[str | None] = []
+        for op in ops:
+            key = None
+            if isinstance(op, Put):
+                key = op.key
+                session = None if op.session is None else op.session.id
+                record = Record(key, op.value, revision, _distinct(op.indexes), op.partition_key, session)
+                self._records[key] = record
+                decided.append(record)
+            elif isinstance(op, PutSequential):
+                key = self._next_key(op.prefix)
+                record = Record(key, op.value, revision, _distinct(op.indexes), op.partition_key)
+                self._records[key] = record
+                decided += (record, SequenceAdvance(revision, self._sequence))
+            elif isinstance(op, Delete):
+                if self.get(op.key) is not None:
+                    self._records[op.key] = None
+                    decided.append(Deletion(revision, op.key))
+            elif isinstance(op, DeleteRange):
+                doomed = self._keys_between(op.start, op.end)
+                if doomed:
+                    self._forget(doomed)
+                    decided.append(RangeDeletion(revision, op.start, op.end))
+            keys.append(key)
+        self._decide(decided)
+        return Committed(self.revision, tuple(keys))
+
+    def open_session(self, timeout_ms: int) -> int:
+        """Decide a new session; its id."""
+        session = self.revision + 1
+        self._sessions[session] = True
+        self._decide([SessionStart(session, timeout_ms)])
+        return session
+
+    def end_sessions(self, sessions: Iterable[int]) -> int:
+        """Decide, as one change set, that these sessions and their records are gone; the revision then.
+
+        Sessions that have ended already are passed over.
+        """
+        revision = self.revision + 1
+        decided: list[DataRecord] = []
+        for session in sessions:
+            if self._is_open(session):
+                self._forget(self._keys_of(session))
+                self._sessions[session] = False
+                decided.append(SessionEnd(revision, session))
+        self._decide(decided)
+        return self.revision
+
+    def set_feature_level(self, level: int) -> None:
+        """Decide what may stand in the log from here on. It changes nothing readers see, so the revision stays."""
+        self.change_sets.append([FeatureLevel(self.revision, level)])
+
+    def _decide(self, records: list[DataRecord]) -> None:
+        if records:
+            self.revision += 1
+            self.change_sets.append(records)
+
+    def _judge(self, op: Op) -> None:
+        if isinstance(op, Put):
+            if op.session is not None and not self._is_open(op.session.id):
+                raise SessionLost(f"{op.key}: session {op.session.id} has ended")
+        elif not isinstance(op, Delete | Check):
+            return
+        if op.expected is not None:
+            record = self.get(op.key)
+            actual = ABSENT if record is None else record.version
+            if actual != op.expected:
+                raise Conflict(op.key, op.expected, actual)
+
+    def _next_key(self, prefix: str) -> str:
+        # The loop steps over a key that somebody wrote by its full name, ahead of the counter.
+        while True:
+            self._sequence += 1
+            key = f"{prefix}-{self._sequence:0{SEQUENCE_DIGITS}}"
+            if self.get(key) is None:
+                return key
+
+    def _keys_between(self, start: str, end: str) -> list[str]:
+        keys = [key for key in self._image.keys_between(start, end) if key not in self._records]
+        keys += [key for key, record in self._records.items() if record is not None and start <= key < end]
+        return keys
+
+    def _keys_of(self, session: int) -> list[str]:
+        keys = [key for key in self._image.sessions.get(session, ()) if key not in self._records]
+        keys += [key for key, record in self._records.items() if record is not None and record.session == session]
+        return keys
+
+    def _forget(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._records[key] = None
+
+    def _is_open(self, session: int) -> bool:
+        return self._sessions.get(session, session in self._image.sessions)
+
+
+def measure(ops: Sequence[Op]) -> int:
+    """Hold a change set against the contract's shape; an upper bound of its encoded size in bytes.
+
+    Raises:
+        InvalidOperation: a key is empty, too long, not text, or stands twice; a sequential put without partition key.
+        ChangeSetTooLarge: a single record is above RECORD_BYTES_MAX.
+    """
+    total = 0
+    for op in ops:
+        if isinstance(op, Put):
+            size = _text_bytes(op.key, "key") + len(op.value) + _labels_bytes(op.indexes, op.partition_key)
+        elif isinstance(op, PutSequential):
+            if not op.partition_key:
+                raise InvalidOperation(f"a sequential put under {op.prefix!r} needs a partition key")
+            size = _text_bytes(op.prefix, "prefix") + SEQUENCE_DIGITS + 1 + len(op.value)
+            size += _labels_bytes(op.indexes, op.partition_key)
+        elif isinstance(op, DeleteRange):
+            size = _text_bytes(op.start or "-", "start") + _text_bytes(op.end or "-", "end")
+        else:
+            size = _text_bytes(op.key, "key")
+        if size > RECORD_BYTES_MAX - _OVERHEAD_BYTES:
+            raise ChangeSetTooLarge(f"a record of about {size} bytes is above the limit of {RECORD_BYTES_MAX}")
+        total += size + _OVERHEAD_BYTES
+    if len(ops) > 1:
+        _refuse_repeated_keys(ops)
+    return total
+
+
+def _refuse_repeated_keys(ops: Sequence[Op]) -> None:
+    keys: set[str] = set()
+    for op in ops:
+        if isinstance(op, Put | Delete | Check):
+            if op.key in keys:
+                raise InvalidOperation(f"{op.key}: stands twice in one change set")
+            keys.add(op.key)
+    for op in ops:
+        # What a range deletion covers must not be written too: which of the two would count? A condition on it is fine.
+        if isinstance(op, DeleteRange):
+            for other in ops:
+                if isinstance(other, Put | Delete):
+                    clash = op.start <= other.key < op.end
+                elif isinstance(other, PutSequential):
+                    first, last = (f"{other.prefix}-{digit * SEQUENCE_DIGITS}" for digit in "09")
+                    clash = op.start <= last and first < op.end
+                else:
+                    clash = False
+                if clash:
+                    raise InvalidOperation(f"{other}: lies in the range {op.start!r} to {op.end!r} deleted with it")
+
+
+def _labels_bytes(indexes: tuple[IndexEntry, ...], partition_key: str | None) -> int:
+    size = 0
+    for name, key in indexes:
+        # An index key may be empty; its name may not.
+        size += _text_bytes(name, "index name") + _text_bytes(key or "-", "index key") + _TEXT_OVERHEAD_BYTES
+    if partition_key is not None:
+        size += _text_bytes(partition_key, "partition key") + _TEXT_OVERHEAD_BYTES
+    return size
+
+
+def _text_bytes(text: str, what: str) -> int:
+    if not text:
+        raise InvalidOperation(f"an empty {what}")
+    if text.isascii():
+        size = len(text)
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as unencodable:
+            raise InvalidOperation(f"the {what} {text!r} has no UTF-8 form") from unencodable
+    if size > KEY_BYTES_MAX:
+        raise InvalidOperation(f"a {what} of {size} bytes is above the limit of {KEY_BYTES_MAX}")
+    return size
+
+
+def _distinct(indexes: tuple[IndexEntry, ...]) -> tuple[IndexEntry, ...]:
+    return indexes if len(indexes) < 2 else tuple(dict.fromkeys(indexes))

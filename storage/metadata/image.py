@@ -1,0 +1,149 @@
+"""The state of the store in memory: what the log adds up to.
+
+An image changes only by applying the records of a change set that is decided, complete and durable, so whatever reads
+it (readers, watches, snapshots) can see nothing else (R12, D13). What a change set *would* do is worked out beside it,
+in a `Delta`.
+
+One counter serves all sequential puts. Numbers under one prefix then rise and are never reused (M5, M7), also after
+their records and even every trace of their prefix are gone; a counter for each prefix could never be forgotten, and
+a prefix is as short-lived as a transaction.
+
+Keys are `str`: Python compares code points, and that order is the order of their UTF-8 bytes (M11).
+
+Pure: no IO, no waiting.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from sortedcontainers import SortedDict, SortedList
+
+from storage.metadata.records import (
+    DataRecord,
+    Deletion,
+    FeatureLevel,
+    RangeDeletion,
+    SequenceAdvance,
+    SessionEnd,
+    SessionStart,
+)
+from storage.metadata.store import IndexHit, Record
+
+
+class Written(NamedTuple):
+    """What a change set did to one key."""
+
+    key: str
+    old: Record | None
+    """The record before the change set, None if there was none."""
+    new: Record | None
+    """The record after it, None if it is gone."""
+
+
+class Image:
+    """Records, secondary indexes, sessions and the sequence counter, all at one revision."""
+
+    __slots__ = ("_indexes", "feature_level", "records", "revision", "sequence", "sessions")
+
+    def __init__(self) -> None:
+        self.records: SortedDict[str, Record] = SortedDict()
+        """Every record by its key."""
+        self.sessions: dict[int, set[str]] = {}
+        """Keys of the ephemeral records of each open session."""
+        self.revision = 0
+        """Of the last change set applied; every record's version is at most this."""
+        self.sequence = 0
+        """The last number given to a sequential put; never goes back."""
+        self.feature_level = 0
+        """What may stand in the log; 0 before anything was written."""
+        self._indexes: dict[str, SortedList[tuple[str, str]]] = {}
+
+    def scan(self, start: str, end: str, limit: int | None) -> list[Record]:
+        """The records of [start, end) in key order, at most `limit`."""
+        records = self.records
+        return [records[key] for key in islice(records.irange(start, end, (True, False)), limit)]
+
+    def query(self, index: str, start: str, end: str, limit: int | None) -> list[IndexHit]:
+        """The entries of an index with keys in [start, end), by (index key, primary key), at most `limit`."""
+        entries = self._indexes.get(index)
+        if entries is None:
+            return []
+        # A one-element tuple sorts before every entry of that index key, so it stands for "from this key on".
+        found = islice(entries.irange((start,), (end,), (True, False)), limit)
+        return [IndexHit(index_key, self.records[key]) for index_key, key in found]
+
+    def keys_between(self, start: str, end: str) -> list[str]:
+        """The keys of [start, end), in order."""
+        return list(self.records.irange(start, end, (True, False)))
+
+    def apply(self, change_set: Iterable[DataRecord]) -> list[Written]:
+        """Apply a decided change set and say what it did to which keys.
+
+        The change set must be whole: readers look at the image as soon as this returns.
+        """
+        written: list[Written] = []
+        for record in change_set:
+            if isinstance(record, Record):
+                written.append(self._put(record))
+                self.revision = record.version
+                continue
+            self.revision = record.revision
+            if isinstance(record, Deletion):
+                written.append(self._delete(record.key))
+            elif isinstance(record, RangeDeletion):
+                written += [self._delete(key) for key in self.keys_between(record.start, record.end)]
+            elif isinstance(record, SequenceAdvance):
+                assert record.last > self.sequence, "the sequence counter only rises"
+                self.sequence = record.last
+            elif isinstance(record, SessionStart):
+                self.sessions[record.revision] = set()
+            elif isinstance(record, SessionEnd):
+                written += [self._delete(key) for key in sorted(self.sessions[record.session])]
+                del self.sessions[record.session]
+            elif isinstance(record, FeatureLevel):
+                self.feature_level = record.level
+        return written
+
+    def _put(self, record: Record) -> Written:
+        key = record.key
+        old = self.records.get(key)
+        self.records[key] = record
+        if old is None:
+            if record.indexes:
+                self._add_to_indexes(record)
+            if record.session is not None:
+                self.sessions[record.session].add(key)
+            return Written(key, None, record)
+        if old.indexes != record.indexes:
+            self._remove_from_indexes(old)
+            self._add_to_indexes(record)
+        if old.session != record.session:
+            self._release(old)
+            if record.session is not None:
+                self.sessions[record.session].add(key)
+        return Written(key, old, record)
+
+    def _delete(self, key: str) -> Written:
+        old = self.records.pop(key)
+        self._remove_from_indexes(old)
+        self._release(old)
+        return Written(key, old, None)
+
+    def _release(self, record: Record) -> None:
+        if record.session is not None:
+            self.sessions[record.session].discard(record.key)
+
+    def _add_to_indexes(self, record: Record) -> None:
+        for name, index_key in record.indexes:
+            entries = self._indexes.get(name)
+            if entries is None:
+                entries = self._indexes[name] = SortedList()
+            entries.add((index_key, record.key))
+
+    def _remove_from_indexes(self, record: Record) -> None:
+        for name, index_key in record.indexes:
+            entries = self._indexes[name]
+            entries.remove((index_key, record.key))
+            if not entries:
+                del self._indexes[name]

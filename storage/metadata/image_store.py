@@ -1,0 +1,173 @@
+"""What the stores that hold the image in this process have in common: reads, watches and sessions.
+
+Such a store decides a proposal against a `Delta`, makes it durable in its own way, and then shows it: `_show` applies
+the change set to the image, ends the sessions it ended and fires the watches, in one step without a pause.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+import trio
+
+from storage.metadata.delta import Delta, measure
+from storage.metadata.image import Image
+from storage.metadata.records import DataRecord, SessionEnd
+from storage.metadata.store import (
+    Committed,
+    IndexHit,
+    InvalidOperation,
+    KeyWatch,
+    MetadataStore,
+    Op,
+    Put,
+    RangeWatch,
+    Record,
+    Session,
+    SessionLost,
+    StoreStatistics,
+    StoreUnavailable,
+)
+from storage.metadata.watches import Watches
+
+T = TypeVar("T")
+
+
+class ImageStore(MetadataStore):
+    """Everything but how a decision becomes durable."""
+
+    def __init__(self, image: Image) -> None:
+        self.authoritative = True
+        self._image = image
+        self._watches = Watches(image)
+        self._sessions: dict[int, LocalSession] = {}
+        self._failure: BaseException | None = None
+
+    def peek(self, key: str) -> Record | None:
+        """See `MetadataStore.peek`: one dict lookup."""
+        record: Record | None = self._image.records.get(key)
+        return record
+
+    async def get(self, key: str) -> Record | None:
+        """See `MetadataStore.get`."""
+        await self._checkpoint()
+        record: Record | None = self._image.records.get(key)
+        return record
+
+    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        """See `MetadataStore.scan`."""
+        await self._checkpoint()
+        return self._image.scan(start, end, limit)
+
+    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+        """See `MetadataStore.query`."""
+        await self._checkpoint()
+        return self._image.query(index, start, end, limit)
+
+    async def barrier(self) -> int:
+        """See `MetadataStore.barrier`. What is durable is in the image before anybody was told, so nothing is waited for."""
+        await self._checkpoint()
+        return self._image.revision
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        """See `MetadataStore.commit`."""
+        size = measure(ops)
+        for op in ops:
+            if isinstance(op, Put) and op.session is not None and self._sessions.get(op.session.id) is not op.session:
+                self._raise_failure()
+                raise SessionLost(f"{op.key}: session {op.session.id} has ended")
+        return await self._decide(lambda delta: delta.commit(ops), size)
+
+    def watch_key(self, key: str) -> AbstractAsyncContextManager[KeyWatch]:
+        """See `MetadataStore.watch_key`."""
+        return self._watches.of_key(key)
+
+    def watch_range(self, start: str, end: str) -> AbstractAsyncContextManager[RangeWatch]:
+        """See `MetadataStore.watch_range`."""
+        return self._watches.of_range(start, end)
+
+    async def open_session(self, timeout_seconds: float) -> Session:
+        """See `MetadataStore.open_session`. It lives in this process, so only `close` or the store's end end it."""
+        if not timeout_seconds > 0:
+            raise InvalidOperation(f"a session timeout of {timeout_seconds} seconds")
+        timeout_ms = round(timeout_seconds * 1000)
+        await self._checkpoint()
+        # Shielded, so that no session is opened of which its opener never learns; it takes one group commit.
+        with trio.CancelScope(shield=True):
+            session_id = await self._decide(lambda delta: delta.open_session(timeout_ms), 0)
+        self._raise_failure()
+        session = self._sessions[session_id] = LocalSession(self, session_id)
+        return session
+
+    async def end_session(self, session_id: int) -> None:
+        """End a session and delete its records; durable on return. What `Session.close` does."""
+        await self._decide(lambda delta: delta.end_sessions([session_id]), 0)
+
+    def statistics(self) -> StoreStatistics:
+        """See `MetadataStore.statistics`."""
+        return StoreStatistics(self._image.revision, len(self._image.records), len(self._watches), 0)
+
+    @abstractmethod
+    async def _decide(self, decide: Callable[[Delta], T], size: int) -> T:
+        """Run `decide` on the pending delta and return its result, or raise its refusal, once that is durable.
+
+        `size` is an upper bound of what it adds to the log, in bytes.
+        """
+
+    def _show(self, change_set: Sequence[DataRecord]) -> None:
+        """Make a durable change set visible."""
+        written = self._image.apply(change_set)
+        for record in change_set:
+            if isinstance(record, SessionEnd):
+                session = self._sessions.pop(record.session, None)
+                if session is not None:
+                    session.ended.set()
+        self._watches.fire(self._image.revision, written)
+
+    def _end(self, cause: BaseException) -> None:
+        """From now on answer nothing: `cause` says why."""
+        self.authoritative = False
+        self._failure = cause
+        self._watches.fail(self._unavailable())
+        for session in self._sessions.values():
+            session.ended.set()
+
+    def _unavailable(self) -> StoreUnavailable:
+        error = StoreUnavailable(f"the metadata store has ended: {self._failure}")
+        error.__cause__ = self._failure
+        return error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._unavailable()
+
+    async def _checkpoint(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._raise_failure()
+
+
+class LocalSession(Session):
+    """A session of this process: no heartbeat, since it cannot outlive the store nor the store it."""
+
+    def __init__(self, store: ImageStore, session_id: int) -> None:
+        self._store = store
+        self._id = session_id
+        self.ended = trio.Event()
+
+    @property
+    def id(self) -> int:
+        """See `Session.id`: the revision of its opening."""
+        return self._id
+
+    async def close(self) -> None:
+        """See `Session.close`.
+
+        Raises:
+            StoreUnavailable: the store has ended; the records go when the store is opened again.
+        """
+        await self._store.end_session(self._id)
+
+    async def wait_lost(self) -> None:
+        """See `Session.wait_lost`; also returns when the store itself has ended."""
+        await self.ended.wait()

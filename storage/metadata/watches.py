@@ -1,0 +1,264 @@
+"""Who waits for which keys, and how they learn what a change set did.
+
+Firing happens in the step that makes a change set visible, between two scheduler turns, so it must cost little and
+never wait: watches of a key are found in a dict, watches of a range by one bisection, and each only notes what
+concerns it and wakes its reader. What a reader was not yet told is bounded: a key watch keeps nothing and looks at the
+image, a range watch folds its backlog into the difference since its last reading (M17). That difference is exact
+without a copy of what was read, because every change says what was there before it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+from sortedcontainers import SortedDict
+
+from storage.metadata.image import Image, Written
+from storage.metadata.store import Change, KeyWatch, RangeWatch, Record
+from storage.signal import Signal
+
+BACKLOG_KEYS_MAX: Final = 4096
+"""How many changed keys a range watch holds change set by change set before it folds them into one difference."""
+
+_NEVER: Final = -1
+"""What a key watch has returned before it returned anything; no record's version."""
+
+
+class Watches:
+    """All open watches over one image."""
+
+    __slots__ = ("_failure", "_image", "_keys", "_ranges")
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._keys: dict[str, set[ImageKeyWatch]] = {}
+        self._ranges = RangeTable()
+        self._failure: BaseException | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._keys.values())) + len(self._ranges)
+
+    def of_key(self, key: str) -> "ImageKeyWatch":
+        """A watch to be entered."""
+        return ImageKeyWatch(self, self._image, key)
+
+    def of_range(self, start: str, end: str) -> "ImageRangeWatch":
+        """A watch to be entered."""
+        return ImageRangeWatch(self, self._image, start, end)
+
+    def fire(self, revision: int, written: Iterable[Written]) -> None:
+        """Tell everyone whom the change set concerns. The image holds it already."""
+        concerned: dict[ImageRangeWatch, list[Written]] = {}
+        for change in written:
+            for key_watch in self._keys.get(change.key, ()):
+                key_watch.signal.set()
+            for range_watch in self._ranges.covering(change.key):
+                concerned.setdefault(range_watch, []).append(change)
+        for range_watch, changes in concerned.items():
+            range_watch.add(revision, changes)
+
+    def fail(self, cause: BaseException) -> None:
+        """Say that nothing will ever fire again: readers get `cause` once they have read what was there."""
+        self._failure = cause
+        for key_watches in self._keys.values():
+            for key_watch in key_watches:
+                key_watch.signal.set()
+        for range_watch in self._ranges:
+            range_watch.signal.set()
+
+    def raise_failure(self) -> None:
+        """Raise the cause given to `fail`, if any."""
+        if self._failure is not None:
+            raise self._failure
+
+    def attach(self, watch: "ImageKeyWatch | ImageRangeWatch") -> None:
+        """Let `fire` find the watch."""
+        if isinstance(watch, ImageKeyWatch):
+            self._keys.setdefault(watch.key, set()).add(watch)
+        else:
+            self._ranges.add(watch)
+
+    def detach(self, watch: "ImageKeyWatch | ImageRangeWatch") -> None:
+        """Undo `attach`."""
+        if isinstance(watch, ImageRangeWatch):
+            self._ranges.remove(watch)
+            return
+        others = self._keys[watch.key]
+        others.remove(watch)
+        if not others:
+            del self._keys[watch.key]
+
+
+class ImageKeyWatch(KeyWatch):
+    """A key watch that keeps no queue: its reader looks at the image."""
+
+    __slots__ = ("_image", "_returned", "_watches", "key", "signal")
+
+    def __init__(self, watches: Watches, image: Image, key: str) -> None:
+        self._watches = watches
+        self._image = image
+        self._returned = _NEVER
+        self.key = key
+        self.signal = Signal()
+
+    async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
+        self._watches.attach(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._watches.detach(self)
+
+    async def next(self) -> Record | None:
+        """See `KeyWatch.next`. A cancelled call has returned nothing, so the next one tells it."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            record: Record | None = self._image.records.get(self.key)
+            version = 0 if record is None else record.version
+            if version != self._returned:
+                self._returned = version
+                return record
+            self._watches.raise_failure()
+            await self.signal.wait()
+
+
+class ImageRangeWatch(RangeWatch):
+    """A range watch: a bounded backlog of change sets, and past the bound the difference they add up to."""
+
+    __slots__ = ("_backlog", "_backlog_keys", "_difference", "_image", "_listed", "_watches", "end", "signal", "start")
+
+    def __init__(self, watches: Watches, image: Image, start: str, end: str) -> None:
+        self._watches = watches
+        self._image = image
+        self.start = start
+        self.end = end
+        self.signal = Signal()
+        self._listed = False
+        self._backlog: deque[tuple[int, list[Written]]] = deque()
+        self._backlog_keys = 0
+        self._difference: dict[str, Written] | None = None
+
+    async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._listed:
+            self._watches.detach(self)
+
+    async def next(self) -> Change:
+        """See `RangeWatch.next`. A cancelled call has taken nothing."""
+        await trio.lowlevel.checkpoint()
+        if not self._listed:
+            # The listing and the attachment are one step without a pause: no change falls between them (M14).
+            records = self._image.scan(self.start, self.end, None)
+            self._watches.attach(self)
+            self._listed = True
+            return Change(self._image.revision, tuple(records))
+        while True:
+            if self._backlog:
+                revision, changes = self._backlog.popleft()
+                self._backlog_keys -= len(changes)
+                return _change(revision, changes)
+            if self._difference is not None:
+                changes = list(self._difference.values())
+                self._difference = None
+                if changes:
+                    return _change(self._image.revision, changes)
+            self._watches.raise_failure()
+            await self.signal.wait()
+
+    def add(self, revision: int, changes: list[Written]) -> None:
+        """Note what a change set did in the range, and wake the reader."""
+        if self._difference is None:
+            self._backlog.append((revision, changes))
+            self._backlog_keys += len(changes)
+            # A single change set is held as it is, however large: folding it would not make it smaller.
+            if self._backlog_keys > BACKLOG_KEYS_MAX and len(self._backlog) > 1:
+                self._difference = {}
+                for _revision, earlier in self._backlog:
+                    _fold(self._difference, earlier)
+                self._backlog.clear()
+                self._backlog_keys = 0
+        else:
+            _fold(self._difference, changes)
+        self.signal.set()
+
+
+class RangeTable:
+    """Finds the ranges that cover a key.
+
+    The starts and ends of all ranges cut the key space into pieces; each piece knows who covers it, and a key's piece
+    is found by bisection. Adding a range costs as many steps as it has pieces inside.
+    """
+
+    __slots__ = ("_count", "_pieces")
+
+    def __init__(self) -> None:
+        # The piece that begins at "" is always there, so every key lies in one.
+        self._pieces: SortedDict[str, frozenset[ImageRangeWatch]] = SortedDict({"": frozenset()})
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[ImageRangeWatch]:
+        return iter(frozenset().union(*self._pieces.values()))
+
+    def covering(self, key: str) -> frozenset[ImageRangeWatch]:
+        """The watches whose range contains `key`."""
+        if not self._count:
+            return frozenset()
+        watches: frozenset[ImageRangeWatch] = self._pieces.peekitem(self._pieces.bisect_right(key) - 1)[1]
+        return watches
+
+    def add(self, watch: ImageRangeWatch) -> None:
+        """Put a watch over its range."""
+        self._count += 1
+        for piece in self._cut(watch):
+            self._pieces[piece] |= {watch}
+
+    def remove(self, watch: ImageRangeWatch) -> None:
+        """Take a watch away, and the cuts that nobody needs any more."""
+        self._count -= 1
+        pieces = self._cut(watch)
+        for piece in pieces:
+            self._pieces[piece] -= {watch}
+        for piece in (*pieces, watch.end):
+            if piece and piece in self._pieces:
+                before = self._pieces.peekitem(self._pieces.index(piece) - 1)[1]
+                if before == self._pieces[piece]:
+                    del self._pieces[piece]
+
+    def _cut(self, watch: ImageRangeWatch) -> list[str]:
+        if watch.start >= watch.end:
+            return []
+        for border in (watch.start, watch.end):
+            if border not in self._pieces:
+                self._pieces[border] = self._pieces.peekitem(self._pieces.bisect_right(border) - 1)[1]
+        return list(self._pieces.irange(watch.start, watch.end, (True, False)))
+
+
+def _fold(difference: dict[str, Written], changes: Iterable[Written]) -> None:
+    """Add a change set to the difference since the last reading; what came and went in between leaves nothing."""
+    for change in changes:
+        earlier = difference.get(change.key)
+        old = change.old if earlier is None else earlier.old
+        if old is None and change.new is None:
+            difference.pop(change.key, None)
+        else:
+            difference[change.key] = Written(change.key, old, change.new)
+
+
+def _change(revision: int, changes: list[Written]) -> Change:
+    if len(changes) > 1:
+        changes = sorted(changes)
+    records = tuple(change.new for change in changes if change.new is not None)
+    deleted = tuple(change.key for change in changes if change.new is None)
+    return Change(revision, records, deleted)

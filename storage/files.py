@@ -1,0 +1,264 @@
+"""The disk, as the rest of the room sees it: the only module that touches it.
+
+Everything here blocks. Callers go through `Files.run`, which moves the call off Trio's thread, and put all that belongs
+together (write, sync, look at the fence) into one function, because crossing threads costs as much as a small write.
+A `Protocol`, because there is a second disk: `tests/support/disk.py`, which forgets, tears and reorders what was not
+synced, so that recovery is tested against what disks do and not against what they mostly do.
+
+What is durable when: bytes of a file after `File.sync`; names (creation, rename, removal) after `Files.sync_dir` of
+their directory; nothing else.
+
+Left out on purpose: memory mapping (its faults arrive as signals), and appending at "the end" (every write names its
+offset, so repeating one is harmless).
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol, TypeVar, TypeVarTuple
+
+import trio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+DISK_CALLS_MAX: Final = 8
+"""Calls of `Files.run` that run at once; more wait their turn."""
+
+_ZEROS_AT_ONCE: Final = 1024 * 1024
+
+
+class AlreadyLocked(OSError):
+    """Another process, or another part of this one, holds the lock."""
+
+
+class Lock(Protocol):
+    """A held lock."""
+
+    def close(self) -> None:
+        """Let go of it. Idempotent."""
+
+
+class File(Protocol):
+    """One open file. Every offset and length is in bytes. All methods block and raise `OSError` as the disk does."""
+
+    @property
+    def path(self) -> Path:
+        """What it was opened as."""
+
+    def size(self) -> int:
+        """Its length now."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`; fewer only where the file ends."""
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data`. Not durable before `sync`. A gap before `offset` reads as zeros."""
+
+    def sync(self) -> None:
+        """Return once everything written before is durable. After an error nothing written since the last sync is."""
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend with zeros to `size`; durable after `sync`."""
+
+    def preallocate(self, size: int) -> None:
+        """Fill with zeros from the end up to `size`, durably, so that later writes there sync without new blocks."""
+
+    def close(self) -> None:
+        """Let go of the descriptor. Syncs nothing. Idempotent."""
+
+
+class Files(Protocol):
+    """A disk."""
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> File:
+        """Open for reading and writing.
+
+        `create` makes it when it is absent; `exclusive` with `create` raises `FileExistsError` when it is not, which
+        decides between two who try at once.
+
+        Raises:
+            FileNotFoundError: it is absent and `create` is False.
+        """
+
+    def names(self, directory: Path) -> list[str]:
+        """What is in the directory, sorted."""
+
+    def exists(self, path: Path) -> bool:
+        """True for a file or directory."""
+
+    def make_dir(self, path: Path) -> None:
+        """Make the directory and those above it, durably; nothing if it is there."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, replacing what has it, in one step."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file's name; who has it open keeps reading it."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Return once every creation, rename and removal in this directory is durable."""
+
+    def lock(self, path: Path) -> Lock:
+        """Take the lock of this file, made if absent; the operating system lets go of it when the process ends.
+
+        Raises:
+            AlreadyLocked: somebody has it.
+        """
+
+    async def run(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a blocking call off Trio's thread. Once begun it is finished and returns its result, cancelled or not."""
+        ...
+
+    async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """The same for a call that somebody waits for: it never queues behind the calls of `run`."""
+        ...
+
+
+class DiskFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._path = path
+        self._fd = os.open(path, flags, 0o644)
+
+    @property
+    def path(self) -> Path:
+        """See `File`."""
+        return self._path
+
+    def size(self) -> int:
+        """See `File`."""
+        return os.fstat(self._fd).st_size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See `File`."""
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        # The system may return less than asked for before the end of the file.
+        parts = [data]
+        done = len(data)
+        while done < length:
+            data = os.pread(self._fd, length - done, offset + done)
+            if not data:
+                break
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """See `File`."""
+        done = os.pwrite(self._fd, data, offset)
+        total = len(data)
+        while done < total:
+            done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+
+    def sync(self) -> None:
+        """See `File`."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """See `File`."""
+        os.ftruncate(self._fd, size)
+
+    def preallocate(self, size: int) -> None:
+        """See `File`. Zeros are written, not reserved: reserved blocks cost a journal commit at their first sync."""
+        offset = self.size()
+        zeros = bytes(_ZEROS_AT_ONCE)
+        while offset < size:
+            piece = min(_ZEROS_AT_ONCE, size - offset)
+            self.write_at(offset, zeros if piece == _ZEROS_AT_ONCE else zeros[:piece])
+            offset += piece
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """See `File`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class DiskLock:
+    """A lock by `flock`, on a file that stays."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as held:
+            os.close(self._fd)
+            self._fd = -1
+            raise AlreadyLocked(held.errno, "somebody else holds the lock", str(path)) from held
+
+    def close(self) -> None:
+        """See `Lock`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class DiskFiles:
+    """The operating system's files, by worker threads."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(DISK_CALLS_MAX)
+        self._urgent_limiter = trio.CapacityLimiter(DISK_CALLS_MAX)
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> DiskFile:
+        """See `Files`."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return DiskFile(path, flags)
+
+    def names(self, directory: Path) -> list[str]:
+        """See `Files`."""
+        return sorted(item.name for item in directory.iterdir())
+
+    def exists(self, path: Path) -> bool:
+        """See `Files`."""
+        return path.exists()
+
+    def make_dir(self, path: Path) -> None:
+        """See `Files`."""
+        if path.is_dir():
+            return
+        self.make_dir(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync_dir(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """See `Files`."""
+        path.unlink()
+
+    def sync_dir(self, path: Path) -> None:
+        """See `Files`."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: Path) -> DiskLock:
+        """See `Files`."""
+        return DiskLock(path)
+
+    async def run(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """See `Files`."""
+        return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+
+    async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """See `Files`."""
+        return await trio.to_thread.run_sync(call, *args, limiter=self._urgent_limiter)

@@ -1,0 +1,409 @@
+"""A simulated disk: `storage.files.Files` in memory, with the faults of a real one.
+
+    disk = SimulatedFiles(seed=7)
+    ... run the code under test with files=disk ...
+    survivor = disk.crash()              # the power went: what a restart would find
+    survivor = disk.kill()               # only the process died
+
+Faults, all decided by the seed:
+
+- forgets: writes not followed by `sync`, and names not followed by `sync_dir`, may be gone after `crash()`.
+- tears: of an unsynced write any subset of its 512-byte sectors survives; a sector is whole or as it was.
+- reorders: a later unsynced write may survive an earlier one; sizes follow what survived. Names of one directory
+  survive as a prefix of what was done there, as journaling file systems keep them.
+- fails: `fail(operation, when=...)` makes the next matching call raise `OSError`; after a failed `sync` the writes it
+  was to make durable may be lost although later syncs succeed, as on Linux.
+- loses power at the n-th operation: `lose_power_after(n)`; from then on every call raises `PowerLost`.
+- flips bits and truncates: `flip(path, bit)`, `cut(path, size)`, on what is durable and what is not.
+- stops: `process()` gives another process's view of the same disk; `stop()` holds that process before its next
+  `run`, as SIGSTOP would, until `resume()`. `before` is called with every operation, to let another
+  process act between two.
+
+It keeps what was synced; it does not invent sectors, move them, or fail reads by itself.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from errno import EIO
+from pathlib import Path
+from typing import Final, TypeVar, TypeVarTuple
+
+import trio
+
+from storage.files import AlreadyLocked
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+SECTOR: Final = 512
+"""The disk writes a sector whole or not at all."""
+
+Hook = Callable[[str, Path], None]
+
+
+class PowerLost(OSError):
+    """The simulated machine is off; nothing this process does reaches the disk any more."""
+
+
+@dataclass(eq=False)
+class _Inode:
+    content: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    unsynced: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Directory:
+    entries: dict[str, _Inode] = field(default_factory=dict)
+    durable: dict[str, _Inode] = field(default_factory=dict)
+    unsynced: list[Callable[[dict[str, _Inode]], None]] = field(default_factory=list)
+
+    def change(self, step: Callable[[dict[str, _Inode]], None]) -> None:
+        step(self.entries)
+        self.unsynced.append(step)
+
+
+@dataclass(eq=False)
+class _Fault:
+    operation: str
+    matches: Callable[[Path], bool]
+    error: OSError
+
+
+class _Disk:
+    """What all processes of the simulated machine share."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.directories: dict[Path, _Directory] = {Path("/"): _Directory()}
+        self.locked: set[Path] = set()
+        self.faults: list[_Fault] = []
+        self.operations = 0
+        self.power_lost_at: int | None = None
+
+    def directory(self, path: Path) -> _Directory:
+        found = self.directories.get(path)
+        if found is None:
+            raise FileNotFoundError(2, "no such directory", str(path))
+        return found
+
+    def inode(self, path: Path) -> _Inode:
+        found = self.directory(path.parent).entries.get(path.name)
+        if found is None:
+            raise FileNotFoundError(2, "no such file", str(path))
+        return found
+
+
+class SimulatedFile:
+    """See `storage.files.File`."""
+
+    def __init__(self, owner: "SimulatedFiles", path: Path, inode: _Inode) -> None:
+        self._owner = owner
+        self._path = path
+        self._inode = inode
+        self._is_open = True
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def size(self) -> int:
+        return len(self._inode.content)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        self._step("read")
+        return bytes(self._inode.content[offset : offset + length])
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        kept = bytes(data)
+        try:
+            self._step("write")
+        except PowerLost:
+            # The write that the power cut hit may be on the disk in part, like any unsynced one.
+            if self._owner.is_first_loss():
+                self._apply(offset, kept)
+            raise
+        self._apply(offset, kept)
+
+    def sync(self) -> None:
+        try:
+            self._step("sync")
+        except PowerLost:
+            raise
+        except OSError:
+            # As on Linux: the pages are marked clean though the disk refused them, so a later sync "succeeds".
+            _settle(self._owner.random, self._inode, keep=0.5)
+            self._inode.unsynced.clear()
+            raise
+        self._inode.durable[:] = self._inode.content
+        self._inode.unsynced.clear()
+
+    def truncate(self, size: int) -> None:
+        # Kept simple: a truncation is durable at once, so whoever relies on losing it finds no help here.
+        self._step("truncate")
+        for kept in (self._inode.content, self._inode.durable):
+            _resize(kept, size)
+        self._inode.unsynced = [
+            (offset, data[: max(0, size - offset)]) for offset, data in self._inode.unsynced if offset < size
+        ]
+
+    def preallocate(self, size: int) -> None:
+        if size > self.size():
+            self.write_at(self.size(), bytes(size - self.size()))
+        self.sync()
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _apply(self, offset: int, data: bytes) -> None:
+        content = self._inode.content
+        if len(content) < offset:
+            content.extend(bytes(offset - len(content)))
+        content[offset : offset + len(data)] = data
+        self._inode.unsynced.append((offset, data))
+
+    def _step(self, operation: str) -> None:
+        assert self._is_open, f"{operation} on the closed file {self._path}"
+        self._owner.step(operation, self._path)
+
+
+class _SimulatedLock:
+    def __init__(self, disk: _Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._held = True
+
+    def close(self) -> None:
+        if self._held:
+            self._disk.locked.discard(self._path)
+        self._held = False
+
+
+class SimulatedFiles:
+    """See the module. One process's view; `process()` makes another's."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self._disk = _Disk(seed)
+        self._gate = trio.Event()
+        self._gate.set()
+        self._saw_loss = False
+        self.before: Hook | None = None
+
+    @property
+    def random(self) -> random.Random:
+        return self._disk.random
+
+    @property
+    def operations(self) -> int:
+        """Operations so far, by all processes; the scale of `lose_power_after`."""
+        return self._disk.operations
+
+    # -- storage.files.Files
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> SimulatedFile:
+        self.step("open", path)
+        directory = self._disk.directory(path.parent)
+        inode = directory.entries.get(path.name)
+        if inode is not None and create and exclusive:
+            raise FileExistsError(17, "exists", str(path))
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(2, "no such file", str(path))
+            inode = made = _Inode()
+
+            def link(entries: dict[str, _Inode]) -> None:
+                entries[path.name] = made
+
+            directory.change(link)
+        return SimulatedFile(self, path, inode)
+
+    def names(self, directory: Path) -> list[str]:
+        self.step("names", directory)
+        below = {path.name for path in self._disk.directories if path.parent == directory and path != directory}
+        return sorted(set(self._disk.directory(directory).entries) | below)
+
+    def exists(self, path: Path) -> bool:
+        self.step("exists", path)
+        if path in self._disk.directories:
+            return True
+        parent = self._disk.directories.get(path.parent)
+        return parent is not None and path.name in parent.entries
+
+    def make_dir(self, path: Path) -> None:
+        self.step("make_dir", path)
+        for each in (path, *path.parents):
+            self._disk.directories.setdefault(each, _Directory())
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.step("rename", source)
+        assert source.parent == target.parent, "renames stay in one directory, so that they are one step"
+        self._disk.inode(source)
+
+        def move(entries: dict[str, _Inode]) -> None:
+            entries[target.name] = entries.pop(source.name)
+
+        self._disk.directory(source.parent).change(move)
+
+    def remove(self, path: Path) -> None:
+        self.step("remove", path)
+        self._disk.inode(path)
+
+        def unlink(entries: dict[str, _Inode]) -> None:
+            del entries[path.name]
+
+        self._disk.directory(path.parent).change(unlink)
+
+    def sync_dir(self, path: Path) -> None:
+        self.step("sync_dir", path)
+        directory = self._disk.directory(path)
+        directory.durable = dict(directory.entries)
+        directory.unsynced.clear()
+
+    def lock(self, path: Path) -> _SimulatedLock:
+        self.step("lock", path)
+        if path in self._disk.locked:
+            raise AlreadyLocked(11, "somebody else holds the lock", str(path))
+        self._disk.locked.add(path)
+        return _SimulatedLock(self._disk, path)
+
+    async def run(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        await trio.lowlevel.checkpoint()
+        while not self._gate.is_set():
+            await self._gate.wait()
+        return call(*args)
+
+    async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self.run(call, *args)
+
+    # -- faults
+
+    def process(self) -> "SimulatedFiles":
+        """Another process's view of this disk: its own `stop`, `resume` and `before`."""
+        other = SimulatedFiles()
+        other._disk = self._disk
+        return other
+
+    def stop(self) -> None:
+        """Hold this process before its next `run`, as SIGSTOP would."""
+        if self._gate.is_set():
+            self._gate = trio.Event()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._gate.set()
+
+    def forget_locks(self) -> None:
+        """Forget every lock, as when the locks lived on another machine."""
+        self._disk.locked.clear()
+
+    def fail(self, operation: str, *, where: Callable[[Path], bool] = lambda _path: True) -> None:
+        """Let the next such operation on a matching path raise `OSError(EIO)`."""
+        self._disk.faults.append(_Fault(operation, where, OSError(EIO, "simulated fault")))
+
+    def lose_power_after(self, operations: int) -> None:
+        """Let the operation after this many more, and all after it, raise `PowerLost`."""
+        self._disk.power_lost_at = self._disk.operations + operations
+
+    def flip(self, path: Path, bit: int) -> None:
+        """Turn one bit of a file over, as a failing disk does; `bit` counts from the file's start."""
+        inode = self._disk.inode(path)
+        for kept in (inode.content, inode.durable):
+            if bit // 8 < len(kept):
+                kept[bit // 8] ^= 1 << bit % 8
+
+    def cut(self, path: Path, size: int) -> None:
+        """Shorten a file, as a damaged file system does."""
+        inode = self._disk.inode(path)
+        for kept in (inode.content, inode.durable):
+            del kept[size:]
+
+    def content(self, path: Path) -> bytes:
+        """A file's bytes as a process sees them now."""
+        return bytes(self._disk.inode(path).content)
+
+    def crash(self, *, keep: float | None = None) -> "SimulatedFiles":
+        """The disk as it is after a loss of power.
+
+        `keep` is the chance of each unsynced sector to survive; by default it is drawn for every crash anew.
+        """
+        rng = self._disk.random
+        chance = rng.choice((0.0, 0.5, 0.9, 1.0)) if keep is None else keep
+        after = SimulatedFiles(seed=rng.getrandbits(32))
+        survivors: dict[int, _Inode] = {}
+        for path, directory in self._disk.directories.items():
+            entries = dict(directory.durable)
+            for step in directory.unsynced:
+                if rng.random() >= chance:
+                    break
+                step(entries)
+            kept = _Directory()
+            for name, inode in entries.items():
+                if id(inode) not in survivors:
+                    content = _survivor(rng, inode, chance)
+                    survivors[id(inode)] = _Inode(bytearray(content), bytearray(content))
+                kept.entries[name] = survivors[id(inode)]
+            kept.durable = dict(kept.entries)
+            after._disk.directories[path] = kept
+        return after
+
+    def kill(self) -> "SimulatedFiles":
+        """The disk as it is after the process alone died: the operating system keeps what was written."""
+        after = SimulatedFiles(seed=self._disk.random.getrandbits(32))
+        after._disk.directories = self._disk.directories
+        return after
+
+    # -- for the files
+
+    def step(self, operation: str, path: Path) -> None:
+        """Count an operation and let the faults have their say. Raises what they say."""
+        if self.before is not None:
+            self.before(operation, path)
+        disk = self._disk
+        disk.operations += 1
+        if disk.power_lost_at is not None and disk.operations > disk.power_lost_at:
+            raise PowerLost(EIO, "the power is gone", str(path))
+        for fault in disk.faults:
+            if fault.operation == operation and fault.matches(path):
+                disk.faults.remove(fault)
+                raise fault.error
+
+    def is_first_loss(self) -> bool:
+        """True once, for the operation that the loss of power interrupted."""
+        first = not self._saw_loss
+        self._saw_loss = True
+        return first
+
+
+def _resize(content: bytearray, size: int) -> None:
+    if len(content) > size:
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+def _survivor(rng: random.Random, inode: _Inode, chance: float) -> bytes:
+    """What stays: per sector, the state after some of its unsynced writes in their order, or as it was synced."""
+    sectors: dict[int, list[tuple[int, bytes]]] = {}
+    for offset, data in inode.unsynced:
+        end = offset + len(data)
+        while offset < end:
+            stop = min(end, (offset // SECTOR + 1) * SECTOR)
+            sectors.setdefault(offset // SECTOR, []).append(
+                (offset, data[len(data) - (end - offset) :][: stop - offset])
+            )
+            offset = stop
+    content = bytearray(inode.durable)
+    for pieces in sectors.values():
+        if rng.random() >= chance:
+            continue
+        survivors = len(pieces) if chance == 1.0 else rng.randint(1, len(pieces))
+        for offset, piece in pieces[:survivors]:
+            if len(content) < offset:
+                content.extend(bytes(offset - len(content)))
+            content[offset : offset + len(piece)] = piece
+    return bytes(content)
+
+
+def _settle(rng: random.Random, inode: _Inode, *, keep: float) -> None:
+    inode.durable[:] = _survivor(rng, inode, keep)

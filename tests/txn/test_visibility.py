@@ -1,0 +1,51 @@
+"""What open transactions hold back, against a model that looks at all of them each time."""
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from storage.entry import TxnId
+from storage.position import Position
+from txn.visibility import HeldPositions
+
+positions = st.builds(Position, st.integers(0, 3), st.integers(0, 6))
+steps = st.lists(st.tuples(st.sampled_from(["hold", "release"]), st.integers(0, 4), positions), max_size=40)
+
+
+@given(steps, positions)
+def test_the_readable_position_is_below_the_lowest_held(script: list[tuple[str, int, Position]], end: Position) -> None:
+    """T14: min(position over open transactions) - 1, capped at what is confirmed; all of it with none open."""
+    held = HeldPositions()
+    model: dict[TxnId, Position] = {}
+    for step, number, position in script:
+        txn = TxnId(0, number)
+        if step == "hold":
+            held.hold(txn, position)
+            model[txn] = position
+        else:
+            held.release(txn)
+            model.pop(txn, None)
+        assert held.lowest() == min(model.values(), default=None)
+        assert len(held) == len(model)
+    expected = min([end, *(position.before() for position in model.values())])
+    assert held.readable(end) == expected
+
+
+def test_finishing_a_later_transaction_moves_nothing() -> None:
+    """T15: only the earliest open transaction's end moves the readable position, and then to the next one's."""
+    held = HeldPositions()
+    held.hold(TxnId(0, 1), Position(1, 3))
+    held.hold(TxnId(0, 2), Position(1, 5))
+    end = Position(1, 9)
+    held.release(TxnId(0, 2))
+    assert held.readable(end) == Position(1, 2)
+    held.hold(TxnId(0, 3), Position(1, 7))
+    held.release(TxnId(0, 1))
+    assert held.readable(end) == Position(1, 6)
+
+
+def test_a_first_entry_of_a_ledger_is_held_across_the_boundary() -> None:
+    """T14: "minus one" of a ledger's first entry leaves the whole ledger before it readable."""
+    held = HeldPositions()
+    held.hold(TxnId(0, 1), Position(7, 0))
+    readable = held.readable(Position(7, 4))
+    assert Position(6, 1_000_000) <= readable < Position(7, 0)

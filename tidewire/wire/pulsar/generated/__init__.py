@@ -1,1 +1,1 @@
-"""tidewire/wire/pulsar/generated."""
+"""What `scripts/generate.py` makes of PulsarApi.proto. Nothing here is edited by hand."""

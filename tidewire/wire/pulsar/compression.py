@@ -1,0 +1,98 @@
+"""The codecs a message's body may be compressed with, in the formats Pulsar's clients write and read.
+
+LZ4 is the raw block format without a size before it, Snappy the raw format without framing, ZLIB and ZSTD are their
+usual containers. The size of the original stands in the message's metadata, so decompression writes into a buffer of
+exactly that size and can never be made to use more, whatever the data says.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+
+from tidewire.wire.pulsar.errors import MalformedMessage, UnsupportedCompression
+from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+# cramjam's own default, 11, is ten times slower for a few percent; 3 is what the codec itself and Pulsar's clients use.
+_ZSTD_LEVEL: Final = 3
+_ZLIB_LEVEL: Final = 6
+
+_Bytes = bytes | bytearray | memoryview
+
+
+def _lz4(data: _Bytes) -> bytes:
+    return bytes(cramjam.lz4.compress_block(data, store_size=False))
+
+
+def _zlib(data: _Bytes) -> bytes:
+    return bytes(cramjam.zlib.compress(data, _ZLIB_LEVEL))
+
+
+def _zstd(data: _Bytes) -> bytes:
+    return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
+
+
+def _snappy(data: _Bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def _lz4_into(data: _Bytes, output: bytearray) -> int:
+    # Without a length it would look for one in the data.
+    return cramjam.lz4.decompress_block_into(data, output, len(output))
+
+
+_COMPRESS: Final[dict[int, Callable[[_Bytes], bytes]]] = {
+    pb.CompressionType.LZ4: _lz4,
+    pb.CompressionType.ZLIB: _zlib,
+    pb.CompressionType.ZSTD: _zstd,
+    pb.CompressionType.SNAPPY: _snappy,
+}
+_DECOMPRESS_INTO: Final[dict[int, Callable[[_Bytes, bytearray], int]]] = {
+    pb.CompressionType.LZ4: _lz4_into,
+    pb.CompressionType.ZLIB: cramjam.zlib.decompress_into,
+    pb.CompressionType.ZSTD: cramjam.zstd.decompress_into,
+    pb.CompressionType.SNAPPY: cramjam.snappy.decompress_raw_into,
+}
+
+
+def compress(codec: int, data: bytes) -> bytes:
+    """The data as the codec (a `pb.CompressionType`) writes it; for NONE the data itself.
+
+    Raises:
+        UnsupportedCompression: the codec is not known.
+    """
+    if codec == pb.CompressionType.NONE:
+        return data
+    write = _COMPRESS.get(codec)
+    if write is None:
+        raise UnsupportedCompression(f"{codec} is not a known compression type")
+    return write(data)
+
+
+def decompress(
+    codec: int, data: bytes | memoryview, uncompressed_size: int, *, size_max: int = MAX_MESSAGE_SIZE
+) -> bytes | bytearray | memoryview:
+    """The original of compressed data, exactly `uncompressed_size` bytes; for NONE the data itself, whatever its size.
+
+    Takes no more memory than `uncompressed_size`, and that only after `size_max` allowed it.
+
+    Raises:
+        UnsupportedCompression: the codec is not known.
+        MalformedMessage: the size is above `size_max`, the data are damaged, or decompress to another size.
+    """
+    if codec == pb.CompressionType.NONE:
+        return data
+    read_into = _DECOMPRESS_INTO.get(codec)
+    if read_into is None:
+        raise UnsupportedCompression(f"{codec} is not a known compression type")
+    if not 0 <= uncompressed_size <= size_max:
+        raise MalformedMessage(f"a body claims to decompress to {uncompressed_size} bytes; {size_max} are allowed")
+    output = bytearray(uncompressed_size)
+    try:
+        written = read_into(data, output)
+    except cramjam.DecompressionError as error:
+        raise MalformedMessage(f"a body does not decompress to {uncompressed_size} bytes: {error}") from error
+    if written != uncompressed_size:
+        raise MalformedMessage(f"a body decompresses to {written} bytes and claims {uncompressed_size}")
+    return output

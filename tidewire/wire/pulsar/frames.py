@@ -1,0 +1,126 @@
+"""Frames: how commands and payloads stand in a stream of bytes.
+
+    frame   = [u32 size of all that follows][u32 size of the command][BaseCommand][payload]?
+    payload = whatever stands between the command's end and the frame's; messages.py says what is in it
+
+The decoder is fed whatever the network delivers and is asked for frames until it has none left. It keeps one buffer and
+an offset into it: a small frame costs its own bytes, a large frame that arrives in many pieces is copied once into the
+buffer and once out of it, and after `next_frame` has returned None the buffer holds nothing but the unfinished frame.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from tidewire.wire.pulsar.errors import FrameTooLarge, MalformedCommand, TruncatedFrame
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.parsing import parse_command
+
+MAX_MESSAGE_SIZE: Final = 5_242_880
+"""The most bytes of a message's payload that a broker takes; CONNECTED tells it to the client."""
+
+MAX_FRAME_SIZE: Final = MAX_MESSAGE_SIZE + 10 * 1024
+"""The most bytes after a frame's first four: a message of the largest size with its command and metadata."""
+
+_SIZES: Final = struct.Struct(">II")
+_SIZE: Final = struct.Struct(">I")
+_WITH_PAYLOAD: Final = frozenset((pb.BaseCommand.Type.SEND, pb.BaseCommand.Type.MESSAGE))
+
+
+class Frame(NamedTuple):
+    """One command, with its payload if it has one."""
+
+    command: pb.BaseCommand
+    """Checked by `parse_command`: the member its type names is complete."""
+    payload: bytes | None
+    """Everything after the command, unread; never None for SEND and MESSAGE."""
+
+
+class FrameDecoder:
+    """Divides a stream of bytes into frames.
+
+    Usage: `feed` what arrived, then call `next_frame` until it returns None. Then at most one unfinished frame is
+    held, so memory is bounded by `max_frame_size` and what is fed at once. An error repeats at each further call: there
+    is no next frame in such a stream.
+    """
+
+    __slots__ = ("_buffer", "_max_frame_size", "_start")
+
+    def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
+        self._max_frame_size = max_frame_size
+        self._buffer = bytearray()
+        # Where the first frame not yet taken begins; 0 <= _start <= len(_buffer).
+        self._start = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that were fed and are not yet part of a frame handed out."""
+        return len(self._buffer) - self._start
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Add what arrived. Copies it, so the caller may use its buffer again."""
+        self._buffer += data
+
+    def next_frame(self) -> Frame | None:
+        """The next frame, or None when more bytes are needed for it.
+
+        Raises:
+            FrameTooLarge: the frame announces more than `max_frame_size` bytes; known from its first four.
+            TruncatedFrame: the command would end after its frame.
+            MalformedCommand: the command cannot be used, or a SEND or MESSAGE comes without payload.
+        """
+        buffer = self._buffer
+        start = self._start
+        available = len(buffer) - start
+        if available < _SIZES.size:
+            if available >= _SIZE.size:
+                self._check_size(*_SIZE.unpack_from(buffer, start))
+            self._compact()
+            return None
+        size, command_size = _SIZES.unpack_from(buffer, start)
+        if size > self._max_frame_size or command_size > size - _SIZE.size:
+            self._check_size(size)
+            raise TruncatedFrame(f"a frame of {size} bytes announces a command of {command_size}")
+        end = start + _SIZE.size + size
+        if len(buffer) < end:
+            self._compact()
+            return None
+        command_start = start + _SIZES.size
+        command_end = command_start + command_size
+        command = parse_command(buffer[command_start:command_end])
+        payload = None
+        if command_end < end:
+            # A view makes this one copy where slicing a bytearray would make two.
+            payload = bytes(memoryview(buffer)[command_end:end])
+        elif command.type in _WITH_PAYLOAD:
+            raise MalformedCommand(f"a command of type {pb.BaseCommand.Type.Name(command.type)} has no payload")
+        if end == len(buffer):
+            buffer.clear()
+            self._start = 0
+        else:
+            self._start = end
+        return Frame(command, payload)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_frame_size:
+            raise FrameTooLarge(f"a frame of {size} bytes; {self._max_frame_size} are allowed")
+        if size < _SIZE.size:
+            raise TruncatedFrame(f"a frame of {size} bytes is too short for the size of its command")
+
+    def _compact(self) -> None:
+        # Dropping what was read at the front of a bytearray moves nothing, except when it then gives memory back.
+        del self._buffer[: self._start]
+        self._start = 0
+
+
+def encode_command(command: pb.BaseCommand) -> bytes:
+    """The frame of a command without payload."""
+    encoded = command.SerializeToString()
+    size = len(encoded)
+    return _SIZES.pack(size + _SIZE.size, size) + encoded
+
+
+def encode_payload_command(command: pb.BaseCommand, payload: bytes | memoryview) -> bytes:
+    """The frame of a command and its payload, which is sent as it is."""
+    encoded = command.SerializeToString()
+    size = len(encoded)
+    return b"".join((_SIZES.pack(size + _SIZE.size + len(payload), size), encoded, payload))

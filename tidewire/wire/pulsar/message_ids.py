@@ -1,0 +1,63 @@
+"""Message ids on the wire, where 64-bit ids are unsigned and "none" is -1.
+
+The protocol declares ledger and entry ids unsigned, yet sends -1 for "before everything" (MessageId.earliest is ledger
+-1, entry -1) as the two's complement, 2**64 - 1. Python does not wrap, so the conversion has to be said: inside, ids
+are signed, as Position(-1, -1) is; on the wire they are not.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_WRAP: Final = 1 << 64
+_SIGN: Final = 1 << 63
+
+NO_REQUEST: Final = _WRAP - 1
+"""The request id of a CLOSE_PRODUCER or CLOSE_CONSUMER that the broker sends unasked: -1, unsigned."""
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit number from the wire as the signed one with the same bits."""
+    return value - _WRAP if value >= _SIGN else value
+
+
+def unsigned(value: int) -> int:
+    """A signed or unsigned 64-bit number as the wire wants it: unsigned, with the same bits."""
+    return value + _WRAP if value < 0 else value
+
+
+def message_id(
+    ledger: int,
+    entry: int,
+    *,
+    partition: int = -1,
+    batch_index: int = -1,
+    batch_size: int = 0,
+    ack_set: Iterable[int] = (),
+) -> pb.MessageIdData:
+    """An id for the wire; -1 is allowed for every part of it.
+
+    Args:
+        ledger: signed ledger id.
+        entry: signed entry id.
+        partition: always sent; -1 for a topic without partitions and for a segment.
+        batch_index: the message's place in its batch; -1, not sent, for a whole entry.
+        batch_size: messages in the batch; 0, not sent, when it is none.
+        ack_set: bits of the batch's messages that are still unacknowledged, as signed 64-bit words.
+    """
+    made = pb.MessageIdData()
+    made.ledger_id = unsigned(ledger)
+    made.entry_id = unsigned(entry)
+    made.partition = partition
+    if batch_index >= 0:
+        made.batch_index = batch_index
+    if batch_size > 0:
+        made.batch_size = batch_size
+    made.ack_set.extend(ack_set)
+    return made
+
+
+def position(identity: pb.MessageIdData) -> tuple[int, int]:
+    """The signed (ledger, entry) of an id from the wire."""
+    return signed(identity.ledger_id), signed(identity.entry_id)

@@ -1,0 +1,96 @@
+"""What can be wrong with a request to the broker, whichever face it came through.
+
+Each protocol's face has one table from these types to its own codes, so the rooms behind it raise what happened and
+never how it reads on a wire. `retriable` says whether the same request may succeed later without anybody changing
+anything. Errors of names stand in `broker.names`, those of transactions in `txn.errors`.
+"""
+
+
+class BrokerError(Exception):
+    """Base of this room's errors. The message is meant for the person who sent the request."""
+
+    retriable = False
+
+
+class NotSupported(BrokerError):
+    """A legal request for something this broker does not do; the message says what to do instead, if anything."""
+
+
+class TopicNotFound(BrokerError):
+    """The topic, or the segment of it, does not exist."""
+
+
+class TopicExists(BrokerError):
+    """A topic of this name is there already; nothing was changed."""
+
+
+class TopicInUse(BrokerError):
+    """Deleting was refused because producers, consumers or subscriptions are there and force was not asked for."""
+
+
+class TopicClosed(BrokerError):
+    """The topic is being unloaded or moved; a lookup finds where it is served next."""
+
+    retriable = True
+
+
+class SubscriptionNotFound(BrokerError):
+    """The topic has no subscription of this name."""
+
+
+class SubscriptionExists(BrokerError):
+    """The topic has a subscription of this name already; nothing was changed."""
+
+
+class ProducerNameTaken(BrokerError):
+    """Another producer of this name is connected to the topic."""
+
+
+class LayoutError(BrokerError):
+    """A change of a scalable topic's layout was refused; nothing was changed."""
+
+
+class SegmentCountInvalid(LayoutError):
+    """A topic begins with at least one segment and at most `broker.scalable.layout.INITIAL_SEGMENTS_MAX`."""
+
+
+class UnknownSegment(LayoutError):
+    """The layout holds no segment of this id: it never did, or the segment was drained and pruned."""
+
+
+class NotActive(LayoutError):
+    """Only an ACTIVE segment can be split or merged."""
+
+
+class NotAdjacent(LayoutError):
+    """Only two different segments whose hash ranges touch can be merged."""
+
+
+class TooNarrow(LayoutError):
+    """A segment that holds a single hash cannot be split."""
+
+
+class NotPrunable(LayoutError):
+    """Only a SEALED segment without parents is pruned: an ACTIVE one takes messages, ancestors are drained first."""
+
+
+class IntentOpen(LayoutError):
+    """A split or merge of this topic is under way; it is finished or undone before another begins."""
+
+    retriable = True
+
+
+class IntentGone(LayoutError):
+    """The split or merge that was to be finished or undone is not the open one: another controller ended it."""
+
+
+class PastSeal(LayoutError):
+    """A split or merge whose parents may be sealed already only rolls forward; it cannot be undone."""
+
+
+class LayoutTooLarge(LayoutError):
+    """The layout's record would outgrow what the metadata store takes; prune segments or remove subscriptions."""
+
+
+class LayoutUnreadable(LayoutError):
+    """A stored layout is damaged, or was written by a newer version of this software."""

@@ -1,0 +1,80 @@
+"""Addresses that the broker listens on and tells its clients to connect to: `HOST:PORT`, IPv6 hosts in brackets."""
+
+import ipaddress
+import re
+from typing import NamedTuple, Self
+
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+
+
+class Address(NamedTuple):
+    """A TCP address. Port 0, on a listener, means one that the operating system picks."""
+
+    host: str
+    """An IP address without brackets, or a host name."""
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `127.0.0.1:6650`, `[::1]:6650` or `broker-1.example:6650`.
+
+        Raises:
+            ValueError: with what is wrong, as the end of a sentence that names the text.
+        """
+        host, separator, port = text.rpartition(":")
+        if not separator or not _PORT.fullmatch(port) or int(port) > 65535:
+            raise ValueError("it must be HOST:PORT with a port from 0 to 65535")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+            if not isinstance(_ip(host), ipaddress.IPv6Address):
+                raise ValueError("what stands in brackets must be an IPv6 address")
+        elif ":" in host:
+            raise ValueError("an IPv6 host must stand in brackets, as in [::1]:6650")
+        elif not host:
+            raise ValueError("the host is missing; 127.0.0.1 is this machine alone, 0.0.0.0 every network it is on")
+        elif _ip(host) is None and (len(host) > 253 or not _HOST_NAME.fullmatch(host)):
+            raise ValueError("the host is neither an IP address nor a host name")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it. A host name other than localhost counts as reachable by others."""
+        ip = _ip(self.host)
+        return self.host.lower() in {"localhost", "localhost."} if ip is None else ip.is_loopback
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it means every network of the machine (0.0.0.0, ::), and so is no address to connect to."""
+        ip = _ip(self.host)
+        return ip is not None and ip.is_unspecified
+
+
+def advertised_address(configured: Address | None, *, bound: Address, reached: Address) -> Address:
+    """The address to tell a client, in a lookup answer for one.
+
+    Args:
+        configured: what the operator said it is; port 0 stands for the listener's.
+        bound: the listener's own, its port the real one.
+        reached: this end of the connection that asks, the answer when the listener is on every network.
+    """
+    if configured is not None:
+        return configured if configured.port else Address(configured.host, bound.port)
+    return Address(_plain_host(reached.host), bound.port) if bound.is_wildcard else bound
+
+
+def _plain_host(host: str) -> str:
+    # A socket that listens on :: shows IPv4 connections as ::ffff:192.0.2.1, which IPv4-only clients cannot read.
+    ip = _ip(host)
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return host if mapped is None else str(mapped)
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

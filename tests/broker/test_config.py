@@ -1,0 +1,193 @@
+"""Settings: which way of giving one wins, and one clear sentence for each mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.addresses import Address
+from broker.config import BrokerSettings, ConfigurationError, flag_of, load_settings, variable_of
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in BrokerSettings.model_fields:
+        monkeypatch.delenv(variable_of(field), raising=False)
+
+
+def problems(flags: dict[str, object] | None = None, config_file: Path | None = None) -> tuple[str, ...]:
+    """The sentences an operator reads."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(flags or {}, config_file)
+    for sentence in caught.value.problems:
+        assert "\n" not in sentence
+        assert sentence.endswith((".", "?"))
+    return caught.value.problems
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "tidewire.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_defaults_serve_this_machine_alone() -> None:
+    settings = load_settings({})
+    assert settings.pulsar == Address("127.0.0.1", 6650)
+    assert settings.http == Address("127.0.0.1", 8080)
+    assert settings.data_dir == Path("data")
+    assert settings.metadata == "embedded"
+    assert not settings.allow_unauthenticated
+    assert settings.message_bytes_max == 5 * 1024 * 1024
+
+
+def test_flags_win_over_the_environment_over_the_file_over_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, 'broker_id = "file"\ncluster = "file"\ntransaction_coordinators = 4\n')
+    monkeypatch.setenv("TIDEWIRE_BROKER_ID", "environment")
+    monkeypatch.setenv("TIDEWIRE_CLUSTER", "environment")
+
+    settings = load_settings({"broker_id": "flag", "cluster": None}, file)
+
+    assert settings.broker_id == "flag"
+    assert settings.cluster == "environment"
+    assert settings.transaction_coordinators == 4
+    assert settings.default_initial_segments == 1
+
+
+def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {
+        "data_dir": "/srv/tide", "broker_id": "b7", "cluster": "c", "pulsar": "[::1]:0", "http": "127.0.0.1:0",
+        "advertised_pulsar": "b7.example:0", "advertised_http": "b7.example:443", "allow_unauthenticated": "true",
+        "metadata": "memory", "journal_file_bytes_max": "1MiB", "ledger_bytes_max": "2MiB",
+        "ledger_age_seconds_max": "1.5", "message_bytes_max": "1KiB", "default_initial_segments": "3",
+        "transaction_coordinators": "2", "txn_timeout_seconds_max": "9", "txn_retention_seconds": "0",
+    }  # fmt: skip
+    assert texts.keys() == BrokerSettings.model_fields.keys()
+    expected = {
+        "data_dir": Path("/srv/tide"), "broker_id": "b7", "cluster": "c", "pulsar": Address("::1", 0),
+        "http": Address("127.0.0.1", 0), "advertised_pulsar": Address("b7.example", 0),
+        "advertised_http": Address("b7.example", 443), "allow_unauthenticated": True, "metadata": "memory",
+        "journal_file_bytes_max": 1 << 20, "ledger_bytes_max": 2 << 20, "ledger_age_seconds_max": 1.5,
+        "message_bytes_max": 1024, "default_initial_segments": 3, "transaction_coordinators": 2,
+        "txn_timeout_seconds_max": 9.0, "txn_retention_seconds": 0.0,
+    }  # fmt: skip
+
+    def values(settings: BrokerSettings) -> dict[str, object]:
+        return {field: getattr(settings, field) for field in BrokerSettings.model_fields}
+
+    assert values(load_settings(texts)) == expected
+    file = written(tmp_path, "".join(f'{field} = "{text}"\n' for field, text in texts.items()))
+    assert values(load_settings({}, file)) == expected
+    for field, text in texts.items():
+        monkeypatch.setenv(variable_of(field), text)
+    assert values(load_settings({})) == expected
+
+
+def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEWIRE_PULSAR", "")
+    assert load_settings({}).pulsar == Address("127.0.0.1", 6650)
+
+
+def test_a_home_folder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert load_settings({"data_dir": "~/tide"}).data_dir == Path("/home/ann/tide")
+
+
+def test_flags_and_variables_are_spelled_after_their_field() -> None:
+    assert flag_of("data_dir") == "--data-dir"
+    assert variable_of("data_dir") == "TIDEWIRE_DATA_DIR"
+
+
+@pytest.mark.parametrize("field", ["pulsar", "http"])
+def test_a_listener_off_loopback_has_to_be_accepted(field: str) -> None:
+    (sentence,) = problems({field: "0.0.0.0:7000"})
+    assert flag_of(field) in sentence
+    assert "0.0.0.0:7000" in sentence
+    assert "--allow-unauthenticated" in sentence
+
+    accepted = load_settings({field: "0.0.0.0:7000", "allow_unauthenticated": True})
+    assert getattr(accepted, field) == Address("0.0.0.0", 7000)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("data_dir = 5", "it must be text"),
+        ('data_dir = "a\\u0000b"', "NUL"),
+        ('data_dir = "~nobody-of-this-name/x"', "home folder"),
+        ('broker_id = "../x"', "letters, digits"),
+        ('broker_id = ""', "letters, digits"),
+        ('broker_id = "x\\n"', "letters, digits"),
+        ('pulsar = "6650"', "HOST:PORT"),
+        ("pulsar = 6650", "it must be text such as"),
+        ('http = "::1:8080"', "brackets"),
+        ('advertised_http = "x"', "HOST:PORT"),
+        ('allow_unauthenticated = "perhaps"', "true or false"),
+        ('metadata = "paper"', "'embedded' or 'memory'"),
+        ('journal_file_bytes_max = "3 parsecs"', "a size such as 64MiB"),
+        ("journal_file_bytes_max = 1", "at least 1,048,576"),
+        ("message_bytes_max = 5242881", "at most 5,242,880"),
+        ("transaction_coordinators = 1.5", "a whole number"),
+        ("transaction_coordinators = true", "only a switch"),
+        ('transaction_coordinators = "many"', "a whole number"),
+        ("ledger_age_seconds_max = 0", "greater than 0"),
+        ("txn_retention_seconds = -1", "at least 0"),
+        ("txn_timeout_seconds_max = inf", "a number"),
+        ("txn_timeout_seconds_max = nan", "a number"),
+        ('txn_timeout_seconds_max = "soon"', "a number"),
+        ("default_initial_segments = [1]", "a whole number"),
+    ],
+)
+def test_a_wrong_value_in_the_file_is_one_sentence(tmp_path: Path, line: str, problem: str) -> None:
+    file = written(tmp_path, line)
+    (sentence,) = problems(config_file=file)
+    assert sentence.startswith(f"The key {line.split()[0]} in {file} cannot be ")
+    assert problem in sentence
+
+
+def test_every_mistake_is_told_with_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEWIRE_HTTP", "nowhere")
+    file = written(tmp_path, 'pulsar = "wrong, but the flag wins"\nmetadata = "paper"')
+
+    told = problems({"pulsar": "x"}, file)
+
+    assert [sentence.split(" cannot be ")[0] for sentence in told] == [
+        "The flag --pulsar",
+        "The environment variable TIDEWIRE_HTTP",
+        f"The key metadata in {file}",
+    ]
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
+    first, second = problems(config_file=written(tmp_path, 'data-dir = "x"\n[broker]\nhttp = "x"\n'))
+    assert first.endswith("unknown key data-dir: did you mean data_dir?")
+    assert "unknown key broker: " in second
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    assert problems({"color": "blue"}) == ("There is no setting color.",)
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    (missing,) = problems(config_file=tmp_path / "missing.toml")
+    assert "missing.toml cannot be read: No such file" in missing
+    (folder,) = problems(config_file=tmp_path)
+    assert "cannot be read" in folder
+    (syntax,) = problems(config_file=written(tmp_path, "pulsar = \n"))
+    assert "not valid TOML" in syntax
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    (encoding,) = problems(config_file=binary)
+    assert "not UTF-8" in encoding
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    (sentence,) = problems({"pulsar": "x" * 10_000})
+    assert len(sentence) < 300
+
+
+def test_settings_do_not_change() -> None:
+    settings = load_settings({})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.broker_id = "other"

@@ -1,0 +1,249 @@
+"""The coordinator and the sweeps over the memory store, on Trio's clock."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Conflict, starting_with
+from storage.position import Position
+from txn.alarm import Alarm
+from txn.coordinator import Coordinator
+from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
+from txn.headers import KEY_PREFIX, Header, header_key, v5_id
+from txn.ops import WriteOp
+from txn.states import EndAction, TxnState
+from txn.sweeps import HeaderSweep, TimeoutSweep
+
+RETENTION_MS = 60_000
+
+
+def now_ms() -> int:
+    """Trio's clock as wall time, so that a mocked clock moves both."""
+    return round(trio.current_time() * 1000)
+
+
+class Office:
+    """A coordinator with its sweeps and the store they share."""
+
+    def __init__(self, metadata: MemoryStore) -> None:
+        self.metadata = metadata
+        self.redriven: list[str] = []
+        self.timeouts = Alarm(now_ms)
+        self.finals = Alarm(now_ms, delay_ms=RETENTION_MS)
+        self.coordinator = Coordinator(
+            metadata, count=16, now_ms=now_ms, timeout_alarm=self.timeouts, final_alarm=self.finals
+        )
+        self.timeout_sweep = TimeoutSweep(metadata, self.coordinator, now_ms=now_ms, alarm=self.timeouts)
+        self.header_sweep = HeaderSweep(
+            metadata, retention_ms=RETENTION_MS, now_ms=now_ms, alarm=self.finals, redrive=self.redrive
+        )
+
+    async def redrive(self, segment: str) -> None:
+        self.redriven.append(segment)
+
+    async def header(self, txn: TxnId) -> Header | None:
+        record = await self.metadata.get(header_key(txn))
+        return None if record is None else Header.from_value(record.value)
+
+    async def state(self, txn: TxnId) -> TxnState | None:
+        header = await self.header(txn)
+        return None if header is None else header.state
+
+
+@pytest.fixture
+async def office() -> AsyncIterator[Office]:
+    async with trio.open_nursery() as nursery:
+        office = Office(MemoryStore())
+        nursery.start_soon(office.timeout_sweep.run)
+        nursery.start_soon(office.header_sweep.run)
+        yield office
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_new_transaction_is_open_with_an_absolute_deadline(autojump_clock: MockClock, office: Office) -> None:
+    """T4, T1: newTxn writes OPEN with timeout_ms = now + timeout."""
+    await trio.sleep(5)
+    txn = await office.coordinator.new_transaction(3, 30_000)
+    assert txn.most == 3
+    header = await office.header(txn)
+    assert header == Header(TxnState.OPEN, timeout_ms=now_ms() + 30_000, created_ms=now_ms())
+
+
+async def test_ids_are_never_reused_by_a_restarted_or_second_coordinator() -> None:
+    """T4, D6, T10: two coordinators over one store, and one after the other, never give out the same id."""
+    metadata = MemoryStore()
+    seen: set[TxnId] = set()
+    both = [Office(metadata), Office(metadata)]
+
+    async def open_some(office: Office) -> None:
+        for _ in range(20):
+            txn = await office.coordinator.new_transaction(0, 1000)
+            assert txn not in seen
+            seen.add(txn)
+
+    async with trio.open_nursery() as nursery:
+        for office in both:
+            nursery.start_soon(open_some, office)
+    await open_some(Office(metadata))
+    assert len(seen) == 60
+
+
+async def test_unknown_coordinators_are_refused(autojump_clock: MockClock, office: Office) -> None:
+    for tc_id in (-1, 16):
+        with pytest.raises(CoordinatorNotFound):
+            await office.coordinator.new_transaction(tc_id, 1000)
+
+
+async def test_a_commit_is_one_compare_and_set(autojump_clock: MockClock, office: Office) -> None:
+    """T6: one put that also sets finalized_ms; nothing else in the store changes."""
+    txn = await office.coordinator.new_transaction(0, 30_000)
+    revision = office.metadata.statistics().revision
+    await trio.sleep(2)
+    await office.coordinator.end(txn, EndAction.COMMIT)
+    assert office.metadata.statistics().revision == revision + 1
+    header = await office.header(txn)
+    assert header is not None
+    assert header.state is TxnState.COMMITTED
+    assert header.finalized_ms == now_ms()
+
+
+@pytest.mark.parametrize("first", EndAction)
+@pytest.mark.parametrize("second", EndAction)
+async def test_ending_twice(autojump_clock: MockClock, office: Office, first: EndAction, second: EndAction) -> None:
+    """T7, T2: the same outcome succeeds and changes nothing, the opposite fails and changes nothing."""
+    txn = await office.coordinator.new_transaction(0, 30_000)
+    await office.coordinator.end(txn, first)
+    before = await office.header(txn)
+    await trio.sleep(1)
+    if first is second:
+        await office.coordinator.end(txn, second)
+    else:
+        with pytest.raises(InvalidTxnStatus):
+            await office.coordinator.end(txn, second)
+    assert await office.header(txn) == before
+
+
+async def test_ending_an_unknown_transaction(autojump_clock: MockClock, office: Office) -> None:
+    """T7: unknown id -> not found."""
+    with pytest.raises(TransactionNotFound):
+        await office.coordinator.end(v5_id(0, 12345), EndAction.COMMIT)
+
+
+async def test_of_racing_ends_exactly_one_wins() -> None:
+    """T8: commit races abort from two coordinators at once; the loser learns it."""
+    for _ in range(20):
+        metadata = MemoryStore()
+        one, other = Office(metadata), Office(metadata)
+        txn = await one.coordinator.new_transaction(0, 30_000)
+        refused: list[EndAction] = []
+
+        async def end(office: Office, action: EndAction, txn: TxnId = txn, refused: list[EndAction] = refused) -> None:
+            try:
+                await office.coordinator.end(txn, action)
+            except InvalidTxnStatus:
+                refused.append(action)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end, one, EndAction.COMMIT)
+            nursery.start_soon(end, other, EndAction.ABORT)
+        state = await one.state(txn)
+        assert refused == [EndAction.ABORT if state is TxnState.COMMITTED else EndAction.COMMIT]
+
+
+async def test_the_sweep_aborts_at_the_deadline_and_not_before(autojump_clock: MockClock, office: Office) -> None:
+    """T9: timeout_ms <= now is aborted, the boundary included; a transaction a millisecond later stays."""
+    due = await office.coordinator.new_transaction(0, 10_000)
+    later = await office.coordinator.new_transaction(1, 10_001)
+    await trio.sleep(9.999)
+    assert await office.state(due) is TxnState.OPEN
+    await trio.sleep(0.001)
+    await wait_all_tasks_blocked()
+    assert now_ms() == 10_000
+    assert await office.state(due) is TxnState.ABORTED
+    assert await office.state(later) is TxnState.OPEN
+
+
+async def test_an_earlier_deadline_that_comes_later_is_met(autojump_clock: MockClock, office: Office) -> None:
+    """T9: the sweep sleeps until the next deadline, also when that is set while it sleeps."""
+    slow = await office.coordinator.new_transaction(0, 100_000)
+    await trio.sleep(1)
+    quick = await office.coordinator.new_transaction(0, 1_000)
+    await trio.sleep(1.5)
+    assert await office.state(quick) is TxnState.ABORTED
+    assert await office.state(slow) is TxnState.OPEN
+    await trio.sleep(100)
+    assert await office.state(slow) is TxnState.ABORTED
+
+
+async def test_deadlines_of_an_earlier_coordinator_are_swept(autojump_clock: MockClock) -> None:
+    """T9, T10: a coordinator that takes over aborts what its predecessor left open; nothing is replayed."""
+    metadata = MemoryStore()
+    left = await Office(metadata).coordinator.new_transaction(0, 5_000)
+    successor = Office(metadata)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(successor.timeout_sweep.run)
+        await trio.sleep(4.5)
+        assert await successor.state(left) is TxnState.OPEN
+        await trio.sleep(1)
+        assert await successor.state(left) is TxnState.ABORTED
+        nursery.cancel_scope.cancel()
+
+
+async def test_headers_go_after_their_retention(autojump_clock: MockClock, office: Office) -> None:
+    """T28: a finished header is deleted only past its retention; an open one stays."""
+    ended = await office.coordinator.new_transaction(0, 10_000_000)
+    await office.coordinator.end(ended, EndAction.COMMIT)
+    await trio.sleep(1)
+    still_open = await office.coordinator.new_transaction(0, 10_000_000)
+    later = await office.coordinator.new_transaction(0, 10_000_000)
+    await office.coordinator.end(later, EndAction.ABORT)
+    await trio.sleep(58.5)
+    assert await office.state(ended) is TxnState.COMMITTED
+    await trio.sleep(1)
+    assert await office.state(ended) is None
+    assert await office.state(later) is TxnState.ABORTED
+    await trio.sleep(1)
+    assert await office.state(later) is None
+    assert await office.state(still_open) is TxnState.OPEN
+    assert office.header_sweep.deleted == 2
+
+
+async def test_a_header_with_op_records_is_kept_and_its_segments_are_redriven(
+    autojump_clock: MockClock, office: Office
+) -> None:
+    """T28, T29: leftovers re-drive their participant and keep the header; when they are gone, it goes."""
+    txn = await office.coordinator.new_transaction(0, 10_000_000)
+    op = WriteOp(txn, "segment://public/default/x/0000-ffff-0", "c", Position(1, 0))
+    key = (await office.metadata.commit([op.to_put()])).keys[0]
+    assert key is not None
+    await office.coordinator.end(txn, EndAction.COMMIT)
+    await trio.sleep(61)
+    assert office.redriven == [op.segment]
+    assert await office.state(txn) is TxnState.COMMITTED
+    await office.metadata.delete(key)
+    await trio.sleep(60)
+    assert await office.state(txn) is None
+
+
+async def test_no_op_record_can_follow_a_decision(autojump_clock: MockClock, office: Office) -> None:
+    """T12, T28: an op record is conditioned on the open header's version, so none appears behind the sweep's back."""
+    txn = await office.coordinator.new_transaction(0, 10_000_000)
+    record = await office.metadata.get(header_key(txn))
+    assert record is not None
+    await office.coordinator.end(txn, EndAction.COMMIT)
+    with pytest.raises(Conflict):
+        await office.metadata.put(record.key, b"late", expected=record.version)
+
+
+async def test_many_headers_are_swept_in_one_go(autojump_clock: MockClock, office: Office) -> None:
+    """T31: more than one batch of finished headers, all of the same millisecond, are all forgotten."""
+    for number in range(250):
+        txn = await office.coordinator.new_transaction(number % 16, 10_000_000)
+        await office.coordinator.end(txn, EndAction.COMMIT if number % 2 else EndAction.ABORT)
+    await trio.sleep(61)
+    assert await office.metadata.scan(*starting_with(KEY_PREFIX)) == []
+    assert office.header_sweep.deleted == 250

@@ -1,0 +1,406 @@
+"""The layout of a scalable topic: which segments it has, which hashes each holds, and how they descend from each other.
+
+The whole layout is one metadata record, and every change is a compare-and-set of that record (DESIGN section 6). So
+each change is a pure function from a layout to the next one, or a `LayoutError` that says why not; the caller writes
+the result on the condition that the record still has the version it was read with, and starts again if it has not.
+
+A split or merge takes two such steps. `begin_split` and `begin_merge` write down the intent: which parents give way to
+which children. `finish` makes it so: parents SEALED, children ACTIVE, in one step, so that the active segments divide
+the hash space exactly at every version of the record. Whoever finds an intent open carries on from the record alone.
+The ids of an intent are spent even if it is undone, since segments by these ids may exist already.
+
+     ACTIVE 0 [0000-ffff]                    begin_split(0): intent {0} -> {1, 2}
+          |                                  (children created, parent sealed, cursors created)
+     SEALED 0 -+- ACTIVE 1 [0000-7fff]       finish: epoch + 1
+               +- ACTIVE 2 [8000-ffff]
+                                             prune(0), once every subscription drained it: epoch + 1
+
+`epoch` counts what clients see: it rises with `finish` and `prune`, not with intents or subscriptions.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from broker.errors import (
+    IntentGone,
+    IntentOpen,
+    NotActive,
+    NotAdjacent,
+    NotPrunable,
+    PastSeal,
+    SegmentCountInvalid,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TooNarrow,
+    UnknownSegment,
+)
+from broker.names import HASH_MAX, SegmentDescriptor
+
+INITIAL_SEGMENTS_MAX: Final = 1024
+"""How many segments a topic may begin with; splitting goes on as far as the record's size allows."""
+
+
+class HashRange(NamedTuple):
+    """The key hashes `start` to `end`, both included, within 0..HASH_MAX."""
+
+    start: int
+    end: int
+
+
+class SegmentState(StrEnum):
+    """A segment's life, in Pulsar's words: first it takes messages, then it only gives them out."""
+
+    ACTIVE = "ACTIVE"
+    SEALED = "SEALED"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One node of the layout."""
+
+    id: int
+    """Unique within the topic, never reused."""
+    range: HashRange
+    state: SegmentState
+    parents: tuple[int, ...]
+    """The segments it took over from, those pruned left out, in ascending order."""
+    children: tuple[int, ...]
+    """The segments that took over from it, in ascending order; empty exactly while it is ACTIVE."""
+    created_at_epoch: int
+    created_at_ms: int
+    sealed_at_epoch: int | None = None
+    """The epoch since which it is SEALED."""
+    sealed_at_ms: int | None = None
+    legacy_topic_name: str | None = None
+    """The `persistent://` topic whose messages this segment holds, if the topic was migrated from one."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it takes messages."""
+        return self.state is SegmentState.ACTIVE
+
+    @property
+    def descriptor(self) -> SegmentDescriptor:
+        """What its name ends in: `8000-ffff-1`."""
+        return SegmentDescriptor(self.range.start, self.range.end, self.id)
+
+
+class SubscriptionKind(StrEnum):
+    """How a subscription's consumers share the topic, in Pulsar's words."""
+
+    STREAM = "STREAM"
+    """Ordered: each segment goes to one consumer, parents before children."""
+    QUEUE = "QUEUE"
+    """Unordered: every consumer attaches to every segment."""
+
+
+class StartPosition(StrEnum):
+    """Where a subscription's cursors begin on the segments that are there when it is created."""
+
+    EARLIEST = "EARLIEST"
+    LATEST = "LATEST"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A durable subscription; every segment, children of later splits too, holds a cursor for it."""
+
+    kind: SubscriptionKind
+    creation_id: str
+    """Differs each time a subscription of the same name is created (D16)."""
+    start: StartPosition
+    created_at_ms: int
+
+
+class Child(NamedTuple):
+    """A segment that an intent is going to make."""
+
+    id: int
+    range: HashRange
+
+    @property
+    def descriptor(self) -> SegmentDescriptor:
+        """What its name will end in."""
+        return SegmentDescriptor(self.range.start, self.range.end, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A split (one parent, two children) or merge (two parents, one child) that is written down but not finished."""
+
+    parents: tuple[int, ...]
+    children: tuple[Child, ...]
+    sealing: bool = False
+    """True from before the first parent is sealed: since then it only rolls forward."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One version of a topic's layout. Every layout that the functions here return keeps `invariants`."""
+
+    creation_id: str
+    """Differs each time a topic of the same name is created."""
+    epoch: int
+    next_segment_id: int
+    """Higher than every id ever given out."""
+    segments: Mapping[int, Segment]
+    """Every segment that is not pruned, by id, in ascending order."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The user's own, set when the topic was created."""
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    intent: Intent | None = None
+
+    def active(self) -> tuple[Segment, ...]:
+        """The segments that take messages, by their ranges, which divide the hash space."""
+        return self._active
+
+    @cached_property
+    def _active(self) -> tuple[Segment, ...]:
+        active = (segment for segment in self.segments.values() if segment.is_active)
+        return tuple(sorted(active, key=lambda segment: segment.range))
+
+    @cached_property
+    def _active_starts(self) -> tuple[int, ...]:
+        return tuple(segment.range.start for segment in self._active)
+
+    def segment(self, segment_id: int) -> Segment:
+        """The segment of this id.
+
+        Raises:
+            UnknownSegment: it never was, or is pruned.
+        """
+        segment = self.segments.get(segment_id)
+        if segment is None:
+            raise UnknownSegment(f"The topic has no segment {segment_id}.")
+        return segment
+
+    def segment_for_hash(self, key_hash: int) -> Segment:
+        """The active segment that takes messages of keys with this hash, which is within 0..HASH_MAX."""
+        if not 0 <= key_hash <= HASH_MAX:
+            raise ValueError(f"{key_hash} is no key hash: those are within 0..{HASH_MAX}")
+        return self._active[bisect_right(self._active_starts, key_hash) - 1]
+
+    def begin_split(self, segment_id: int) -> "Layout":
+        """Open the intent to divide an active segment into two halves.
+
+        Raises:
+            UnknownSegment, NotActive, TooNarrow, IntentOpen: why not.
+        """
+        parent = self._active_segment(segment_id)
+        self._check_no_intent()
+        start, end = parent.range
+        if start == end:
+            raise TooNarrow(f"Segment {segment_id} holds the single hash {start:04x} and cannot be split.")
+        middle = (start + end) // 2
+        return self._begin((segment_id,), (HashRange(start, middle), HashRange(middle + 1, end)))
+
+    def begin_merge(self, first_id: int, second_id: int) -> "Layout":
+        """Open the intent to join two active segments whose ranges touch, given in either order.
+
+        Raises:
+            UnknownSegment, NotActive, NotAdjacent, IntentOpen: why not.
+        """
+        first, second = self._active_segment(first_id), self._active_segment(second_id)
+        self._check_no_intent()
+        lower, upper = sorted((first, second), key=lambda segment: segment.range)
+        if lower.range.end + 1 != upper.range.start:
+            raise NotAdjacent(f"Segments {first_id} and {second_id} do not hold hash ranges that touch.")
+        merged = HashRange(lower.range.start, upper.range.end)
+        return self._begin((min(first_id, second_id), max(first_id, second_id)), (merged,))
+
+    def begin_sealing(self) -> "Layout":
+        """Mark the open intent as past the point up to which it may be undone; no change if it is so already.
+
+        A controller writes this before it seals the first parent. Then a controller that was elected meanwhile and
+        undid the intent makes that write fail, and one that is elected later does not undo what is half sealed.
+
+        Raises:
+            IntentGone: no intent is open.
+        """
+        intent = self._open_intent()
+        return self if intent.sealing else replace(self, intent=replace(intent, sealing=True))
+
+    def undo(self) -> "Layout":
+        """Drop the open intent. Its ids stay spent.
+
+        Raises:
+            IntentGone: no intent is open.
+            PastSeal: a parent may be sealed already.
+        """
+        if self._open_intent().sealing:
+            raise PastSeal("The split or merge under way has begun to seal its parents; it can only be finished.")
+        return replace(self, intent=None)
+
+    def finish(self, intent: Intent, now_ms: int) -> "Layout":
+        """Carry out the open intent: parents become SEALED, children ACTIVE, as of the next epoch.
+
+        Args:
+            intent: what the caller has prepared; it must be the one that is open.
+            now_ms: the time to record, milliseconds since the epoch.
+
+        Raises:
+            IntentGone: another intent, or none, is open.
+        """
+        opened = self._open_intent()
+        if (opened.parents, opened.children) != (intent.parents, intent.children):
+            raise IntentGone("Another split or merge is open than the one to be finished.")
+        epoch = self.epoch + 1
+        segments = dict(self.segments)
+        for parent_id in intent.parents:
+            segments[parent_id] = replace(
+                segments[parent_id],
+                state=SegmentState.SEALED,
+                children=tuple(child.id for child in intent.children),
+                sealed_at_epoch=epoch,
+                sealed_at_ms=now_ms,
+            )
+        for child in intent.children:
+            segments[child.id] = Segment(
+                child.id,
+                child.range,
+                SegmentState.ACTIVE,
+                intent.parents,
+                (),
+                created_at_epoch=epoch,
+                created_at_ms=now_ms,
+            )
+        return replace(self, epoch=epoch, segments=segments, intent=None)
+
+    def prune(self, segment_id: int) -> "Layout":
+        """Forget a sealed segment that every subscription has drained (the caller's knowledge), as of the next epoch.
+
+        Ancestors go first. A sealed segment that is empty counts as drained at once, even while its own parent is
+        not; were it forgotten, its children would be handed out before that parent's messages.
+
+        Raises:
+            UnknownSegment: it is not there.
+            NotPrunable: it is ACTIVE, or has parents left.
+        """
+        segment = self.segment(segment_id)
+        if segment.is_active:
+            raise NotPrunable(f"Segment {segment_id} is ACTIVE and cannot be pruned.")
+        if segment.parents:
+            raise NotPrunable(f"Segment {segment_id} has parents {list(segment.parents)}, which are pruned first.")
+        segments = {other_id: other for other_id, other in self.segments.items() if other_id != segment_id}
+        for child_id in segment.children:
+            child = segments[child_id]
+            segments[child_id] = replace(child, parents=tuple(i for i in child.parents if i != segment_id))
+        return replace(self, epoch=self.epoch + 1, segments=segments)
+
+    def add_subscription(self, name: str, subscription: Subscription) -> "Layout":
+        """Register a subscription; allowed while an intent is open, whose `finish` then meets a newer record (D10).
+
+        Raises:
+            SubscriptionExists: one of this name is registered.
+        """
+        if name in self.subscriptions:
+            raise SubscriptionExists(f"Subscription {name} exists already.")
+        return replace(self, subscriptions={**self.subscriptions, name: subscription})
+
+    def remove_subscription(self, name: str) -> "Layout":
+        """Forget a subscription.
+
+        Raises:
+            SubscriptionNotFound: none of this name is registered.
+        """
+        if name not in self.subscriptions:
+            raise SubscriptionNotFound(f"There is no subscription {name}.")
+        return replace(self, subscriptions={key: value for key, value in self.subscriptions.items() if key != name})
+
+    def invariants(self) -> list[str]:
+        """What is wrong with this layout, in words; empty for every layout that the functions here return."""
+        return [
+            *_wrong_ranges([segment.range for segment in self._active]),
+            *(wrong for segment in self.segments.values() for wrong in self._wrong_segment(segment)),
+            *(self._wrong_intent(self.intent) if self.intent is not None else ()),
+            *(f"key {key} holds segment {value.id}" for key, value in self.segments.items() if key != value.id),
+        ]
+
+    def _wrong_segment(self, segment: Segment) -> list[str]:
+        wrong = []
+        if not 0 <= segment.id < self.next_segment_id:
+            wrong.append("its id was never given out")
+        if segment.is_active == bool(segment.children):
+            wrong.append("a SEALED segment has children, an ACTIVE one has none")
+        if segment.is_active != (segment.sealed_at_epoch is None) or segment.is_active != (
+            segment.sealed_at_ms is None
+        ):
+            wrong.append("it says when it was sealed exactly if it is SEALED")
+        sealed_at_epoch = segment.sealed_at_epoch
+        if not 0 <= segment.created_at_epoch <= self.epoch or (
+            sealed_at_epoch is not None and not segment.created_at_epoch < sealed_at_epoch <= self.epoch
+        ):
+            wrong.append("its epochs do not rise")
+        for child_id in segment.children:
+            child = self.segments.get(child_id)
+            if child is None or segment.id not in child.parents:
+                wrong.append(f"its child {child_id} does not know it")
+        heirs = [self.segments[i].range for i in segment.children if i in self.segments]
+        if heirs and not (min(heirs).start <= segment.range.start and segment.range.end <= max(heirs).end):
+            wrong.append("its children do not hold what it held")
+        for parent_id in segment.parents:
+            parent = self.segments.get(parent_id)
+            if parent is None or segment.id not in parent.children or parent_id >= segment.id:
+                wrong.append(f"its parent {parent_id} does not know it or is younger")
+        return [f"segment {segment.id}: {what}" for what in wrong]
+
+    def _wrong_intent(self, intent: Intent) -> list[str]:
+        wrong = []
+        parents = [self.segments[i] for i in intent.parents if i in self.segments and self.segments[i].is_active]
+        if len(parents) != len(intent.parents) or not parents:
+            wrong.append("intent: its parents are not all ACTIVE")
+        if any(child.id >= self.next_segment_id or child.id in self.segments for child in intent.children):
+            wrong.append("intent: its children's ids are not reserved")
+        kept = [segment.range for segment in self._active if segment.id not in intent.parents]
+        if _wrong_ranges(sorted([*kept, *(child.range for child in intent.children)])):
+            wrong.append("intent: its children would not hold what its parents hold")
+        return wrong
+
+    def _active_segment(self, segment_id: int) -> Segment:
+        segment = self.segment(segment_id)
+        if not segment.is_active:
+            raise NotActive(f"Segment {segment_id} is SEALED; only an ACTIVE segment can be split or merged.")
+        return segment
+
+    def _check_no_intent(self) -> None:
+        if self.intent is not None:
+            raise IntentOpen(f"A split or merge of {list(self.intent.parents)} is under way.")
+
+    def _open_intent(self) -> Intent:
+        if self.intent is None:
+            raise IntentGone("No split or merge is under way.")
+        return self.intent
+
+    def _begin(self, parents: tuple[int, ...], ranges: tuple[HashRange, ...]) -> "Layout":
+        first = self.next_segment_id
+        children = tuple(Child(first + offset, hash_range) for offset, hash_range in enumerate(ranges))
+        return replace(self, intent=Intent(parents, children), next_segment_id=first + len(children))
+
+
+def create(n: int, now_ms: int, *, creation_id: str, properties: Mapping[str, str] | None = None) -> Layout:
+    """A new topic's layout: segments 0 to `n - 1`, which divide the hash space evenly, at epoch 0.
+
+    Raises:
+        SegmentCountInvalid: `n` is not within 1..INITIAL_SEGMENTS_MAX.
+    """
+    if not 1 <= n <= INITIAL_SEGMENTS_MAX:
+        raise SegmentCountInvalid(f"A topic begins with 1 to {INITIAL_SEGMENTS_MAX} segments, not {n}.")
+    size = HASH_MAX + 1
+    ranges = [HashRange(i * size // n, (i + 1) * size // n - 1) for i in range(n)]
+    segments = {
+        i: Segment(i, hash_range, SegmentState.ACTIVE, (), (), created_at_epoch=0, created_at_ms=now_ms)
+        for i, hash_range in enumerate(ranges)
+    }
+    return Layout(creation_id, epoch=0, next_segment_id=n, segments=segments, properties=dict(properties or {}))
+
+
+def _wrong_ranges(ranges: list[HashRange]) -> list[str]:
+    """Why these ranges, in order, do not divide the hash space exactly; empty if they do."""
+    bounds = [-1, *(bound for hash_range in ranges for bound in hash_range), HASH_MAX + 1]
+    gaps_closed = all(end + 1 == start for end, start in zip(bounds[::2], bounds[1::2], strict=True))
+    upwards = all(hash_range.start <= hash_range.end for hash_range in ranges)
+    return [] if gaps_closed and upwards else [f"ranges {[tuple(r) for r in ranges]} do not divide the hash space"]

@@ -1,0 +1,208 @@
+"""How a layout is written: as the record in the metadata store, and as Pulsar's administrators read it.
+
+The record uses Pulsar's names for what Pulsar's metadata has too, and adds what this broker needs: the format's
+version, the creation id, subscriptions and the open intent. What can be computed from the rest is not stored. The
+administrators' form is exactly Pulsar's, computed fields included, since its clients map it onto classes.
+
+A layout must fit one record of the metadata store. An open intent needs room to be finished in, so `to_json` also
+refuses a layout whose finished form would be too large: that is found out before a segment is sealed, not after.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from broker.errors import LayoutTooLarge, LayoutUnreadable
+from broker.scalable.layout import (
+    Child,
+    HashRange,
+    Intent,
+    Layout,
+    Segment,
+    SegmentState,
+    StartPosition,
+    Subscription,
+    SubscriptionKind,
+)
+
+VERSION: Final = 1
+
+LAYOUT_BYTES_MAX: Final = 900_000
+"""Below the 1 MiB that a single record of the embedded store takes, with room for the change set around it."""
+
+_LATE_MS: Final = 2**53 - 1
+_NEVER: Final = -1
+
+
+def to_json(layout: Layout) -> bytes:
+    """The record's value.
+
+    Raises:
+        LayoutTooLarge: it, or what it becomes when its open intent is finished, is above LAYOUT_BYTES_MAX.
+    """
+    data = _encode(layout)
+    longest = len(data)
+    if layout.intent is not None:
+        longest = max(longest, len(_encode(layout.finish(layout.intent, _LATE_MS))))
+    if longest > LAYOUT_BYTES_MAX:
+        raise LayoutTooLarge(f"The topic's layout would take {longest} bytes, more than the {LAYOUT_BYTES_MAX} it may.")
+    return data
+
+
+def from_json(data: bytes) -> Layout:
+    """Read a record's value; nothing is taken on trust.
+
+    Raises:
+        LayoutUnreadable: it is no layout, is of a newer version, or breaks an invariant.
+    """
+    try:
+        raw = orjson.loads(data)
+        if raw["version"] != VERSION:
+            raise LayoutUnreadable(f"The layout has version {raw['version']!r}; this software reads version {VERSION}.")
+        layout = _decode(raw)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LayoutUnreadable(f"The layout cannot be read: {error!r}.") from error
+    wrong = layout.invariants()
+    if wrong:
+        raise LayoutUnreadable(f"The layout contradicts itself: {'; '.join(wrong)}.")
+    return layout
+
+
+def admin_view(layout: Layout) -> dict[str, object]:
+    """The layout as `GET /admin/v2/scalable/<topic>` answers it, ready to be serialised."""
+    return {
+        "epoch": layout.epoch,
+        "nextSegmentId": layout.next_segment_id,
+        "segments": {str(segment.id): _segment_view(segment) for segment in layout.segments.values()},
+        "properties": dict(layout.properties),
+    }
+
+
+def _segment_view(segment: Segment) -> dict[str, object]:
+    return {
+        **_segment_record(segment),
+        "sealed": not segment.is_active,
+        "active": segment.is_active,
+        "root": not segment.parents,
+        "leaf": not segment.children,
+        "legacy": segment.legacy_topic_name is not None,
+    }
+
+
+def _segment_record(segment: Segment) -> dict[str, object]:
+    record: dict[str, object] = {
+        "segmentId": segment.id,
+        "hashRange": _range_record(segment.range),
+        "state": segment.state.value,
+        "parentIds": list(segment.parents),
+        "childIds": list(segment.children),
+        "createdAtEpoch": segment.created_at_epoch,
+        "sealedAtEpoch": _NEVER if segment.sealed_at_epoch is None else segment.sealed_at_epoch,
+        "createdAtMs": segment.created_at_ms,
+        "sealedAtMs": _NEVER if segment.sealed_at_ms is None else segment.sealed_at_ms,
+    }
+    if segment.legacy_topic_name is not None:
+        record["legacyTopicName"] = segment.legacy_topic_name
+    return record
+
+
+def _range_record(hash_range: HashRange) -> dict[str, int]:
+    return {"start": hash_range.start, "end": hash_range.end}
+
+
+def _encode(layout: Layout) -> bytes:
+    return orjson.dumps(
+        {
+            "version": VERSION,
+            "creationId": layout.creation_id,
+            "epoch": layout.epoch,
+            "nextSegmentId": layout.next_segment_id,
+            "segments": {str(segment.id): _segment_record(segment) for segment in layout.segments.values()},
+            "properties": dict(layout.properties),
+            "subscriptions": {
+                name: {
+                    "type": subscription.kind.value,
+                    "creationId": subscription.creation_id,
+                    "start": subscription.start.value,
+                    "createdAtMs": subscription.created_at_ms,
+                }
+                for name, subscription in layout.subscriptions.items()
+            },
+            "intent": None if layout.intent is None else _intent_record(layout.intent),
+        }
+    )
+
+
+def _intent_record(intent: Intent) -> dict[str, object]:
+    return {
+        "parentIds": list(intent.parents),
+        "children": [{"segmentId": child.id, "hashRange": _range_record(child.range)} for child in intent.children],
+        "sealing": intent.sealing,
+    }
+
+
+def _decode(raw: Mapping[str, Any]) -> Layout:
+    segments = {int(key): _segment(value) for key, value in raw["segments"].items()}
+    return Layout(
+        creation_id=_text(raw["creationId"]),
+        epoch=_whole(raw["epoch"]),
+        next_segment_id=_whole(raw["nextSegmentId"]),
+        segments=segments,
+        properties={key: _text(value) for key, value in raw["properties"].items()},
+        subscriptions={name: _subscription(value) for name, value in raw["subscriptions"].items()},
+        intent=None if raw["intent"] is None else _intent(raw["intent"]),
+    )
+
+
+def _segment(raw: Mapping[str, Any]) -> Segment:
+    sealed_at_epoch, sealed_at_ms = _whole(raw["sealedAtEpoch"]), _whole(raw["sealedAtMs"])
+    legacy_topic_name = raw.get("legacyTopicName")
+    return Segment(
+        id=_whole(raw["segmentId"]),
+        range=_range(raw["hashRange"]),
+        state=SegmentState(raw["state"]),
+        parents=tuple(_whole(parent) for parent in raw["parentIds"]),
+        children=tuple(_whole(child) for child in raw["childIds"]),
+        created_at_epoch=_whole(raw["createdAtEpoch"]),
+        created_at_ms=_whole(raw["createdAtMs"]),
+        sealed_at_epoch=None if sealed_at_epoch == _NEVER else sealed_at_epoch,
+        sealed_at_ms=None if sealed_at_ms == _NEVER else sealed_at_ms,
+        legacy_topic_name=None if legacy_topic_name is None else _text(legacy_topic_name),
+    )
+
+
+def _range(raw: Mapping[str, Any]) -> HashRange:
+    return HashRange(_whole(raw["start"]), _whole(raw["end"]))
+
+
+def _subscription(raw: Mapping[str, Any]) -> Subscription:
+    return Subscription(
+        kind=SubscriptionKind(raw["type"]),
+        creation_id=_text(raw["creationId"]),
+        start=StartPosition(raw["start"]),
+        created_at_ms=_whole(raw["createdAtMs"]),
+    )
+
+
+def _intent(raw: Mapping[str, Any]) -> Intent:
+    sealing = raw["sealing"]
+    if not isinstance(sealing, bool):
+        raise TypeError(f"expected true or false, found {sealing!r}")
+    return Intent(
+        parents=tuple(_whole(parent) for parent in raw["parentIds"]),
+        children=tuple(Child(_whole(child["segmentId"]), _range(child["hashRange"])) for child in raw["children"]),
+        sealing=sealing,
+    )
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected a whole number, found {value!r}")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {value!r}")
+    return value

@@ -1,0 +1,313 @@
+"""The layout's moves one by one, and any sequence of them."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import (
+    IntentGone,
+    IntentOpen,
+    NotActive,
+    NotAdjacent,
+    NotPrunable,
+    PastSeal,
+    SegmentCountInvalid,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TooNarrow,
+    UnknownSegment,
+)
+from broker.names import HASH_MAX
+from broker.scalable.layout import (
+    INITIAL_SEGMENTS_MAX,
+    Child,
+    HashRange,
+    Intent,
+    Layout,
+    Segment,
+    SegmentState,
+    StartPosition,
+    Subscription,
+    SubscriptionKind,
+    create,
+)
+from tests.support.layouts import NOW_MS, histories, layouts
+
+STREAM = Subscription(SubscriptionKind.STREAM, "s-1", StartPosition.EARLIEST, NOW_MS)
+
+
+def new(n: int = 1) -> Layout:
+    return create(n, NOW_MS, creation_id="c-1")
+
+
+def finished(layout: Layout, now_ms: int = NOW_MS + 1) -> Layout:
+    assert layout.intent is not None
+    return layout.finish(layout.intent, now_ms)
+
+
+def active_ids(layout: Layout) -> list[int]:
+    return [segment.id for segment in layout.active()]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 1000, INITIAL_SEGMENTS_MAX])
+def test_a_new_topic_divides_the_hash_space_evenly(n: int) -> None:
+    layout = new(n)
+    widths = [segment.range.end - segment.range.start + 1 for segment in layout.active()]
+    assert layout.invariants() == []
+    assert active_ids(layout) == list(range(n))
+    assert sum(widths) == HASH_MAX + 1
+    assert max(widths) - min(widths) <= 1
+    assert (layout.epoch, layout.next_segment_id) == (0, n)
+
+
+@pytest.mark.parametrize("n", [-1, 0, INITIAL_SEGMENTS_MAX + 1])
+def test_a_topic_begins_with_a_sensible_number_of_segments(n: int) -> None:
+    with pytest.raises(SegmentCountInvalid, match=f"1 to {INITIAL_SEGMENTS_MAX}"):
+        new(n)
+
+
+def test_four_segments_have_the_ranges_that_pulsar_gives_them() -> None:
+    descriptors = [str(segment.descriptor) for segment in new(4).active()]
+    assert descriptors == ["0000-3fff-0", "4000-7fff-1", "8000-bfff-2", "c000-ffff-3"]
+
+
+def test_beginning_a_split_changes_nothing_that_clients_see() -> None:
+    before = new()
+    opened = before.begin_split(0)
+    assert opened.intent == Intent((0,), (Child(1, HashRange(0, 0x7FFF)), Child(2, HashRange(0x8000, HASH_MAX))))
+    assert [str(child.descriptor) for child in opened.intent.children] == ["0000-7fff-1", "8000-ffff-2"]
+    assert (opened.epoch, opened.segments) == (before.epoch, before.segments)
+    assert opened.next_segment_id == 3
+
+
+def test_finishing_a_split_seals_the_parent_and_opens_the_children_in_one_step() -> None:
+    layout = finished(new().begin_split(0))
+    assert layout.intent is None
+    assert layout.epoch == 1
+    assert layout.segments == {
+        0: Segment(0, HashRange(0, HASH_MAX), SegmentState.SEALED, (), (1, 2), 0, NOW_MS, 1, NOW_MS + 1),
+        1: Segment(1, HashRange(0, 0x7FFF), SegmentState.ACTIVE, (0,), (), 1, NOW_MS + 1),
+        2: Segment(2, HashRange(0x8000, HASH_MAX), SegmentState.ACTIVE, (0,), (), 1, NOW_MS + 1),
+    }
+    assert layout.invariants() == []
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+def test_a_merge_joins_neighbours_given_in_either_order(first: int, second: int) -> None:
+    layout = finished(new(4).begin_merge(first, second))
+    assert layout.invariants() == []
+    assert active_ids(layout) == [0, 4, 3]
+    assert str(layout.segment(4).descriptor) == "4000-bfff-4"
+    assert layout.segment(4).parents == (1, 2)
+    assert layout.segment(1).children == layout.segment(2).children == (4,)
+
+
+def test_neighbours_need_not_be_in_order_of_their_ids() -> None:
+    # 0 is split into 2 and 3, so the range right of 3 belongs to the older segment 1.
+    layout = finished(finished(new(2).begin_split(0)).begin_merge(3, 1))
+    assert layout.segment(4).range == HashRange(0x4000, HASH_MAX)
+    assert layout.segment(4).parents == (1, 3)
+    assert layout.invariants() == []
+
+
+def test_only_active_neighbours_merge() -> None:
+    layout = finished(new(4).begin_split(0))
+    with pytest.raises(NotAdjacent):
+        layout.begin_merge(1, 3)
+    with pytest.raises(NotAdjacent):
+        layout.begin_merge(1, 1)
+    with pytest.raises(NotActive):
+        layout.begin_merge(0, 1)
+    with pytest.raises(UnknownSegment):
+        layout.begin_merge(1, 99)
+
+
+def test_only_an_active_segment_splits() -> None:
+    layout = finished(new().begin_split(0))
+    with pytest.raises(NotActive, match="Segment 0 is SEALED"):
+        layout.begin_split(0)
+    with pytest.raises(UnknownSegment, match="no segment 7"):
+        layout.begin_split(7)
+
+
+def test_a_segment_splits_down_to_a_single_hash_and_no_further() -> None:
+    layout = new()
+    for _ in range(16):
+        layout = finished(layout.begin_split(layout.segment_for_hash(0).id))
+    narrowest = layout.segment_for_hash(0)
+    assert narrowest.range == HashRange(0, 0)
+    with pytest.raises(TooNarrow, match="single hash 0000"):
+        layout.begin_split(narrowest.id)
+    assert layout.invariants() == []
+
+
+def test_one_intent_at_a_time() -> None:
+    opened = new(2).begin_split(0)
+    with pytest.raises(IntentOpen):
+        opened.begin_split(1)
+    with pytest.raises(IntentOpen):
+        opened.begin_merge(0, 1)
+
+
+def test_an_undone_intent_leaves_only_its_ids_spent() -> None:
+    """D10: a controller that died may have created segments by these ids."""
+    before = new()
+    undone = before.begin_split(0).undo()
+    assert undone == replace(before, next_segment_id=3)
+    assert active_ids(finished(undone.begin_split(0))) == [3, 4]
+
+
+def test_past_the_seal_an_intent_only_rolls_forward() -> None:
+    """D10: a parent that may be sealed already must get its children."""
+    opened = new().begin_split(0)
+    sealing = opened.begin_sealing()
+    assert sealing.begin_sealing() == sealing
+    with pytest.raises(PastSeal):
+        sealing.undo()
+    assert opened.intent is not None
+    assert sealing.finish(opened.intent, NOW_MS) == finished(opened, NOW_MS)
+
+
+def test_only_the_open_intent_is_finished() -> None:
+    """D10: a controller that was away meanwhile prepared something else."""
+    first = new().begin_split(0)
+    assert first.intent is not None
+    second = first.undo().begin_split(0)
+    with pytest.raises(IntentGone, match="Another"):
+        second.finish(first.intent, NOW_MS)
+    with pytest.raises(IntentGone, match="No split or merge"):
+        new().finish(first.intent, NOW_MS)
+
+
+def test_without_an_intent_there_is_nothing_to_end() -> None:
+    with pytest.raises(IntentGone):
+        new().undo()
+    with pytest.raises(IntentGone):
+        new().begin_sealing()
+
+
+def test_a_subscription_may_be_created_while_a_split_is_under_way() -> None:
+    """D10: the finished layout has it."""
+    opened = new().begin_split(0).add_subscription("s", STREAM)
+    assert finished(opened).subscriptions == {"s": STREAM}
+
+
+def test_subscriptions_come_and_go_by_name() -> None:
+    layout = new().add_subscription("s", STREAM)
+    with pytest.raises(SubscriptionExists):
+        layout.add_subscription("s", replace(STREAM, kind=SubscriptionKind.QUEUE))
+    assert layout.remove_subscription("s") == new()
+    with pytest.raises(SubscriptionNotFound):
+        new().remove_subscription("s")
+
+
+def test_pruning_forgets_a_sealed_root_and_frees_its_children() -> None:
+    layout = finished(new(2).begin_merge(0, 1))
+    once = layout.prune(0)
+    assert once.segment(2).parents == (1,)
+    assert once.epoch == layout.epoch + 1
+    twice = once.prune(1)
+    assert list(twice.segments) == [2]
+    assert twice.segment(2).parents == ()
+    assert once.invariants() == twice.invariants() == []
+    with pytest.raises(UnknownSegment):
+        twice.prune(0)
+
+
+def test_ancestors_are_pruned_first_and_active_segments_never() -> None:
+    layout = finished(finished(new().begin_split(0)).begin_split(1))
+    with pytest.raises(NotPrunable, match=r"parents \[0\]"):
+        layout.prune(1)
+    with pytest.raises(NotPrunable, match="ACTIVE"):
+        layout.prune(2)
+    assert layout.prune(0).prune(1).invariants() == []
+
+
+def test_pruning_goes_on_while_a_split_is_under_way() -> None:
+    layout = finished(new().begin_split(0)).begin_split(1).prune(0)
+    assert layout.invariants() == finished(layout).invariants() == []
+
+
+@pytest.mark.parametrize(
+    ("key_hash", "segment_id"), [(0, 2), (0x3FFF, 2), (0x4000, 3), (0x7FFF, 3), (0x8000, 1), (0xFFFF, 1)]
+)
+def test_a_hash_belongs_to_one_active_segment(key_hash: int, segment_id: int) -> None:
+    assert finished(new(2).begin_split(0)).segment_for_hash(key_hash).id == segment_id
+
+
+@pytest.mark.parametrize("key_hash", [-1, HASH_MAX + 1])
+def test_a_number_outside_the_hash_space_is_a_mistake(key_hash: int) -> None:
+    with pytest.raises(ValueError, match="no key hash"):
+        new().segment_for_hash(key_hash)
+
+
+def change(layout: Layout, segment_id: int, **fields: object) -> Layout:
+    segment = replace(layout.segment(segment_id), **fields)  # type: ignore[arg-type]
+    return replace(layout, segments={**layout.segments, segment_id: segment})
+
+
+SPLIT = finished(new().begin_split(0))
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (change(SPLIT, 1, range=HashRange(0, 0x7FFE)), "do not divide"),
+        (change(SPLIT, 1, range=HashRange(0, 0x8000)), "do not divide"),
+        (change(SPLIT, 2, range=HashRange(0x8000, HASH_MAX + 1)), "do not divide"),
+        (change(new(2), 0, range=HashRange(0x9000, 0x7FFF)), "do not divide"),
+        (replace(new(), segments={}), "do not divide"),
+        (change(SPLIT, 1, parents=()), "its child 1 does not know it"),
+        (change(SPLIT, 0, children=(1,)), "its parent 0 does not know it"),
+        (change(SPLIT, 0, children=(1, 2, 9)), "its child 9 does not know it"),
+        (change(SPLIT, 0, children=()), "has children"),
+        (change(SPLIT, 0, sealed_at_ms=None), "when it was sealed"),
+        (change(SPLIT, 0, sealed_at_epoch=0), "epochs do not rise"),
+        (change(SPLIT, 2, created_at_epoch=5), "epochs do not rise"),
+        (change(new(), 0, children=(0,)), "has children"),
+        (replace(SPLIT, next_segment_id=2), "never given out"),
+        (replace(new(), segments={3: new().segment(0)}), "key 3 holds segment 0"),
+        (replace(SPLIT, intent=Intent((0,), ()), next_segment_id=9), "not all ACTIVE"),
+        (replace(SPLIT, intent=Intent((), ())), "not all ACTIVE"),
+        (replace(SPLIT, intent=Intent((1,), (Child(2, HashRange(0, 0x7FFF)),))), "not reserved"),
+        (replace(SPLIT, intent=Intent((1,), (Child(3, HashRange(0, 0x7FFF)),))), "not reserved"),
+        (replace(SPLIT.begin_split(1), intent=Intent((1,), (Child(3, HashRange(0, 5)),))), "would not hold"),
+    ],
+)
+def test_each_invariant_is_seen_broken(broken: Layout, says: str) -> None:
+    assert says in "; ".join(broken.invariants())
+
+
+@given(histories())
+def test_no_sequence_of_moves_breaks_an_invariant(steps: list[Layout]) -> None:
+    """D10: every state a controller can leave behind is one that another can carry on from."""
+    assert [layout.invariants() for layout in steps] == [[]] * len(steps)
+
+
+@given(histories())
+def test_epochs_and_ids_only_rise_and_no_id_is_given_out_twice(steps: list[Layout]) -> None:
+    """D10: an undone intent's ids may name segments that exist."""
+    given_out: set[int] = set(steps[0].segments)
+    for before, after in pairwise(steps):
+        assert after.epoch >= before.epoch
+        assert after.next_segment_id >= before.next_segment_id
+        if before.intent is None and after.intent is not None:
+            ids = {child.id for child in after.intent.children}
+            assert ids.isdisjoint(given_out)
+            given_out |= ids
+        assert after.segments.keys() <= given_out
+
+
+@given(histories())
+def test_the_epoch_tells_exactly_when_clients_see_another_layout(steps: list[Layout]) -> None:
+    for before, after in pairwise(steps):
+        assert (after.epoch != before.epoch) == (after.segments != before.segments)
+
+
+@given(layouts(), st.integers(0, HASH_MAX))
+def test_every_hash_always_has_one_home(layout: Layout, key_hash: int) -> None:
+    homes = [s for s in layout.segments.values() if s.is_active and s.range.start <= key_hash <= s.range.end]
+    assert homes == [layout.segment_for_hash(key_hash)]

@@ -1,0 +1,62 @@
+"""Layouts of scalable topics as a controller could have left them, for Hypothesis.
+
+    @given(layouts())            any layout that some sequence of splits, merges, prunes and subscriptions leads to
+    @given(histories())          such a sequence, each layout on the way included
+
+Moves that the layout refuses are part of a history: they leave no step.
+"""
+
+from hypothesis import strategies as st
+
+from broker.errors import LayoutError, SubscriptionExists, SubscriptionNotFound
+from broker.scalable.layout import Intent, Layout, StartPosition, Subscription, SubscriptionKind, create
+
+NOW_MS = 1_795_212_052_776
+
+_MOVES = ["split", "merge", "finish", "finish", "seal", "undo", "prune", "prune", "subscribe", "unsubscribe"]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Layout]:
+    """A topic's layouts from its creation on, each one move after the one before."""
+    steps = [create(draw(st.integers(1, 8)), NOW_MS, creation_id="c-1", properties=draw(_PROPERTIES))]
+    for kind, a, b in draw(
+        st.lists(st.tuples(st.sampled_from(_MOVES), st.integers(0, 30), st.integers(0, 30)), max_size=60)
+    ):
+        try:
+            steps.append(_move(steps[-1], kind, a, b))
+        except (LayoutError, SubscriptionExists, SubscriptionNotFound):
+            continue
+    return steps
+
+
+def layouts() -> st.SearchStrategy[Layout]:
+    """The last layout of a history."""
+    return histories().map(lambda steps: steps[-1])
+
+
+_PROPERTIES = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
+
+
+def _move(layout: Layout, kind: str, a: int, b: int) -> Layout:
+    match kind:
+        case "split":
+            return layout.begin_split(a)
+        case "merge":
+            # Chosen by place, so that neighbours are common; a place too far right wraps and is refused.
+            active = layout.active()
+            return layout.begin_merge(active[a % len(active)].id, active[(a + 1) % len(active)].id)
+        case "finish":
+            return layout.finish(layout.intent or Intent((), ()), NOW_MS + a)
+        case "seal":
+            return layout.begin_sealing()
+        case "undo":
+            return layout.undo()
+        case "prune":
+            return layout.prune(a)
+        case "subscribe":
+            kind_of = list(SubscriptionKind)[a % 2]
+            start = list(StartPosition)[b % 2]
+            return layout.add_subscription(f"s-{a % 3}", Subscription(kind_of, f"id-{b}", start, NOW_MS + b))
+        case _:
+            return layout.remove_subscription(f"s-{a % 3}")

@@ -76,6 +76,7 @@ class Delta:
         for op in ops:
             self._judge(op)
         revision = self.revision + 1
+        sequence = self._sequence
         decided: list[DataRecord] = []
         keys: list[str | None] = []
         for op in ops:
@@ -90,7 +91,7 @@ class Delta:
                 key = self._next_key(op.prefix)
                 record = Record(key, op.value, revision, _distinct(op.indexes), op.partition_key)
                 self._records[key] = record
-                decided += (record, SequenceAdvance(revision, self._sequence))
+                decided.append(record)
             elif isinstance(op, Delete):
                 if self.get(op.key) is not None:
                     self._records[op.key] = None
@@ -101,6 +102,8 @@ class Delta:
                     self._forget(doomed)
                     decided.append(RangeDeletion(revision, op.start, op.end))
             keys.append(key)
+        if self._sequence != sequence:
+            decided.append(SequenceAdvance(revision, self._sequence))
         self._decide(decided)
         return Committed(self.revision, tuple(keys))
 
@@ -161,7 +164,8 @@ class Delta:
         return keys
 
     def _keys_of(self, session: int) -> list[str]:
-        keys = [key for key in self._image.sessions.get(session, ()) if key not in self._records]
+        opened = self._image.sessions.get(session)
+        keys = [] if opened is None else [key for key in opened.keys if key not in self._records]
         keys += [key for key, record in self._records.items() if record is not None and record.session == session]
         return keys
 

@@ -41,6 +41,14 @@ class Written(NamedTuple):
     """The record after it, None if it is gone."""
 
 
+class OpenSession(NamedTuple):
+    """A session that has not ended."""
+
+    timeout_ms: int
+    keys: set[str]
+    """Of its ephemeral records."""
+
+
 class Image:
     """Records, secondary indexes, sessions and the sequence counter, all at one revision."""
 
@@ -49,8 +57,8 @@ class Image:
     def __init__(self) -> None:
         self.records: SortedDict[str, Record] = SortedDict()
         """Every record by its key."""
-        self.sessions: dict[int, set[str]] = {}
-        """Keys of the ephemeral records of each open session."""
+        self.sessions: dict[int, OpenSession] = {}
+        """Every session that has not ended, by its id."""
         self.revision = 0
         """Of the last change set applied; every record's version is at most this."""
         self.sequence = 0
@@ -97,13 +105,30 @@ class Image:
                 assert record.last > self.sequence, "the sequence counter only rises"
                 self.sequence = record.last
             elif isinstance(record, SessionStart):
-                self.sessions[record.revision] = set()
+                self.sessions[record.revision] = OpenSession(record.timeout_ms, set())
             elif isinstance(record, SessionEnd):
-                written += [self._delete(key) for key in sorted(self.sessions[record.session])]
+                written += [self._delete(key) for key in sorted(self.sessions[record.session].keys)]
                 del self.sessions[record.session]
             elif isinstance(record, FeatureLevel):
                 self.feature_level = record.level
         return written
+
+    def load(self, state: Iterable[DataRecord]) -> None:
+        """Fill an empty image with a snapshot's records: one sort for all instead of one search for each."""
+        assert not self.records, "only an empty image is loaded"
+        puts: dict[str, Record] = {}
+        indexes: dict[str, list[tuple[str, str]]] = {}
+        for record in state:
+            if isinstance(record, Record):
+                puts[record.key] = record
+                if record.session is not None:
+                    self.sessions[record.session].keys.add(record.key)
+                for name, index_key in record.indexes:
+                    indexes.setdefault(name, []).append((index_key, record.key))
+            else:
+                self.apply((record,))
+        self.records.update(puts)
+        self._indexes = {name: SortedList(entries) for name, entries in indexes.items()}
 
     def _put(self, record: Record) -> Written:
         key = record.key
@@ -113,7 +138,7 @@ class Image:
             if record.indexes:
                 self._add_to_indexes(record)
             if record.session is not None:
-                self.sessions[record.session].add(key)
+                self.sessions[record.session].keys.add(key)
             return Written(key, None, record)
         if old.indexes != record.indexes:
             self._remove_from_indexes(old)
@@ -121,7 +146,7 @@ class Image:
         if old.session != record.session:
             self._release(old)
             if record.session is not None:
-                self.sessions[record.session].add(key)
+                self.sessions[record.session].keys.add(key)
         return Written(key, old, record)
 
     def _delete(self, key: str) -> Written:
@@ -132,7 +157,7 @@ class Image:
 
     def _release(self, record: Record) -> None:
         if record.session is not None:
-            self.sessions[record.session].discard(record.key)
+            self.sessions[record.session].keys.discard(record.key)
 
     def _add_to_indexes(self, record: Record) -> None:
         for name, index_key in record.indexes:

@@ -66,7 +66,7 @@ class ImageStore(MetadataStore):
         return self._image.query(index, start, end, limit)
 
     async def barrier(self) -> int:
-        """See `MetadataStore.barrier`. What is durable is in the image before anybody was told, so nothing is waited for."""
+        """See `MetadataStore.barrier`. The image holds what is durable before anybody is told, so there is no wait."""
         await self._checkpoint()
         return self._image.revision
 

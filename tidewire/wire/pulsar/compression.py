@@ -10,7 +10,7 @@ from typing import Final
 
 import cramjam
 
-from tidewire.wire.pulsar.errors import MalformedMessage, UnsupportedCompression
+from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge, UnsupportedCompression
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -79,7 +79,8 @@ def decompress(
 
     Raises:
         UnsupportedCompression: the codec is not known.
-        MalformedMessage: the size is above `size_max`, the data are damaged, or decompress to another size.
+        MessageTooLarge: the size is above `size_max`.
+        MalformedMessage: the data are damaged, or decompress to another size.
     """
     if codec == pb.CompressionType.NONE:
         return data
@@ -87,7 +88,7 @@ def decompress(
     if read_into is None:
         raise UnsupportedCompression(f"{codec} is not a known compression type")
     if not 0 <= uncompressed_size <= size_max:
-        raise MalformedMessage(f"a body claims to decompress to {uncompressed_size} bytes; {size_max} are allowed")
+        raise MessageTooLarge(f"a body claims to decompress to {uncompressed_size} bytes; {size_max} are allowed")
     output = bytearray(uncompressed_size)
     try:
         written = read_into(data, output)

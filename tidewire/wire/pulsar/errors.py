@@ -2,7 +2,7 @@
 
 A `FrameError` means that the peer and we no longer agree on what it sends: nothing after it can be trusted, so the
 connection is closed. A `MessageError` is about one message inside a sound frame: the sender or reader of that message
-is told, and the connection goes on. Every one of them is the peer's fault, none is worth a retry with the same bytes.
+is told, and the connection goes on. None is worth a retry with the same bytes.
 """
 
 
@@ -40,6 +40,10 @@ class UnsupportedCompression(MessageError):
 
 class MalformedMessage(MessageError):
     """A payload does not divide into metadata and messages, or does not decompress to the size it claims."""
+
+
+class MessageTooLarge(MessageError):
+    """A message's body has, or claims to decompress to, more bytes than allowed. Raised before memory is taken."""
 
 
 class EncryptedMessage(MessageError):

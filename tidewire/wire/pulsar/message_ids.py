@@ -1,11 +1,12 @@
-"""Message ids on the wire, where 64-bit ids are unsigned and "none" is -1.
+"""Message ids on the wire, where 64-bit ids are unsigned and "none" is -1; and the bits of partly acknowledged batches.
 
 The protocol declares ledger and entry ids unsigned, yet sends -1 for "before everything" (MessageId.earliest is ledger
 -1, entry -1) as the two's complement, 2**64 - 1. Python does not wrap, so the conversion has to be said: inside, ids
 are signed, as Position(-1, -1) is; on the wire they are not.
 """
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -61,3 +62,18 @@ def message_id(
 def position(identity: pb.MessageIdData) -> tuple[int, int]:
     """The signed (ledger, entry) of an id from the wire."""
     return signed(identity.ledger_id), signed(identity.entry_id)
+
+
+def bits_of_ack_set(words: Sequence[int]) -> int:
+    """An ack_set as one number: bit i is set while message i of the batch is unacknowledged."""
+    return int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
+
+
+def ack_set_of_bits(bits: int) -> tuple[int, ...]:
+    """The ack_set of such a number: signed 64-bit words, the lowest first, without zeros at the end.
+
+    At least one word, because an empty ack_set says that nothing is acknowledged.
+    """
+    count = max(1, -(-bits.bit_length() // 64))
+    words: tuple[int, ...] = struct.unpack(f"<{count}q", bits.to_bytes(count * 8, "little"))
+    return words

@@ -1,0 +1,205 @@
+"""Commands of consumers. MESSAGE is followed by a payload (messages.py); the others stand alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import NO_REQUEST, unsigned
+
+_Type = pb.BaseCommand.Type
+_SubType = pb.CommandSubscribe.SubType
+_InitialPosition = pb.CommandSubscribe.InitialPosition
+
+
+def subscribe(
+    topic: str,
+    subscription: str,
+    consumer_id: int,
+    request_id: int,
+    *,
+    sub_type: pb.CommandSubscribe.SubType = _SubType.Exclusive,
+    name: str | None = None,
+    durable: bool = True,
+    initial_position: pb.CommandSubscribe.InitialPosition = _InitialPosition.Latest,
+    start: pb.MessageIdData | None = None,
+    priority_level: int | None = None,
+    consumer_epoch: int | None = None,
+    schema: pb.Schema | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> pb.BaseCommand:
+    """Opens a consumer. `start` is for readers (not `durable`), `initial_position` for a subscription that is new."""
+    content = pb.CommandSubscribe(
+        topic=topic,
+        subscription=subscription,
+        sub_type=sub_type,
+        consumer_id=consumer_id,
+        request_id=request_id,
+        consumer_name=name,
+        durable=durable,
+        initial_position=initial_position,
+        start_message_id=start,
+        priority_level=priority_level,
+        consumer_epoch=consumer_epoch,
+        schema=schema,
+        metadata=[pb.KeyValue(key=key, value=value) for key, value in (properties or {}).items()],
+    )
+    return pb.BaseCommand(type=_Type.SUBSCRIBE, subscribe=content)
+
+
+def flow(consumer_id: int, permits: int) -> pb.BaseCommand:
+    """The consumer takes this many messages more."""
+    made = pb.BaseCommand()
+    made.type = _Type.FLOW
+    made.flow.consumer_id = consumer_id
+    made.flow.message_permits = permits
+    return made
+
+
+def message(
+    consumer_id: int,
+    ledger: int,
+    entry: int,
+    *,
+    partition: int = -1,
+    redelivery_count: int = 0,
+    ack_set: Sequence[int] = (),
+    consumer_epoch: int | None = None,
+) -> pb.BaseCommand:
+    """Announces the payload of an entry behind it; `ack_set` when some of its messages are acknowledged already."""
+    made = pb.BaseCommand()
+    made.type = _Type.MESSAGE
+    content = made.message
+    content.consumer_id = consumer_id
+    identity = content.message_id
+    identity.ledger_id = unsigned(ledger)
+    identity.entry_id = unsigned(entry)
+    identity.partition = partition
+    if redelivery_count:
+        content.redelivery_count = redelivery_count
+    if ack_set:
+        content.ack_set.extend(ack_set)
+    if consumer_epoch is not None:
+        content.consumer_epoch = consumer_epoch
+    return made
+
+
+def ack(
+    consumer_id: int,
+    message_ids: Iterable[pb.MessageIdData],
+    *,
+    cumulative: bool = False,
+    txn: tuple[int, int] | None = None,
+    request_id: int | None = None,
+) -> pb.BaseCommand:
+    """Acknowledges these messages, or with `cumulative` all up to the one; answered when it has a request id."""
+    content = pb.CommandAck(
+        consumer_id=consumer_id,
+        ack_type=pb.CommandAck.AckType.Cumulative if cumulative else pb.CommandAck.AckType.Individual,
+        message_id=message_ids,
+        request_id=request_id,
+    )
+    if txn is not None:
+        content.txnid_most_bits, content.txnid_least_bits = txn
+    return pb.BaseCommand(type=_Type.ACK, ack=content)
+
+
+def ack_response(
+    consumer_id: int,
+    request_id: int,
+    *,
+    txn: tuple[int, int] | None = None,
+    error: pb.ServerError | None = None,
+    message: str | None = None,
+) -> pb.BaseCommand:
+    """The acknowledgement is durable, or with `error` refused."""
+    content = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id, error=error, message=message)
+    if txn is not None:
+        content.txnid_most_bits, content.txnid_least_bits = txn
+    return pb.BaseCommand(type=_Type.ACK_RESPONSE, ack_response=content)
+
+
+def redeliver(
+    consumer_id: int, message_ids: Iterable[pb.MessageIdData] = (), *, consumer_epoch: int | None = None
+) -> pb.BaseCommand:
+    """Asks for these unacknowledged messages again; without any, for all."""
+    content = pb.CommandRedeliverUnacknowledgedMessages(
+        consumer_id=consumer_id, message_ids=message_ids, consumer_epoch=consumer_epoch
+    )
+    return pb.BaseCommand(type=_Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliver_unacknowledged_messages=content)
+
+
+def active_consumer_change(consumer_id: int, *, is_active: bool) -> pb.BaseCommand:
+    """This consumer of a failover subscription is now the one that gets messages, or no longer."""
+    content = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
+    return pb.BaseCommand(type=_Type.ACTIVE_CONSUMER_CHANGE, active_consumer_change=content)
+
+
+def reached_end_of_topic(consumer_id: int) -> pb.BaseCommand:
+    """The topic is sealed and this subscription has acknowledged all of it."""
+    content = pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
+    return pb.BaseCommand(type=_Type.REACHED_END_OF_TOPIC, reached_end_of_topic=content)
+
+
+def seek(
+    consumer_id: int, request_id: int, *, to: pb.MessageIdData | None = None, publish_time_ms: int | None = None
+) -> pb.BaseCommand:
+    """Asks to go on from one message, or from the first published at or after a time."""
+    assert (to is None) != (publish_time_ms is None), "seek goes to a message or to a time"
+    content = pb.CommandSeek(
+        consumer_id=consumer_id, request_id=request_id, message_id=to, message_publish_time=publish_time_ms
+    )
+    return pb.BaseCommand(type=_Type.SEEK, seek=content)
+
+
+def unsubscribe(consumer_id: int, request_id: int, *, force: bool = False) -> pb.BaseCommand:
+    """Asks to remove the consumer's subscription; `force`: even if others consume from it."""
+    content = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id, force=force)
+    return pb.BaseCommand(type=_Type.UNSUBSCRIBE, unsubscribe=content)
+
+
+def close_consumer(consumer_id: int, request_id: int = NO_REQUEST) -> pb.BaseCommand:
+    """From the client a request; from the broker, without a request id, the news that the consumer is closed."""
+    content = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
+    return pb.BaseCommand(type=_Type.CLOSE_CONSUMER, close_consumer=content)
+
+
+def get_last_message_id(consumer_id: int, request_id: int) -> pb.BaseCommand:
+    """Asks for the last message the consumer could get now."""
+    content = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
+    return pb.BaseCommand(type=_Type.GET_LAST_MESSAGE_ID, get_last_message_id=content)
+
+
+def get_last_message_id_response(
+    request_id: int, last: pb.MessageIdData, *, mark_delete: pb.MessageIdData | None = None
+) -> pb.BaseCommand:
+    """The last readable message, and up to where the subscription has acknowledged."""
+    content = pb.CommandGetLastMessageIdResponse(
+        request_id=request_id, last_message_id=last, consumer_mark_delete_position=mark_delete
+    )
+    return pb.BaseCommand(type=_Type.GET_LAST_MESSAGE_ID_RESPONSE, get_last_message_id_response=content)
+
+
+def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
+    """Asks what the broker counts for a consumer."""
+    content = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
+    return pb.BaseCommand(type=_Type.CONSUMER_STATS, consumer_stats=content)
+
+
+def consumer_stats_response(
+    request_id: int, *, name: str, sub_type: str, available_permits: int, unacked_messages: int, msg_backlog: int
+) -> pb.BaseCommand:
+    """What the broker counts for a consumer and its subscription. Permits may be below zero by one batch."""
+    content = pb.CommandConsumerStatsResponse(
+        request_id=request_id,
+        consumer_name=name,
+        type=sub_type,
+        available_permits=unsigned(available_permits),
+        unacked_messages=unacked_messages,
+        msg_backlog=msg_backlog,
+    )
+    return pb.BaseCommand(type=_Type.CONSUMER_STATS_RESPONSE, consumer_stats_response=content)
+
+
+def consumer_stats_failed(request_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
+    """There is no such consumer."""
+    content = pb.CommandConsumerStatsResponse(request_id=request_id, error_code=code, error_message=message)
+    return pb.BaseCommand(type=_Type.CONSUMER_STATS_RESPONSE, consumer_stats_response=content)

@@ -1,0 +1,148 @@
+"""Commands of transactions. A transaction id is two unsigned 64-bit halves, (most, least).
+
+`scalable` selects the coordinator of scalable topics and is always sent, because a receiver tells by it which of two
+coordinators a command is for. A response without `error` is a success.
+
+Left out: END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION, which brokers of the older coordinator send each other.
+"""
+
+from collections.abc import Iterable
+
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_Type = pb.BaseCommand.Type
+
+
+def watch_tc_assignments(watch_id: int) -> pb.BaseCommand:
+    """Asks to be told which broker leads which transaction coordinator, now and at each change."""
+    return pb.BaseCommand(
+        type=_Type.WATCH_TC_ASSIGNMENTS, watch_tc_assignments=pb.CommandWatchTcAssignments(watch_id=watch_id)
+    )
+
+
+def watch_tc_assignments_update(
+    watch_id: int, parallelism: int, assignments: Iterable[pb.TcAssignment]
+) -> pb.BaseCommand:
+    """All coordinators there are (`parallelism`) and who leads them."""
+    content = pb.CommandWatchTcAssignmentsUpdate(
+        watch_id=watch_id, snapshot=pb.TcAssignmentsSnapshot(parallelism=parallelism, assignments=assignments)
+    )
+    return pb.BaseCommand(type=_Type.WATCH_TC_ASSIGNMENTS_UPDATE, watch_tc_assignments_update=content)
+
+
+def watch_tc_assignments_failed(watch_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
+    """The coordinators cannot be told."""
+    content = pb.CommandWatchTcAssignmentsUpdate(watch_id=watch_id, error=code, message=message)
+    return pb.BaseCommand(type=_Type.WATCH_TC_ASSIGNMENTS_UPDATE, watch_tc_assignments_update=content)
+
+
+def watch_tc_assignments_close(watch_id: int) -> pb.BaseCommand:
+    """Ends the watch; not answered."""
+    return pb.BaseCommand(
+        type=_Type.WATCH_TC_ASSIGNMENTS_CLOSE,
+        watch_tc_assignments_close=pb.CommandWatchTcAssignmentsClose(watch_id=watch_id),
+    )
+
+
+def tc_client_connect(request_id: int, tc_id: int, *, scalable: bool = True) -> pb.BaseCommand:
+    """Attaches the connection to one coordinator."""
+    content = pb.CommandTcClientConnectRequest(request_id=request_id, tc_id=tc_id, scalable=scalable)
+    return pb.BaseCommand(type=_Type.TC_CLIENT_CONNECT_REQUEST, tc_client_connect_request=content)
+
+
+def tc_client_connect_response(
+    request_id: int, *, error: pb.ServerError | None = None, message: str | None = None
+) -> pb.BaseCommand:
+    """Attached, or with `error` not led by this broker."""
+    content = pb.CommandTcClientConnectResponse(request_id=request_id, error=error, message=message)
+    return pb.BaseCommand(type=_Type.TC_CLIENT_CONNECT_RESPONSE, tc_client_connect_response=content)
+
+
+def new_txn(request_id: int, tc_id: int, timeout_ms: int, *, scalable: bool = True) -> pb.BaseCommand:
+    """Asks for a transaction that aborts by itself after the timeout."""
+    content = pb.CommandNewTxn(request_id=request_id, tc_id=tc_id, txn_ttl_millis=timeout_ms, scalable=scalable)
+    return pb.BaseCommand(type=_Type.NEW_TXN, new_txn=content)
+
+
+def new_txn_response(
+    request_id: int,
+    txn: tuple[int, int] | None = None,
+    *,
+    error: pb.ServerError | None = None,
+    message: str | None = None,
+) -> pb.BaseCommand:
+    """The transaction's id, or with `error` none."""
+    content = pb.CommandNewTxnResponse(request_id=request_id, error=error, message=message)
+    _identify(content, txn)
+    return pb.BaseCommand(type=_Type.NEW_TXN_RESPONSE, new_txn_response=content)
+
+
+def add_partition_to_txn(
+    request_id: int, txn: tuple[int, int], partitions: Iterable[str], *, scalable: bool = True
+) -> pb.BaseCommand:
+    """The transaction is going to write to these topics or segments."""
+    content = pb.CommandAddPartitionToTxn(request_id=request_id, partitions=partitions, scalable=scalable)
+    _identify(content, txn)
+    return pb.BaseCommand(type=_Type.ADD_PARTITION_TO_TXN, add_partition_to_txn=content)
+
+
+def add_partition_to_txn_response(
+    request_id: int, txn: tuple[int, int], *, error: pb.ServerError | None = None, message: str | None = None
+) -> pb.BaseCommand:
+    """It may."""
+    content = pb.CommandAddPartitionToTxnResponse(request_id=request_id, error=error, message=message)
+    _identify(content, txn)
+    return pb.BaseCommand(type=_Type.ADD_PARTITION_TO_TXN_RESPONSE, add_partition_to_txn_response=content)
+
+
+def add_subscription_to_txn(
+    request_id: int, txn: tuple[int, int], subscriptions: Iterable[tuple[str, str]], *, scalable: bool = True
+) -> pb.BaseCommand:
+    """The transaction is going to acknowledge on these (topic or segment, subscription)."""
+    content = pb.CommandAddSubscriptionToTxn(
+        request_id=request_id,
+        subscription=[pb.Subscription(topic=topic, subscription=name) for topic, name in subscriptions],
+        scalable=scalable,
+    )
+    _identify(content, txn)
+    return pb.BaseCommand(type=_Type.ADD_SUBSCRIPTION_TO_TXN, add_subscription_to_txn=content)
+
+
+def add_subscription_to_txn_response(
+    request_id: int, txn: tuple[int, int], *, error: pb.ServerError | None = None, message: str | None = None
+) -> pb.BaseCommand:
+    """It may."""
+    content = pb.CommandAddSubscriptionToTxnResponse(request_id=request_id, error=error, message=message)
+    _identify(content, txn)
+    return pb.BaseCommand(type=_Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, add_subscription_to_txn_response=content)
+
+
+def end_txn(request_id: int, txn: tuple[int, int], *, commit: bool, scalable: bool = True) -> pb.BaseCommand:
+    """Asks to commit or abort."""
+    action = pb.TxnAction.COMMIT if commit else pb.TxnAction.ABORT
+    content = pb.CommandEndTxn(request_id=request_id, txn_action=action, scalable=scalable)
+    _identify(content, txn)
+    return pb.BaseCommand(type=_Type.END_TXN, end_txn=content)
+
+
+def end_txn_response(
+    request_id: int, txn: tuple[int, int], *, error: pb.ServerError | None = None, message: str | None = None
+) -> pb.BaseCommand:
+    """Decided as asked, durably; or with `error` not."""
+    content = pb.CommandEndTxnResponse(request_id=request_id, error=error, message=message)
+    _identify(content, txn)
+    return pb.BaseCommand(type=_Type.END_TXN_RESPONSE, end_txn_response=content)
+
+
+def _identify(
+    content: pb.CommandNewTxnResponse
+    | pb.CommandAddPartitionToTxn
+    | pb.CommandAddPartitionToTxnResponse
+    | pb.CommandAddSubscriptionToTxn
+    | pb.CommandAddSubscriptionToTxnResponse
+    | pb.CommandEndTxn
+    | pb.CommandEndTxnResponse,
+    txn: tuple[int, int] | None,
+) -> None:
+    if txn is not None:
+        content.txnid_most_bits, content.txnid_least_bits = txn

@@ -1,0 +1,287 @@
+"""Install by name what a test needs and the Python environment does not bring: scripts/need.py NAME...
+
+    pulsar-java-client        the Java v5 client and the scenarios in tests/interop/java-v5, compiled
+    etcd                      the command etcd
+    maven:GROUP:ARTIFACT:VERSION   that artifact with all it needs at run time
+    debian:PACKAGE            that Debian package
+
+Tests and fixtures only start things: they ask `place(name)` where something is and never install. What is there is not
+touched, so a second call takes no time. Maven downloads into its ordinary local repository; what is made of it goes to
+.cache/ or to the module's own target/. Debian packages, Maven and the JDK among them, are installed when this runs as
+root; otherwise one sentence says which command to run.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+_COORDINATES = re.compile(r"(?P<group>[\w.-]+):(?P<artifact>[\w.-]+):(?P<version>[\w.-]+)", re.ASCII)
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>needs</groupId><artifactId>needs</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>
+  </dependencies>
+</project>
+"""
+# Named with its version, so that the same plugin runs on every machine.
+_COPY_DEPENDENCIES: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+class NeedError(Exception):
+    """Something could not be installed, or is not installed; one sentence says what to do."""
+
+
+class Need(Protocol):
+    """Something that is either present, completely, or not."""
+
+    def present(self) -> Path | None:
+        """Where it is, or None when it is missing or out of date. Fast."""
+
+    def install(self) -> None:
+        """Bring it.
+
+        Raises:
+            NeedError: it cannot be had.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command on the path, from a Debian package."""
+
+    command: str
+    package: str
+
+    def present(self) -> Path | None:
+        """The command's path."""
+        found = shutil.which(self.command)
+        return None if found is None else Path(found)
+
+    def install(self) -> None:
+        """Install its package, as root."""
+        _install_debian(self.package, f"the command {self.command} is missing")
+
+
+@dataclass(frozen=True, slots=True)
+class DebianPackage:
+    """A Debian package, whatever is in it."""
+
+    package: str
+
+    def present(self) -> Path | None:
+        """The list of its files."""
+        if shutil.which("dpkg-query") is None:
+            return None
+        asked = subprocess.run(
+            ["dpkg-query", "--show", "--showformat=${db:Status-Status}", self.package],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return Path("/var/lib/dpkg/info", f"{self.package}.list") if asked.stdout == "installed" else None
+
+    def install(self) -> None:
+        """Install it, as root."""
+        _install_debian(self.package, f"the Debian package {self.package} is missing")
+
+
+@dataclass(frozen=True, slots=True)
+class MavenArtifact:
+    """A Maven artifact with all it needs at run time, as a folder of jars in .cache/maven."""
+
+    group: str
+    artifact: str
+    version: str
+
+    @property
+    def _folder(self) -> Path:
+        return ROOT / ".cache" / "maven" / f"{self.group}-{self.artifact}-{self.version}"
+
+    def present(self) -> Path | None:
+        """The folder of jars, which appears only when complete."""
+        return self._folder if self._folder.is_dir() else None
+
+    def install(self) -> None:
+        """Download and copy the jars."""
+        partial = self._folder.with_name(self._folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        pom = partial / "pom.xml"
+        pom.write_text(_POM.format(group=self.group, artifact=self.artifact, version=self.version), encoding="utf-8")
+        jars = partial / "jars"
+        _maven(
+            partial,
+            [_COPY_DEPENDENCIES, "-DincludeScope=runtime", f"-DoutputDirectory={jars}"],
+            f"{self.group}:{self.artifact}:{self.version}",
+        )
+        jars.rename(self._folder)
+        shutil.rmtree(partial)
+
+
+@dataclass(frozen=True, slots=True)
+class MavenModule:
+    """A Maven module of this project, compiled, with what it runs with, in its target/."""
+
+    folder: Path
+
+    @property
+    def _target(self) -> Path:
+        return self.folder / "target"
+
+    @property
+    def _stamp(self) -> Path:
+        return self._target / "complete"
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for path in [self.folder / "pom.xml", *sorted((self.folder / "src").rglob("*"))]:
+            if path.is_file():
+                digest.update(f"{path.relative_to(self.folder)}\n{path.stat().st_size}\n".encode())
+                digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def present(self) -> Path | None:
+        """Its target/, when it was made of the present sources."""
+        if not self._stamp.is_file() or self._stamp.read_text(encoding="utf-8") != self._digest():
+            return None
+        return self._target
+
+    def install(self) -> None:
+        """Compile it anew, so that nothing of older sources or versions is left on its class path."""
+        if not (self.folder / "pom.xml").is_file():
+            raise NeedError(f"{self.folder} is no Maven module: it has no pom.xml.")
+        digest = self._digest()
+        shutil.rmtree(self._target, ignore_errors=True)
+        _maven(self.folder, ["compile"], str(self.folder.relative_to(ROOT)))
+        self._stamp.write_text(digest, encoding="utf-8")
+
+
+MAVEN: Final = Command("mvn", "maven")
+JDK: Final = Command("javac", "openjdk-17-jdk-headless")
+
+NAMED: Final[dict[str, Need]] = {
+    "pulsar-java-client": MavenModule(ROOT / "tests" / "interop" / "java-v5"),
+    "etcd": Command("etcd", "etcd-server"),
+    "maven": MAVEN,
+    "jdk": JDK,
+}
+
+
+def need_of(name: str) -> Need:
+    """What a name stands for.
+
+    Raises:
+        NeedError: the name is unknown or malformed.
+    """
+    if name in NAMED:
+        return NAMED[name]
+    kind, _, rest = name.partition(":")
+    if kind == "maven" and (match := _COORDINATES.fullmatch(rest)):
+        return MavenArtifact(match["group"], match["artifact"], match["version"])
+    if kind == "debian" and _PACKAGE.fullmatch(rest):
+        return DebianPackage(rest)
+    known = ", ".join(NAMED)
+    raise NeedError(f"{name} is unknown: known are {known}, maven:GROUP:ARTIFACT:VERSION and debian:PACKAGE.")
+
+
+def place(name: str) -> Path:
+    """Where something that was installed is; for fixtures.
+
+    Raises:
+        NeedError: it is not installed, with the command that does.
+    """
+    found = need_of(name).present()
+    if found is None:
+        raise NeedError(f"{name} is not installed: run .venv/bin/python scripts/need.py {name}")
+    return found
+
+
+def install(name: str) -> Path:
+    """Where something is, after bringing it if it was missing.
+
+    Raises:
+        NeedError: it cannot be had.
+    """
+    need = need_of(name)
+    found = need.present()
+    if found is not None:
+        return found
+    print(f"installing {name}", file=sys.stderr, flush=True)
+    need.install()
+    found = need.present()
+    if found is None:
+        raise NeedError(f"{name} is still missing after its installation.")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Install what is named; the exit status."""
+    parser = argparse.ArgumentParser(description="Install by name what a test needs.")
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help=f"{', '.join(NAMED)}, maven:GROUP:ARTIFACT:VERSION, debian:PACKAGE"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        with _one_at_a_time():
+            for name in options.names:
+                print(f"{name}: {install(name)}")
+    except NeedError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    cache = ROOT / ".cache"
+    cache.mkdir(exist_ok=True)
+    with (cache / "need.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Let go of when the file is closed, however that comes about.
+        yield
+
+
+def _maven(folder: Path, goals: list[str], what: str) -> None:
+    for command in (JDK, MAVEN):
+        if command.present() is None:
+            command.install()
+    # Its output is for people; ours, on standard output, is for scripts.
+    done = subprocess.run(
+        ["mvn", "--batch-mode", "--quiet", "--no-transfer-progress", *goals],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise NeedError(f"Maven failed on {what} with status {done.returncode}; its reasons stand above.")
+
+
+def _install_debian(package: str, reason: str) -> None:
+    by_hand = f"install it with: apt-get install {package}"
+    if shutil.which("apt-get") is None:
+        raise NeedError(f"{reason[0].upper()}{reason[1:]}, and this is no Debian to install {package} on.")
+    if os.geteuid() != 0:
+        raise NeedError(f"{reason[0].upper()}{reason[1:]}: as root, {by_hand}")
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "update"], ["apt-get", "install", "--yes", "--no-install-recommends", package]):
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+        if done.returncode != 0:
+            raise NeedError(f"{' '.join(command)} failed with status {done.returncode}; {reason}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Installing by name, with commands that only pretend."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scripts import need
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project in a world whose only commands are those that a test writes, and the shell's."""
+    monkeypatch.setattr(need, "ROOT", tmp_path)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path
+
+
+def command(root: Path, name: str, script: str) -> None:
+    path = root / "bin" / name
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def java_tools(root: Path) -> None:
+    """A Maven that leaves one jar where it is told to, or a class in target/, and counts how often it ran."""
+    command(root, "javac", "")
+    command(
+        root,
+        "mvn",
+        f"""echo run >> {root}/runs
+for argument; do
+    case $argument in
+        -DoutputDirectory=*) /bin/mkdir -p "${{argument#*=}}"; echo > "${{argument#*=}}/a.jar" ;;
+        compile) /bin/mkdir -p target; echo > target/A.class ;;
+    esac
+done""",
+    )
+
+
+def runs(root: Path) -> int:
+    return len((root / "runs").read_text(encoding="utf-8").splitlines())
+
+
+def test_an_artifact_is_installed_once(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    java_tools(root)
+
+    assert need.main(["maven:org.example:thing:1.0"]) == 0
+    assert need.main(["maven:org.example:thing:1.0"]) == 0
+
+    folder = root / ".cache" / "maven" / "org.example-thing-1.0"
+    assert [path.name for path in folder.iterdir()] == ["a.jar"]
+    assert runs(root) == 1
+    assert need.place("maven:org.example:thing:1.0") == folder
+    assert capfd.readouterr().out == f"maven:org.example:thing:1.0: {folder}\n" * 2
+
+
+def test_an_artifact_that_fails_leaves_nothing_that_looks_installed(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command(root, "javac", "")
+    command(root, "mvn", "exit 3")
+
+    assert need.main(["maven:org.example:thing:1.0"]) == 1
+    assert "Maven failed on org.example:thing:1.0 with status 3" in capfd.readouterr().err
+    with pytest.raises(need.NeedError, match=r"run \.venv/bin/python scripts/need\.py maven:org"):
+        need.place("maven:org.example:thing:1.0")
+
+    java_tools(root)
+    assert need.main(["maven:org.example:thing:1.0"]) == 0
+
+
+def test_a_module_is_compiled_anew_when_its_sources_change(root: Path) -> None:
+    java_tools(root)
+    folder = root / "module"
+    (folder / "src").mkdir(parents=True)
+    (folder / "pom.xml").write_text("<project/>", encoding="utf-8")
+    (folder / "src" / "A.java").write_text("class A {}", encoding="utf-8")
+    module = need.MavenModule(folder)
+
+    assert module.present() is None
+    module.install()
+    assert module.present() == folder / "target"
+
+    (folder / "target" / "Old.class").write_text("", encoding="utf-8")
+    (folder / "src" / "A.java").write_text("class A { }", encoding="utf-8")
+    assert module.present() is None
+    module.install()
+    assert module.present() == folder / "target"
+    assert not (folder / "target" / "Old.class").exists()
+
+
+def test_a_missing_tool_is_one_sentence_for_an_ordinary_user(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command(root, "apt-get", "exit 1")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    assert need.main(["etcd"]) == 1
+    told = capfd.readouterr().err.splitlines()[-1]
+    assert told == "The command etcd is missing: as root, install it with: apt-get install etcd-server"
+
+
+def test_a_tool_is_installed_by_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command(
+        root,
+        "apt-get",
+        f"""echo "$@" >> {root}/runs
+[ "$1" = install ] && echo > {root}/bin/etcd && /bin/chmod +x {root}/bin/etcd
+exit 0""",
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    assert need.main(["etcd"]) == 0
+    assert (root / "runs").read_text(encoding="utf-8").splitlines() == [
+        "update",
+        "install --yes --no-install-recommends etcd-server",
+    ]
+    assert need.place("etcd") == root / "bin" / "etcd"
+
+
+def test_without_apt_the_sentence_says_so(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert need.main(["debian:etcd-server"]) == 1
+    assert "this is no Debian" in capfd.readouterr().err
+    assert not (root / "runs").exists()
+
+
+def test_an_installation_that_brought_nothing_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command(root, "apt-get", "exit 0")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert need.main(["etcd"]) == 1
+    assert "still missing" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["nope", "maven:a:b", "maven:a:b:../c/d", "maven:a:b:c:d", "debian:", "debian:-y x"])
+def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(need.NeedError, match="known are pulsar-java-client"):
+        need.need_of(name)

@@ -1,0 +1,173 @@
+"""What every cursor does: acknowledge in memory, say how far that is durable, and end with a reason.
+
+`storage.cursor` has the two kinds. They share this class because subscriptions use either without asking which.
+"""
+
+from typing import ClassVar, Protocol
+
+from storage.cursor_record import STORED_MAX
+from storage.position import EARLIEST, LATEST, Position
+from storage.ranges import Acknowledged
+from storage.watermark import Watermark
+
+
+class CursorError(Exception):
+    """The cursor has ended; what was not durable before is not."""
+
+
+class CursorLost(CursorError):
+    """The claim or the record belongs to somebody else now. Reopen it wherever the claim is."""
+
+
+class CursorFailed(CursorError):
+    """The metadata store failed, so it is not known whether the last write was made."""
+
+
+class CursorClosed(CursorError):
+    """The cursor was closed, or its writer task was cancelled."""
+
+
+class CursorDeleted(CursorError):
+    """The cursor was deleted; one of the same name opened later is another."""
+
+
+class CursorMoved(Exception):
+    """The cursor was moved by `seek`: the watermark that was waited on belongs to the time before. Take the new one."""
+
+
+class CursorLedger(Protocol):
+    """What a cursor needs to know of its managed ledger."""
+
+    @property
+    def name(self) -> str:
+        """The ledger's name, part of the record's key."""
+
+    @property
+    def last_position(self) -> Position:
+        """The last entry appended, or the place before the first."""
+
+    def next_after(self, position: Position) -> Position:
+        """The next position above `position` that exists or will; above the end of a sealed ledger, any higher one."""
+
+
+def placed(start: Position, ledger: CursorLedger) -> Position:
+    """A mark-delete position at `start`; nothing that does not exist yet can be acknowledged."""
+    return ledger.last_position if start == LATEST else start
+
+
+class AnyCursor:
+    """What durable and non-durable cursors share: acknowledgements in memory, and how far they are durable."""
+
+    is_durable: ClassVar[bool]
+    """Whether what it knows outlives the process."""
+
+    def __init__(self, name: str, ledger: CursorLedger, acknowledged: Acknowledged) -> None:
+        self.name = name
+        self._ledger = ledger
+        self._acknowledged = acknowledged
+        self._durable = Watermark(acknowledged.mark_delete)
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything at or below is acknowledged, in memory. Inclusive; goes back only by `seek`."""
+        return self._acknowledged.mark_delete
+
+    @property
+    def durable(self) -> Watermark:
+        """The mark-delete position that is on disk (of a non-durable cursor: `mark_delete`).
+
+        `seek` begins a new watermark, because this one never goes back; the old one then fails with `CursorMoved`.
+        When the cursor ends it fails with a `CursorError`.
+        """
+        return self._durable
+
+    @property
+    def highest(self) -> Position:
+        """No entry above this position is acknowledged, even in part."""
+        return self._acknowledged.highest
+
+    @property
+    def is_full(self) -> bool:
+        """So much is acknowledged out of order that more would not fit the record: holes should be filled first."""
+        return self._acknowledged.size >= STORED_MAX
+
+    @property
+    def entries_above(self) -> int:
+        """How many entries above the mark-delete are acknowledged."""
+        return self._acknowledged.ranges.entries
+
+    def is_acknowledged(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged, in memory."""
+        return self._acknowledged.is_acknowledged(position)
+
+    def remaining_bits(self, position: Position) -> int | None:
+        """Of a part-acknowledged batch: bit i is 1 if message i is still to be acknowledged. None for other entries."""
+        return self._acknowledged.remaining_bits(position)
+
+    def first_unacknowledged(self) -> Position:
+        """The lowest position that is not wholly acknowledged; it exists or will."""
+        return self.next_unacknowledged(EARLIEST)
+
+    def next_unacknowledged(self, position: Position) -> Position:
+        """The lowest position above `position` that is not wholly acknowledged; it exists or will."""
+        return self._acknowledged.next_unacknowledged(position)
+
+    def acknowledge(self, position: Position) -> bool:
+        """Acknowledge one entry. False only if too much is acknowledged out of order to remember it (`RANGES_MAX`)."""
+        if self._acknowledged.is_acknowledged(position):
+            return True
+        taken = self._acknowledged.acknowledge(position)
+        self._changed()
+        return taken
+
+    def acknowledge_batch(self, position: Position, remaining_bits: int, batch_size: int = 0) -> bool:
+        """Acknowledge the messages of a batch whose bit is 0. `batch_size`, if known, voids the bits above it."""
+        if batch_size > 0:
+            remaining_bits &= (1 << batch_size) - 1
+        if self._acknowledged.is_acknowledged(position):
+            return True
+        taken = self._acknowledged.acknowledge_batch(position, remaining_bits)
+        self._changed()
+        return taken
+
+    def acknowledge_cumulative(self, position: Position) -> None:
+        """Acknowledge everything at or below `position`."""
+        if position > self.mark_delete:
+            self._acknowledged.acknowledge_cumulative(position)
+            self._changed()
+
+    async def run(self) -> None:
+        """Keep the cursor's promises until it is closed or deleted."""
+        raise NotImplementedError
+
+    async def synced(self, upto: Position = LATEST) -> None:
+        """Return once every acknowledgement made before this call, of positions at or below `upto`, is durable."""
+        raise NotImplementedError
+
+    async def seek(self, mark_delete: Position) -> None:
+        """Forget all acknowledgements and stand at `mark_delete`: the entry after it is the next to be delivered.
+
+        Takes effect in memory before the first checkpoint and even if the caller is cancelled; durable on return.
+        """
+        raise NotImplementedError
+
+    async def delete(self) -> None:
+        """End the cursor and remove its record; durable on return. Goes on if the caller is cancelled."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Write what is not yet written and end the cursor."""
+        raise NotImplementedError
+
+    def _changed(self) -> None:
+        raise NotImplementedError
+
+    def _move(self, mark_delete: Position) -> None:
+        """Stand at another position, with a new watermark for a new time."""
+        before = self._durable
+        mark_delete = placed(mark_delete, self._ledger)
+        self._acknowledged.reset(mark_delete)
+        # Until the move is written the disk may hold either place, so only the lower one is certain.
+        self._durable = Watermark(min(before.value, mark_delete))
+        before.fail(CursorMoved(f"cursor {self.name} was moved to {mark_delete}"))
+        self._changed()

@@ -1,0 +1,39 @@
+"""Run a test under many orders of the scheduler: every order Trio could take is one more thing a program must bear.
+
+    @every_schedule()
+    async def test_two_writers() -> None: ...
+
+    @every_schedule(steps=st.lists(...))
+    async def test_steps(steps: list[Step]) -> None: ...
+
+Trio registers its scheduler's random numbers with Hypothesis. Under `@given` alone every example begins with the same
+seed, so the order is repeatable but always the same one; drawing `random_module` gives each example a seed of its own,
+which Hypothesis reports and repeats when a test fails.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+Test = TypeVar("Test", bound=Callable[..., object])
+
+
+def every_schedule(*, examples_max: int = 60, **arguments: st.SearchStrategy[object]) -> Callable[[Test], Test]:
+    """Decorate an async test to run it `examples_max` times, each with drawn arguments and its own task order."""
+
+    def decorate(test: Test) -> Test:
+        async def under_a_schedule(schedule_seed: object, **drawn: object) -> None:
+            del schedule_seed  # Drawing it has seeded the scheduler.
+            await test(**drawn)  # type: ignore[misc]
+
+        under_a_schedule.__name__ = test.__name__
+        under_a_schedule.__doc__ = test.__doc__
+        under_a_schedule.__module__ = test.__module__
+        configured = settings(
+            max_examples=examples_max, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        )
+        return configured(given(schedule_seed=st.random_module(), **arguments)(under_a_schedule))  # type: ignore[return-value]
+
+    return decorate

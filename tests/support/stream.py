@@ -1,0 +1,128 @@
+"""A stream of entries in memory: stands in for a managed ledger (to a cursor) and for a source (to a dispatcher).
+
+    stream = MemoryStream()
+    first = stream.append()              # readable at once
+    stream.append(messages=10)           # a batch
+    stream.append(aborted=True)          # an entry that readers must not see
+    stream.roll()                        # the next entry begins a new ledger
+    stream.append(readable=False)        # stands above the readable position until `show`
+    stream.seal()
+
+Behaves as `ManagedLedger` and `Source` say. Counts the reads it serves. `read` checkpoints once, and then answers with
+what is readable at that moment; `hold_reads` makes reads wait, to let something happen meanwhile.
+"""
+
+from bisect import bisect_right
+
+import trio
+
+from storage.entry import Entry
+from storage.position import EARLIEST, Position
+from storage.signal import Signal
+from storage.watermark import Watermark
+
+
+class MemoryStream:
+    """See the module's docstring."""
+
+    def __init__(self, name: str = "public/default/x", first_ledger: int = 7) -> None:
+        self.name = name
+        self.readable = Watermark(EARLIEST)
+        self.sealed_end: Position | None = None
+        self.reads = 0
+        self.entries_read = 0
+        self.hold_reads: trio.Event | None = None
+        self._entries: list[Entry] = []
+        self._positions: list[Position] = []
+        self._aborted: set[Position] = set()
+        self._next = Position(first_ledger, 0)
+        self._index = 0
+        self._signals: list[Signal] = []
+
+    @property
+    def last_position(self) -> Position:
+        """The last entry appended, or the place before the first."""
+        return self._positions[-1] if self._positions else Position(self._next.ledger, -1)
+
+    @property
+    def positions(self) -> list[Position]:
+        """Of all entries, in order."""
+        return list(self._positions)
+
+    def append(self, *, messages: int = 1, size: int = 10, aborted: bool = False, readable: bool = True) -> Position:
+        """One more entry."""
+        position = self._next
+        payload = b"%d:%d" % position
+        entry = Entry(position, payload.ljust(size, b"."), self._index, messages, 1_000 + self._index)
+        self._entries.append(entry)
+        self._positions.append(position)
+        self._index += messages
+        self._next = Position(position.ledger, position.entry + 1)
+        if aborted:
+            self._aborted.add(position)
+        if readable:
+            self.show()
+        return position
+
+    def abort(self, position: Position) -> None:
+        """Make an entry that is not yet readable invisible for good."""
+        assert position > self.readable.value, "what readers may have seen cannot be aborted"
+        self._aborted.add(position)
+
+    def show(self, upto: Position | None = None) -> None:
+        """Raise the readable position, to the last entry unless told otherwise."""
+        self.readable.raise_to(self.last_position if upto is None else upto)
+
+    def roll(self) -> None:
+        """End the ledger; ids of ledgers leave gaps, as they do between several topics."""
+        self._next = Position(self._next.ledger + 3, 0)
+
+    def seal(self) -> Position:
+        """End the stream where it stands."""
+        self.sealed_end = self.last_position
+        for signal in self._signals:
+            signal.set()
+        return self.sealed_end
+
+    def attach_sealed(self, signal: Signal) -> None:
+        """Set `signal` when the stream is sealed."""
+        self._signals.append(signal)
+
+    def detach_sealed(self, signal: Signal) -> None:
+        """Undo `attach_sealed`."""
+        self._signals.remove(signal)
+
+    def is_visible(self, entry: Entry) -> bool:
+        """Whether readers may see it."""
+        return entry.position not in self._aborted
+
+    def next_after(self, position: Position) -> Position:
+        """The next position that exists or will."""
+        index = bisect_right(self._positions, position)
+        if index < len(self._positions):
+            return self._positions[index]
+        return max(self._next, Position(position.ledger, position.entry + 1))
+
+    def entries_between(self, low: Position, high: Position) -> int:
+        """How many entries are above `low` and not above `high`."""
+        return max(0, bisect_right(self._positions, high) - bisect_right(self._positions, low))
+
+    async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Entries from `start` on, at least one if there is one."""
+        assert entries_max > 0
+        assert bytes_max > 0
+        await trio.lowlevel.checkpoint()
+        if self.hold_reads is not None:
+            await self.hold_reads.wait()
+        self.reads += 1
+        found: list[Entry] = []
+        size = 0
+        for entry in self._entries[bisect_right(self._positions, start.before()) :]:
+            if entry.position > self.readable.value or len(found) == entries_max:
+                break
+            size += len(entry.payload)
+            if found and size > bytes_max:
+                break
+            found.append(entry)
+        self.entries_read += len(found)
+        return found

@@ -1,0 +1,508 @@
+"""Cursors: what is durable when, who may write, and what survives being cancelled, moved, deleted and made again."""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import orjson
+import pytest
+import trio
+import trio.testing
+from hypothesis import strategies as st
+
+from storage import cursor_record
+from storage.cursor import (
+    WRITE_LINGER_SECONDS,
+    Cursor,
+    CursorClosed,
+    CursorDeleted,
+    CursorError,
+    CursorFailed,
+    CursorLost,
+    CursorMoved,
+    NonDurableCursor,
+    cursor_key,
+)
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Check, Committed, Op, StoreUnavailable
+from storage.position import EARLIEST, LATEST, Position
+from storage.ranges import Acknowledged
+from tests.support.schedules import every_schedule
+from tests.support.stream import MemoryStream
+
+CLAIM = "/owners/x"
+
+
+class SlowStore(MemoryStore):
+    """A store whose writes wait at a gate while there is one, and that counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits = 0
+        self.gate: trio.Event | None = None
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        self.commits += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        return await super().commit(ops)
+
+
+def stream_of(entries: int) -> MemoryStream:
+    stream = MemoryStream()
+    for _ in range(entries):
+        stream.append(messages=10)
+    return stream
+
+
+async def open_cursor(
+    store: MemoryStore, stream: MemoryStream, *, claim: Check | None = None, start: Position = EARLIEST
+) -> Cursor:
+    return await Cursor.open("sub/1", ledger=stream, metadata=store, claim=claim, start=start)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [(EARLIEST, EARLIEST), (LATEST, Position(7, 4)), (Position(7, 2), Position(7, 2))]
+)
+async def test_opening_is_durable(start: Position, expected: Position) -> None:
+    """A new cursor's place is on disk before `open` returns, and a later `open` finds it whatever it asks for."""
+    store, stream = MemoryStore(), stream_of(5)
+    cursor = await open_cursor(store, stream, start=start)
+    assert cursor.mark_delete == cursor.durable.value == expected
+    assert await store.get(cursor_key(stream.name, "sub/1")) is not None
+    again = await open_cursor(store, stream, start=Position(7, 0))
+    assert again.mark_delete == expected
+    assert again.creation_id == cursor.creation_id
+
+
+async def test_names_cannot_meet() -> None:
+    """A slash in a name is not a slash in the key."""
+    assert cursor_key("a/b", "c") != cursor_key("a", "b/c")
+
+
+async def test_reopening_finds_ranges_and_bits(autojump_clock: trio.testing.MockClock) -> None:
+    """D12: of ten batched messages one is acknowledged; after a restart nine remain, as do ranges and properties."""
+    store, stream = MemoryStore(), stream_of(6)
+    cursor = await Cursor.open("s", ledger=stream, metadata=store, claim=None, start=EARLIEST, properties={"a": "b"})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        cursor.acknowledge(Position(7, 0))
+        cursor.acknowledge_batch(Position(7, 1), 0b11_1111_1110, 10)
+        cursor.acknowledge(Position(7, 3))
+        cursor.acknowledge(Position(7, 4))
+        await cursor.synced()
+        nursery.cancel_scope.cancel()
+    again = await Cursor.open("s", ledger=stream, metadata=store, claim=None, start=LATEST)
+    assert again.mark_delete == Position(7, 0)
+    assert again.remaining_bits(Position(7, 1)) == 0b11_1111_1110
+    assert [again.is_acknowledged(position) for position in stream.positions] == [True, False, False, True, True, False]
+    assert again.entries_above == 2
+    assert again.properties == {"a": "b"}
+
+
+async def test_bits_above_the_batch_count_for_nothing() -> None:
+    cursor = NonDurableCursor("r", ledger=stream_of(2), start=EARLIEST)
+    cursor.acknowledge_batch(Position(7, 0), 0b1100, 2)
+    assert cursor.mark_delete == Position(7, 0)
+
+
+async def test_writes_coalesce(autojump_clock: trio.testing.MockClock) -> None:
+    """A thousand acknowledgements during one write cost one more write, and nobody waits for a write of his own."""
+    store, stream = SlowStore(), stream_of(1000)
+    cursor = await open_cursor(store, stream)
+    store.commits = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        store.gate = trio.Event()
+        cursor.acknowledge(stream.positions[0])
+        nursery.start_soon(cursor.synced)
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.commits == 1
+        for position in stream.positions:
+            cursor.acknowledge(position)
+        for _ in range(5):
+            nursery.start_soon(cursor.synced)
+        await trio.testing.wait_all_tasks_blocked()
+        assert cursor.durable.value == EARLIEST, "nothing is durable while the write hangs"
+        store.gate.set()
+        await cursor.durable.wait_for(stream.last_position)
+        assert store.commits == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_unawaited_acknowledgements_are_written_after_the_linger(autojump_clock: trio.testing.MockClock) -> None:
+    store, stream = SlowStore(), stream_of(3)
+    cursor = await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        began = trio.current_time()
+        cursor.acknowledge(Position(7, 0))
+        await trio.testing.wait_all_tasks_blocked()
+        cursor.acknowledge(Position(7, 1))
+        await cursor.durable.wait_for(Position(7, 1))
+        assert trio.current_time() - began == pytest.approx(WRITE_LINGER_SECONDS)
+        assert store.commits == 2, "one to create it, one for both"
+        cursor.acknowledge(Position(7, 2))
+        before = trio.current_time()
+        await cursor.synced()
+        assert trio.current_time() == before, "whoever waits does not linger"
+        cursor.acknowledge(Position(7, 2))
+        cursor.acknowledge_cumulative(Position(7, 1))
+        cursor.acknowledge_batch(Position(7, 0), 1)
+        await trio.testing.wait_all_tasks_blocked()
+        await cursor.synced()
+        assert store.commits == 3, "what was known already is not written"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stale_owner_writes_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """D4: once the claim has another version the cursor ends, its waiters are told, and the record is untouched."""
+    store, stream = MemoryStore(), stream_of(3)
+    version = await store.put(CLAIM, b"a")
+    cursor = await open_cursor(store, stream, claim=Check(CLAIM, version))
+    record = await store.get(cursor_key(stream.name, "sub/1"))
+    outcomes: list[str] = []
+
+    async def waiter() -> None:
+        with pytest.raises(CursorLost):
+            await cursor.synced()
+        outcomes.append("synced")
+
+    async def watermark_waiter() -> None:
+        with pytest.raises(CursorLost):
+            await cursor.durable.wait_for(Position(7, 0))
+        outcomes.append("durable")
+
+    await store.put(CLAIM, b"b")
+    cursor.acknowledge(Position(7, 0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waiter)
+        nursery.start_soon(watermark_waiter)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(CursorLost):
+            await cursor.run()
+    assert sorted(outcomes) == ["durable", "synced"]
+    assert await store.get(cursor_key(stream.name, "sub/1")) == record
+    for late in (cursor.synced, cursor.delete, cursor.close):
+        with pytest.raises(CursorLost):
+            await late()
+    with pytest.raises(CursorLost):
+        await cursor.seek(EARLIEST)
+    with pytest.raises(CursorLost):
+        await Cursor.open("new", ledger=stream, metadata=store, claim=Check(CLAIM, version), start=EARLIEST)
+
+
+async def test_two_cursors_of_one_record_cannot_both_write(autojump_clock: trio.testing.MockClock) -> None:
+    """D4: even under one claim the record is written only as its writer left it."""
+    store, stream = MemoryStore(), stream_of(3)
+    one, two = await open_cursor(store, stream), await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.run)
+        one.acknowledge(Position(7, 0))
+        await one.synced()
+        two.acknowledge(Position(7, 2))
+        with pytest.raises(CursorLost):
+            await two.run()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_failing_store_ends_the_cursor(autojump_clock: trio.testing.MockClock) -> None:
+    class Broken(MemoryStore):
+        is_broken = False
+
+        async def commit(self, ops: Sequence[Op]) -> Committed:
+            if self.is_broken:
+                self._refuse()
+            return await super().commit(ops)
+
+        def _refuse(self) -> NoReturn:
+            raise StoreUnavailable("no answer")
+
+    store = Broken()
+    cursor = await open_cursor(store, stream_of(1))
+    store.is_broken = True
+    cursor.acknowledge(Position(7, 0))
+    with pytest.raises(CursorFailed):
+        await cursor.run()
+    with pytest.raises(CursorFailed):
+        await cursor.durable.wait_for(Position(7, 0))
+
+
+async def test_seek_goes_back_under_a_new_watermark(autojump_clock: trio.testing.MockClock) -> None:
+    """The watermark of before the seek fails with its own error; the new one rises from the lower of both places."""
+    store, stream = MemoryStore(), stream_of(9)
+    cursor = await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        cursor.acknowledge_cumulative(Position(7, 6))
+        cursor.acknowledge(Position(7, 8))
+        await cursor.synced()
+        before = cursor.durable
+        await cursor.seek(Position(7, 1))
+        assert cursor.durable is not before
+        assert cursor.durable.value == cursor.mark_delete == Position(7, 1)
+        assert not cursor.is_acknowledged(Position(7, 8))
+        with pytest.raises(CursorMoved):
+            await before.wait_for(Position(7, 8))
+        await cursor.seek(LATEST)
+        assert cursor.mark_delete == cursor.durable.value == Position(7, 8)
+        nursery.cancel_scope.cancel()
+    assert (await open_cursor(store, stream)).mark_delete == Position(7, 8)
+
+
+async def test_seek_during_a_write(autojump_clock: trio.testing.MockClock) -> None:
+    """A write begun before the seek says nothing of the new place, and never stands as the last word on disk."""
+    store, stream = SlowStore(), stream_of(9)
+    cursor = await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        store.gate = trio.Event()
+        cursor.acknowledge_cumulative(Position(7, 7))
+        nursery.start_soon(cursor.synced)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(1) as cancelled:
+            await cursor.seek(Position(7, 3))
+        assert cancelled.cancelled_caught
+        assert cursor.mark_delete == Position(7, 3), "a cancelled seek has happened"
+        assert cursor.durable.value == EARLIEST
+        store.gate.set()
+        await cursor.durable.wait_for(Position(7, 3))
+        assert cursor.durable.value == Position(7, 3)
+        nursery.cancel_scope.cancel()
+    assert (await open_cursor(store, stream)).mark_delete == Position(7, 3)
+
+
+async def test_deleted_and_made_again_is_another(autojump_clock: trio.testing.MockClock) -> None:
+    """D16: a cursor of the same name made after a deletion has another creation id, and the old one writes nothing."""
+    store, stream = MemoryStore(), stream_of(3)
+    cursor = await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        cursor.acknowledge(Position(7, 0))
+        await cursor.delete()
+    assert await store.get(cursor_key(stream.name, "sub/1")) is None
+    with pytest.raises(CursorDeleted):
+        await cursor.synced()
+    again = await open_cursor(store, stream)
+    assert again.creation_id != cursor.creation_id
+    assert again.mark_delete == EARLIEST
+
+
+async def test_a_cancelled_delete_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+    store, stream = SlowStore(), stream_of(3)
+    cursor = await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        store.gate = trio.Event()
+        cursor.acknowledge(Position(7, 0))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(1):
+            await cursor.delete()
+        store.gate.set()
+        await cursor.delete()
+    assert await store.get(cursor_key(stream.name, "sub/1")) is None
+
+
+async def test_delete_overtakes_close(autojump_clock: trio.testing.MockClock) -> None:
+    """A deletion asked for while the last write of a closing cursor is under way is still made."""
+    store, stream = SlowStore(), stream_of(3)
+    cursor = await open_cursor(store, stream)
+
+    async def close() -> None:
+        with pytest.raises(CursorDeleted):
+            await cursor.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        store.gate = trio.Event()
+        cursor.acknowledge(Position(7, 0))
+        nursery.start_soon(close)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(cursor.delete)
+        await trio.testing.wait_all_tasks_blocked()
+        store.gate.set()
+    assert await store.get(cursor_key(stream.name, "sub/1")) is None
+
+
+async def test_close_writes_the_rest(autojump_clock: trio.testing.MockClock) -> None:
+    store, stream = MemoryStore(), stream_of(3)
+    cursor = await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        cursor.acknowledge(Position(7, 0))
+        await cursor.close()
+    with pytest.raises(CursorClosed):
+        await cursor.seek(EARLIEST)
+    assert (await open_cursor(store, stream)).mark_delete == Position(7, 0)
+
+
+async def test_cancelling_the_writer_tells_its_waiters(autojump_clock: trio.testing.MockClock) -> None:
+    store, stream = SlowStore(), stream_of(3)
+    cursor = await open_cursor(store, stream)
+    store.gate = trio.Event()
+    cursor.acknowledge(Position(7, 0))
+
+    async def synced() -> None:
+        with pytest.raises(CursorClosed):
+            await cursor.synced()
+
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(synced)
+        with trio.move_on_after(1):
+            await cursor.run()
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+    cursor = await open_cursor(MemoryStore(), stream_of(3))
+    cursor.acknowledge(Position(7, 0))
+    with trio.move_on_after(1):
+        await cursor.synced()
+    assert cursor._waiters == []
+
+
+async def test_the_record_is_bounded_and_keeps_what_was_promised(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Above the bound the nearest go first, but what somebody was told is durable is never pushed out again."""
+    monkeypatch.setattr(cursor_record, "STORED_MAX", 4)
+    store, stream = MemoryStore(), stream_of(40)
+    cursor = await open_cursor(store, stream)
+
+    async def stored() -> list[Position]:
+        again = await open_cursor(store, stream)
+        return [position for position in stream.positions if again.is_acknowledged(position)]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        far = [Position(7, 30), Position(7, 32)]
+        for position in far:
+            cursor.acknowledge(position)
+        await cursor.synced()
+        near = [Position(7, 2 * number + 1) for number in range(6)]
+        for position in reversed(near):
+            cursor.acknowledge(position)
+        await cursor.synced(near[1])
+        assert await stored() == near[:2] + far
+        with trio.move_on_after(1) as waited:
+            await cursor.synced(near[2])
+        assert waited.cancelled_caught, "the third did not fit and nobody says that it did"
+        cursor.acknowledge_cumulative(Position(7, 8))
+        await cursor.synced()
+        assert await stored() == stream.positions[:10] + near[5:] + far
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stored_batch_stays_stored(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """D12: batch bits share the bound, by their words too, and what was durable of a batch stays so."""
+    monkeypatch.setattr(cursor_record, "STORED_WORDS_MAX", 2)
+    store, stream = MemoryStore(), stream_of(9)
+    cursor = await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        cursor.acknowledge_batch(Position(7, 6), 0b1)
+        await cursor.synced()
+        for entry in (1, 2, 3):
+            cursor.acknowledge_batch(Position(7, entry), 0b10)
+        await cursor.synced(Position(7, 1))
+        again = await open_cursor(store, stream)
+        bits = [again.remaining_bits(position) for position in stream.positions]
+        assert bits == [None, 0b10, None, None, None, None, 0b1, None, None]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_record_stays_below_what_every_store_takes() -> None:
+    """The worst record that the bounds allow is smaller than 1 MiB, with ids as large as a busy cluster gives."""
+    ledger = 10**9
+    first = [(Position(ledger, 2 * n + 10**6), Position(ledger, 2 * n + 10**6)) for n in range(30_000)]
+    last = {Position(ledger, 10**6 - n): 2**63 + 1 for n in range(1, 20_000)}
+    acknowledged = Acknowledged(EARLIEST, lambda _position: Position(ledger, 0), first, last)
+    encoded = cursor_record.encode(cursor_record.Identity("x"), acknowledged)
+    assert len(encoded.value) < 1024 * 1024
+    assert len(orjson.loads(encoded.value)["batches"]) == cursor_record.STORED_MAX
+
+
+async def test_a_reader_needs_no_store() -> None:
+    """The non-durable cursor has the same face; what it knows is at once as durable as it will be."""
+    stream = stream_of(5)
+    cursor = NonDurableCursor("reader", ledger=stream, start=LATEST)
+    await cursor.run()
+    assert cursor.mark_delete == Position(7, 4)
+    old = cursor.durable
+    await cursor.seek(EARLIEST)
+    assert old.failure is not None
+    cursor.acknowledge(Position(7, 0))
+    await cursor.synced()
+    assert cursor.durable.value == Position(7, 0)
+    await cursor.close()
+    assert isinstance(cursor.durable.failure, CursorClosed)
+    await cursor.delete()
+    assert isinstance(cursor.durable.failure, CursorDeleted)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("entry"), st.integers(0, 9)),
+        st.tuples(st.just("cumulative"), st.integers(0, 9)),
+        st.tuples(st.just("synced"), st.just(0)),
+        st.tuples(st.just("seek"), st.integers(0, 9)),
+        st.tuples(st.just("pause"), st.integers(1, 3)),
+    ),
+    max_size=12,
+)
+
+
+@every_schedule(steps=STEPS, crash_after=st.integers(0, 60))
+async def test_what_was_said_to_be_durable_survives_a_crash(steps: list[tuple[str, int]], crash_after: int) -> None:
+    """D3: whatever the order of tasks and wherever the crash, `synced` and `durable` have never lied."""
+    store, stream = SlowStore(), stream_of(10)
+    cursor = await open_cursor(store, stream)
+    promised: set[Position] = set()
+    acknowledged: set[Position] = set()
+    is_moved = False
+
+    async def client() -> None:
+        nonlocal is_moved
+        for kind, number in steps:
+            if kind == "entry":
+                cursor.acknowledge(stream.positions[number])
+                acknowledged.add(stream.positions[number])
+            elif kind == "cumulative":
+                cursor.acknowledge_cumulative(stream.positions[number])
+                acknowledged.update(stream.positions[: number + 1])
+            elif kind == "synced":
+                made = set(acknowledged)
+                await cursor.synced()
+                promised.update(made)
+            elif kind == "seek":
+                is_moved = True
+                promised.clear()
+                await cursor.seek(stream.positions[number])
+                acknowledged.clear()
+                acknowledged.update(stream.positions[: number + 1])
+                promised.update(acknowledged)
+                is_moved = False
+            else:
+                for _ in range(number):
+                    await trio.lowlevel.checkpoint()
+
+    async def crash() -> None:
+        for _ in range(crash_after):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+    async def story() -> None:
+        try:
+            await client()
+        except CursorError:
+            assert nursery.cancel_scope.cancel_called
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        nursery.start_soon(story)
+        nursery.start_soon(crash)
+    again = await open_cursor(store, stream)
+    assert all(again.is_acknowledged(position) for position in promised)
+    if not is_moved:
+        assert {position for position in stream.positions if again.is_acknowledged(position)} <= acknowledged
+    assert again.mark_delete >= cursor.durable.value

@@ -64,7 +64,7 @@ for room, where in rooms.items():
         problems.append(f"users can import {room}, which is the daemon's")
 if not (find_spec("tidewire") and (Path(find_spec("tidewire").origin).parent / "py.typed").exists()):
     problems.append("tidewire/py.typed is missing")
-sys.exit("\n".join(problems))
+sys.exit("\n".join(problems) or 0)
 PYTHON
 
 mkfifo ready

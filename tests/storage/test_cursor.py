@@ -452,17 +452,19 @@ STEPS = st.lists(
 )
 
 
-@every_schedule(steps=STEPS, crash_after=st.integers(0, 60))
-async def test_what_was_said_to_be_durable_survives_a_crash(steps: list[tuple[str, int]], crash_after: int) -> None:
+@every_schedule(examples_max=150, one=STEPS, two=STEPS, crash_after=st.integers(0, 60))
+async def test_what_was_said_to_be_durable_survives_a_crash(
+    one: list[tuple[str, int]], two: list[tuple[str, int]], crash_after: int
+) -> None:
     """D3: whatever the order of tasks and wherever the crash, `synced` and `durable` have never lied."""
     store, stream = SlowStore(), stream_of(10)
     cursor = await open_cursor(store, stream)
     promised: set[Position] = set()
     acknowledged: set[Position] = set()
-    is_moved = False
+    moves = moves_done = 0
 
-    async def client() -> None:
-        nonlocal is_moved
+    async def client(steps: list[tuple[str, int]]) -> None:
+        nonlocal moves, moves_done
         for kind, number in steps:
             if kind == "entry":
                 cursor.acknowledge(stream.positions[number])
@@ -470,39 +472,39 @@ async def test_what_was_said_to_be_durable_survives_a_crash(steps: list[tuple[st
             elif kind == "cumulative":
                 cursor.acknowledge_cumulative(stream.positions[number])
                 acknowledged.update(stream.positions[: number + 1])
-            elif kind == "synced":
-                made = set(acknowledged)
-                await cursor.synced()
-                promised.update(made)
-            elif kind == "seek":
-                is_moved = True
-                promised.clear()
-                await cursor.seek(stream.positions[number])
-                acknowledged.clear()
-                acknowledged.update(stream.positions[: number + 1])
-                promised.update(acknowledged)
-                is_moved = False
-            else:
+            elif kind == "pause":
                 for _ in range(number):
                     await trio.lowlevel.checkpoint()
+            else:
+                if kind == "seek":
+                    moves += 1
+                    promised.clear()
+                    acknowledged.clear()
+                    acknowledged.update(stream.positions[: number + 1])
+                made, this_move = set(acknowledged), moves
+                await (cursor.synced() if kind == "synced" else cursor.seek(stream.positions[number]))
+                if this_move == moves:
+                    promised.update(made)
+                    moves_done = moves
 
     async def crash() -> None:
         for _ in range(crash_after):
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
 
-    async def story() -> None:
+    async def story(steps: list[tuple[str, int]]) -> None:
         try:
-            await client()
+            await client(steps)
         except CursorError:
             assert nursery.cancel_scope.cancel_called
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cursor.run)
-        nursery.start_soon(story)
+        nursery.start_soon(story, one)
+        nursery.start_soon(story, two)
         nursery.start_soon(crash)
     again = await open_cursor(store, stream)
     assert all(again.is_acknowledged(position) for position in promised)
-    if not is_moved:
+    if moves == moves_done:
         assert {position for position in stream.positions if again.is_acknowledged(position)} <= acknowledged
     assert again.mark_delete >= cursor.durable.value

@@ -1,0 +1,159 @@
+package tidewire.interop;
+
+import java.io.IOException;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.List;
+import org.apache.pulsar.client.api.v5.Message;
+import org.apache.pulsar.client.api.v5.Producer;
+import org.apache.pulsar.client.api.v5.ProducerBuilder;
+import org.apache.pulsar.client.api.v5.PulsarClient;
+import org.apache.pulsar.client.api.v5.PulsarClientException;
+import org.apache.pulsar.client.api.v5.QueueConsumer;
+import org.apache.pulsar.client.api.v5.StreamConsumer;
+import org.apache.pulsar.client.api.v5.Transaction;
+import org.apache.pulsar.client.api.v5.config.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.v5.config.TransactionPolicy;
+import org.apache.pulsar.client.api.v5.schema.Schema;
+
+/**
+ * What one scenario plays with: a topic name nobody else uses, the REST calls, the program's client, and producers and
+ * consumers that are closed behind it.
+ *
+ * <p>One client serves all scenarios, as it would in an application; closing one costs it two seconds of its own.
+ */
+final class Stage implements AutoCloseable {
+    final Admin admin;
+    /** The topic's local name, for REST. */
+    final String name;
+    /** The topic's full name, for the client. */
+    final String topic;
+    final PulsarClient client;
+    private final String serviceUrl;
+    private final Deque<Closing> open = new ArrayDeque<>();
+
+    private interface Closing {
+        void close() throws IOException;
+    }
+
+    Stage(PulsarClient client, String serviceUrl, String httpUrl, String name) {
+        this.client = client;
+        this.serviceUrl = serviceUrl;
+        this.admin = new Admin(httpUrl);
+        this.name = name;
+        this.topic = "topic://public/default/" + name;
+    }
+
+    /** Creates the scenario's topic and returns its segments. */
+    List<Admin.Segment> createTopic(int segments) throws Exception {
+        admin.create(name, segments).expect(204, "PUT " + name);
+        return admin.segments(name);
+    }
+
+    void split(int segment) throws Exception {
+        admin.split(name, segment).expect(204, "split of segment " + segment);
+    }
+
+    /** A further client, for stories about connections or other timeouts. */
+    PulsarClient newClient(Duration transactionTimeout) throws PulsarClientException {
+        PulsarClient opened = connect(serviceUrl, transactionTimeout);
+        open.push(opened::close);
+        return opened;
+    }
+
+    static PulsarClient connect(String serviceUrl, Duration transactionTimeout) throws PulsarClientException {
+        return PulsarClient.builder()
+                .serviceUrl(serviceUrl)
+                .operationTimeout(Limits.OPERATION_MAX)
+                .transactionPolicy(TransactionPolicy.builder().timeout(transactionTimeout).build())
+                .build();
+    }
+
+    Producer<String> producer() throws PulsarClientException {
+        return producer(client.newProducer(Schema.string()));
+    }
+
+    /** Creates what the builder describes, on the scenario's topic. */
+    Producer<String> producer(ProducerBuilder<String> builder) throws PulsarClientException {
+        Producer<String> producer = builder.topic(topic).sendTimeout(Limits.OPERATION_MAX).create();
+        open.push(producer::close);
+        return producer;
+    }
+
+    Transaction begin() throws PulsarClientException {
+        return client.newTransaction();
+    }
+
+    StreamConsumer<String> stream(String subscription) throws PulsarClientException {
+        return stream(subscription, "reader");
+    }
+
+    StreamConsumer<String> stream(String subscription, String name) throws PulsarClientException {
+        StreamConsumer<String> consumer = client.newStreamConsumer(Schema.string())
+                .topic(topic)
+                .subscriptionName(subscription)
+                .consumerName(name)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
+                .subscribe();
+        open.push(consumer::close);
+        return consumer;
+    }
+
+    QueueConsumer<String> queue(String subscription) throws PulsarClientException {
+        QueueConsumer<String> consumer = client.newQueueConsumer(Schema.string())
+                .topic(topic)
+                .subscriptionName(subscription)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
+                .subscribe();
+        open.push(consumer::close);
+        return consumer;
+    }
+
+    /** Receives and acknowledges until {@code count} messages came, and then whatever else comes before silence. */
+    static List<Message<String>> receive(StreamConsumer<String> consumer, int count) throws PulsarClientException {
+        List<Message<String>> received = new ArrayList<>();
+        Instant deadline = Instant.now().plus(Limits.DELIVERY_MAX);
+        while (true) {
+            Message<String> message = consumer.receive(patience(received.size(), count, deadline));
+            if (message == null) {
+                return received;
+            }
+            received.add(message);
+            consumer.acknowledgeCumulative(message.id());
+        }
+    }
+
+    static List<Message<String>> receive(QueueConsumer<String> consumer, int count) throws PulsarClientException {
+        List<Message<String>> received = new ArrayList<>();
+        Instant deadline = Instant.now().plus(Limits.DELIVERY_MAX);
+        while (true) {
+            Message<String> message = consumer.receive(patience(received.size(), count, deadline));
+            if (message == null) {
+                return received;
+            }
+            received.add(message);
+            consumer.acknowledge(message.id());
+        }
+    }
+
+    /** Until everything expected has come we wait up to the deadline; afterwards only as long as silence must last. */
+    private static Duration patience(int got, int wanted, Instant deadline) {
+        Duration left = Duration.between(Instant.now(), deadline);
+        return got < wanted && left.compareTo(Limits.QUIET) > 0 ? left : Limits.QUIET;
+    }
+
+    static void expectNothing(StreamConsumer<String> consumer, String why) throws PulsarClientException, Failure {
+        Message<String> message = consumer.receive(Limits.QUIET);
+        Failure.unless(message == null, why + ", but received " + (message == null ? "" : message.value()));
+    }
+
+    @Override
+    public void close() throws IOException {
+        while (!open.isEmpty()) {
+            open.pop().close();
+        }
+    }
+}

@@ -1,0 +1,206 @@
+"""A broker in a process of its own, started as a user starts it.
+
+    with running_broker(tmp_path / "data") as broker:
+        broker.service_url            # pulsar://127.0.0.1:40311
+        broker.kill()                 # kill -9
+        broker.restart()              # same data, same addresses
+        broker.stop()                 # SIGTERM, and the exit status must be 0; leaving the block does the same
+
+What the broker wrote to standard error is printed when the block is left by an exception, which pytest shows with the
+failed test, and stands in every error raised here.
+
+It is blocking on purpose: the broker is another process, so a test on Trio, on asyncio and in plain Python can use the
+same object. Nothing waits without a bound, and nothing polls: the ready line is read from a pipe by a thread.
+"""
+
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+START_SECONDS_MAX: Final = 30.0
+"""From the start of the process to its ready line."""
+
+STOP_SECONDS_MAX: Final = 20.0
+"""From SIGTERM to the process's end."""
+
+KILL_SECONDS_MAX: Final = 10.0
+"""From SIGKILL to the process's end: the kernel's work alone."""
+
+BROKER_COMMAND: Final = (sys.executable, "-m", "tidewire.cli", "broker")
+
+_READY = re.compile(r"ready pulsar=(\S+):([0-9]+) http=(\S+):([0-9]+) data=(.+)")
+
+
+class BrokerFailure(AssertionError):
+    """The broker did not start, ended by itself, or ended badly; carries what it wrote to standard error."""
+
+
+class Address(NamedTuple):
+    """Where a listener of the broker is reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class RunningBroker:
+    """See the module's docstring; made by `running_broker`."""
+
+    def __init__(self, data_dir: Path, arguments: Sequence[str], command: Sequence[str]) -> None:
+        self.data_dir = data_dir
+        # Beside the data, not in it: what is in there is the broker's.
+        self._stderr_path = data_dir.with_name(data_dir.name + ".stderr")
+        self._arguments = tuple(arguments)
+        self._command = tuple(command)
+        self._process: subprocess.Popen[str] | None = None
+        # The first start lets the system choose the ports, later ones ask for the same again.
+        self.pulsar = Address("127.0.0.1", 0)
+        self.http = Address("127.0.0.1", 0)
+
+    @property
+    def service_url(self) -> str:
+        """For clients of the Pulsar protocol."""
+        return f"pulsar://{self.pulsar}"
+
+    @property
+    def http_url(self) -> str:
+        """For REST and metrics."""
+        return f"http://{self.http}"
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The process now running."""
+        assert self._process is not None, "the broker is not running"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Of the process now running; another one after `restart`."""
+        return self.process.pid
+
+    @property
+    def stderr(self) -> str:
+        """All that it wrote to standard error, over all starts."""
+        if not self._stderr_path.exists():
+            return ""
+        return self._stderr_path.read_text(encoding="utf-8", errors="replace")
+
+    def start(self) -> None:
+        """Start it and wait for its ready line.
+
+        Raises:
+            BrokerFailure: it ended, or was not ready within START_SECONDS_MAX.
+        """
+        assert self._process is None, "the broker is running already"
+        with self._stderr_path.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [
+                    *self._command,
+                    *("--data-dir", str(self.data_dir)),
+                    *("--pulsar", str(self.pulsar)),
+                    *("--http", str(self.http)),
+                    *self._arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                encoding="utf-8",
+            )
+        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # Reads to the end, so that a broker that says more than its ready line never blocks on a full pipe.
+        threading.Thread(target=_read_lines, args=(self._process.stdout, lines), daemon=True).start()
+        try:
+            line = lines.get(timeout=START_SECONDS_MAX)
+        except queue.Empty:
+            self.kill()
+            raise self._failure(f"not ready within {START_SECONDS_MAX} s") from None
+        if line is None:
+            # Its output has ended, so it has ended too, or is about to.
+            status = self.process.wait(KILL_SECONDS_MAX)
+            self._process = None
+            raise self._failure(f"ended with status {status} instead of becoming ready")
+        ready = _READY.fullmatch(line)
+        if ready is None:
+            self.kill()
+            raise self._failure(f"said {line!r} instead of that it is ready")
+        self.pulsar = Address(ready[1], int(ready[2]))
+        self.http = Address(ready[3], int(ready[4]))
+
+    def kill(self) -> None:
+        """End it as a crash would (kill -9), and wait until it is gone."""
+        process = self.process
+        self._process = None
+        process.kill()
+        process.wait(KILL_SECONDS_MAX)
+
+    def restart(self) -> None:
+        """Kill it if it runs, and start it again on the same data and the same addresses."""
+        if self._process is not None:
+            self.kill()
+        self.start()
+
+    def stop(self) -> None:
+        """Ask it to end (SIGTERM), and wait.
+
+        Raises:
+            BrokerFailure: it had ended by itself, did not end within STOP_SECONDS_MAX, or its status was not 0.
+        """
+        process = self.process
+        if (status := process.poll()) is not None:
+            self._process = None
+            raise self._failure(f"ended by itself with status {status}")
+        process.send_signal(signal.SIGTERM)
+        try:
+            status = process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise self._failure(f"still running {STOP_SECONDS_MAX} s after SIGTERM") from None
+        self._process = None
+        if status != 0:
+            raise self._failure(f"ended with status {status} after SIGTERM")
+
+    @property
+    def is_running(self) -> bool:
+        """False after `kill` and `stop`; a process that ended by itself still counts, until `stop` complains."""
+        return self._process is not None
+
+    def _failure(self, what: str) -> BrokerFailure:
+        return BrokerFailure(f"the broker on {self.data_dir} {what}; its standard error:\n{self.stderr}")
+
+
+@contextmanager
+def running_broker(data_dir: Path, *arguments: str, command: Sequence[str] = BROKER_COMMAND) -> Iterator[RunningBroker]:
+    """A broker on `data_dir`, ready; `arguments` are further flags for it.
+
+    Raises:
+        BrokerFailure: it did not start, or did not end cleanly at the end of the block.
+    """
+    broker = RunningBroker(data_dir, arguments, command)
+    broker.start()
+    try:
+        yield broker
+        if broker.is_running:
+            broker.stop()
+    except BaseException:
+        if broker.is_running:
+            broker.kill()
+        print(f"standard error of the broker on {data_dir}:\n{broker.stderr}", file=sys.stderr)
+        raise
+
+
+def _read_lines(stdout: IO[str] | None, lines: queue.SimpleQueue[str | None]) -> None:
+    assert stdout is not None
+    with stdout:
+        for line in stdout:
+            lines.put(line.rstrip("\n"))
+    lines.put(None)

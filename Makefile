@@ -101,5 +101,6 @@ lock: $(STAMP) ## bring requirements.lock up to pyproject.toml (ARGS=--upgrade: 
 		--quiet --output-file requirements.lock $(ARGS)
 
 clean: ## remove what make made, but neither downloads (.cache) nor data
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv dist tests/interop/*/target .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+		.coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

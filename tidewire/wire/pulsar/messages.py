@@ -330,6 +330,9 @@ def build_batch(
 def _build(metadata: pb.MessageMetadata, body: bytes, codec: pb.CompressionType, batch_size: int | None) -> bytes:
     if len(body) > MAX_MESSAGE_SIZE:
         raise MessageTooLarge(f"a body of {len(body)} bytes; {MAX_MESSAGE_SIZE} are allowed")
+    if not body:
+        # Nothing is gained by compressing nothing, and Pulsar's C++ client does not read what ZLIB makes of it.
+        codec = pb.CompressionType.NONE
     compressed = compress(codec, body)
     described = pb.MessageMetadata()
     described.CopyFrom(metadata)

@@ -1,6 +1,7 @@
 """Commands of consumers. MESSAGE is followed by a payload (messages.py); the others stand alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import NO_REQUEST, unsigned
@@ -8,6 +9,9 @@ from tidewire.wire.pulsar.message_ids import NO_REQUEST, unsigned
 _Type = pb.BaseCommand.Type
 _SubType = pb.CommandSubscribe.SubType
 _InitialPosition = pb.CommandSubscribe.InitialPosition
+# These two are made as often as messages pass; looking up the number each time would be a good part of that.
+_FLOW: Final = _Type.FLOW
+_MESSAGE: Final = _Type.MESSAGE
 
 
 def subscribe(
@@ -48,7 +52,7 @@ def subscribe(
 def flow(consumer_id: int, permits: int) -> pb.BaseCommand:
     """The consumer takes this many messages more."""
     made = pb.BaseCommand()
-    made.type = _Type.FLOW
+    made.type = _FLOW
     made.flow.consumer_id = consumer_id
     made.flow.message_permits = permits
     return made
@@ -66,7 +70,7 @@ def message(
 ) -> pb.BaseCommand:
     """Announces the payload of an entry behind it; `ack_set` when some of its messages are acknowledged already."""
     made = pb.BaseCommand()
-    made.type = _Type.MESSAGE
+    made.type = _MESSAGE
     content = made.message
     content.consumer_id = consumer_id
     identity = content.message_id

@@ -1,11 +1,15 @@
 """Commands of producers. SEND is followed by a payload (messages.py); the others stand alone."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import NO_REQUEST, unsigned
 
 _Type = pb.BaseCommand.Type
+# These two are made once per message; looking up the number each time would be a good part of that.
+_SEND: Final = _Type.SEND
+_SEND_RECEIPT: Final = _Type.SEND_RECEIPT
 
 
 def producer(
@@ -67,7 +71,7 @@ def send(
 ) -> pb.BaseCommand:
     """Announces the payload behind it. The ids are those of the batch's first and last message."""
     made = pb.BaseCommand()
-    made.type = _Type.SEND
+    made.type = _SEND
     content = made.send
     content.producer_id = producer_id
     content.sequence_id = sequence_id
@@ -84,7 +88,7 @@ def send_receipt(
 ) -> pb.BaseCommand:
     """The payload sent under this sequence id is stored there; at (-1, -1) when it was stored before."""
     made = pb.BaseCommand()
-    made.type = _Type.SEND_RECEIPT
+    made.type = _SEND_RECEIPT
     content = made.send_receipt
     content.producer_id = producer_id
     content.sequence_id = sequence_id

@@ -1,0 +1,199 @@
+"""What the codecs write is held against other decoders than the ones under test.
+
+ZLIB's is Python's own, LZ4 and Snappy are read by the plain decoders below, ZSTD is known by its frame header.
+`test_pulsar_client.py` holds all four against Pulsar's client library.
+"""
+
+import contextlib
+import zlib
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewire.wire.pulsar.compression import compress, decompress
+from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge, UnsupportedCompression, WireError
+from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)
+CODECS = [LZ4, ZLIB, ZSTD, SNAPPY]
+TEXT = b"to be or not to be, that is the question; " * 50
+
+contents = st.one_of(
+    st.binary(max_size=200),
+    st.builds(lambda part, times: part * times, st.binary(min_size=1, max_size=20), st.integers(1, 1000)),
+)
+
+
+def copied(output: bytearray, distance: int, length: int) -> None:
+    assert 0 < distance <= len(output)
+    for _ in range(length):
+        output.append(output[-distance])
+
+
+def read_lz4_block(data: bytes) -> bytes:
+    """Sequences of literals and copies, each length in 4 bits and then in bytes while they are 255."""
+    output = bytearray()
+    place = 0
+
+    def length(bits: int) -> int:
+        nonlocal place
+        total = bits
+        goes_on = bits == 15
+        while goes_on:
+            total += data[place]
+            goes_on = data[place] == 255
+            place += 1
+        return total
+
+    while place < len(data):
+        token = data[place]
+        place += 1
+        literals = length(token >> 4)
+        output += data[place : place + literals]
+        place += literals
+        if place == len(data):
+            break
+        distance = int.from_bytes(data[place : place + 2], "little")
+        place += 2
+        copied(output, distance, length(token & 15) + 4)
+    return bytes(output)
+
+
+def read_snappy(data: bytes) -> bytes:
+    """The size as a varint, then literals and copies, told apart by two bits."""
+    size = shift = place = 0
+    while True:
+        size |= (data[place] & 127) << shift
+        shift += 7
+        place += 1
+        if data[place - 1] < 128:
+            break
+    output = bytearray()
+    while place < len(data):
+        tag = data[place]
+        place += 1
+        if tag & 3 == 0:
+            length = tag >> 2
+            if length >= 60:
+                width = length - 59
+                length = int.from_bytes(data[place : place + width], "little")
+                place += width
+            output += data[place : place + length + 1]
+            place += length + 1
+        elif tag & 3 == 1:
+            copied(output, (tag >> 5) << 8 | data[place], (tag >> 2 & 7) + 4)
+            place += 1
+        else:
+            width = 2 if tag & 3 == 2 else 4
+            copied(output, int.from_bytes(data[place : place + width], "little"), (tag >> 2) + 1)
+            place += width
+    assert len(output) == size
+    return bytes(output)
+
+
+@given(contents)
+def test_lz4_is_the_raw_block_format_without_a_size(original: bytes) -> None:
+    assert read_lz4_block(compress(LZ4, original)) == original
+
+
+@given(contents)
+def test_snappy_is_the_raw_format_without_frames(original: bytes) -> None:
+    assert read_snappy(compress(SNAPPY, original)) == original
+
+
+@given(contents)
+def test_zlib_is_the_zlib_container(original: bytes) -> None:
+    assert zlib.decompress(compress(ZLIB, original)) == original
+    assert bytes(decompress(ZLIB, zlib.compress(original), len(original))) == original
+
+
+@given(contents)
+def test_zstd_is_one_frame(original: bytes) -> None:
+    compressed = compress(ZSTD, original)
+    assert compressed[:4] == b"\x28\xb5\x2f\xfd"
+    assert bytes(cramjam.zstd.decompress(compressed)) == original
+
+
+def test_blocks_written_by_others_are_read() -> None:
+    """By hand: one literal run; a run with a copy of itself, in LZ4 and in Snappy."""
+    assert bytes(decompress(LZ4, b"\x50hello", 5)) == b"hello"
+    assert bytes(decompress(LZ4, b"\x15a\x01\x00\x50aaaaa", 15)) == b"a" * 15
+    assert bytes(decompress(SNAPPY, b"\x05\x10hello", 5)) == b"hello"
+    assert bytes(decompress(SNAPPY, b"\x09\x00a\x1e\x01\x00", 9)) == b"a" * 9
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(original=contents)
+def test_what_is_compressed_is_decompressed(codec: int, original: bytes) -> None:
+    compressed = compress(codec, original)
+    assert bytes(decompress(codec, compressed, len(original))) == original
+    assert bytes(decompress(codec, memoryview(compressed), len(original))) == original
+
+
+def test_no_codec_leaves_the_data_as_they_are() -> None:
+    assert compress(NONE, TEXT) is TEXT
+    assert decompress(NONE, TEXT, 0) is TEXT
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("difference", [-len(TEXT), -1, 1, 1000])
+def test_the_size_must_be_exact(codec: int, difference: int) -> None:
+    with pytest.raises(MalformedMessage):
+        decompress(codec, compress(codec, TEXT), len(TEXT) + difference)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_data_cut_short_are_refused(codec: int) -> None:
+    compressed = compress(codec, TEXT)
+    for cut in (0, 1, len(compressed) // 2, len(compressed) - 1):
+        with pytest.raises(MalformedMessage):
+            decompress(codec, compressed[:cut], len(TEXT))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_is_refused_by_the_size_it_claims(codec: int) -> None:
+    compressed = compress(codec, bytes(MAX_MESSAGE_SIZE + 1))
+    with pytest.raises(MessageTooLarge, match=f"{MAX_MESSAGE_SIZE} are allowed"):
+        decompress(codec, compressed, MAX_MESSAGE_SIZE + 1)
+    with pytest.raises(MessageTooLarge):
+        decompress(codec, b"", 2**32 - 1)
+    assert (
+        len(decompress(codec, compressed, MAX_MESSAGE_SIZE + 1, size_max=MAX_MESSAGE_SIZE + 1)) == MAX_MESSAGE_SIZE + 1
+    )
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_that_claims_less_gets_no_more_memory_than_it_claims(codec: int) -> None:
+    with pytest.raises(MalformedMessage):
+        decompress(codec, compress(codec, bytes(50_000_000)), 1000)
+
+
+@pytest.mark.parametrize("codec", [5, -1, 100])
+def test_an_unknown_codec_is_refused_by_name(codec: int) -> None:
+    with pytest.raises(UnsupportedCompression, match=str(codec)):
+        compress(codec, b"")
+    with pytest.raises(UnsupportedCompression, match=str(codec)):
+        decompress(codec, b"", 0)
+
+
+def test_every_codec_of_the_protocol_is_known() -> None:
+    assert sorted(pb.CompressionType.values()) == [NONE, *CODECS]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(data=st.binary(max_size=60), size=st.integers(0, 500))
+def test_no_data_raise_anything_but_a_wire_error(codec: int, data: bytes, size: int) -> None:
+    with contextlib.suppress(WireError):
+        assert len(decompress(codec, data, size)) == size
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(original=contents, place=st.integers(0), value=st.integers(0, 255))
+def test_no_damage_raises_anything_but_a_wire_error(codec: int, original: bytes, place: int, value: int) -> None:
+    damaged = bytearray(compress(codec, original))
+    damaged[place % len(damaged)] = value
+    with contextlib.suppress(WireError):
+        assert len(decompress(codec, bytes(damaged), len(original))) == len(original)

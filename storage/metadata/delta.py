@@ -213,10 +213,10 @@ def _refuse_repeated_keys(ops: Sequence[Op]) -> None:
                 raise InvalidOperation(f"{op.key}: stands twice in one change set")
             keys.add(op.key)
     for op in ops:
-        # What a range deletion covers must not be written too: which of the two would count? A condition on it is fine.
+        # What a range deletion covers must not be written too: which of the two would count?
         if isinstance(op, DeleteRange):
             for other in ops:
-                if isinstance(other, Put | Delete):
+                if isinstance(other, Put):
                     clash = op.start <= other.key < op.end
                 elif isinstance(other, PutSequential):
                     first, last = (f"{other.prefix}-{digit * SEQUENCE_DIGITS}" for digit in "09")

@@ -211,6 +211,11 @@ class RangeTable:
     def __iter__(self) -> Iterator[ImageRangeWatch]:
         return iter(frozenset().union(*self._pieces.values()))
 
+    @property
+    def pieces(self) -> int:
+        """How many pieces the key space is cut into."""
+        return len(self._pieces)
+
     def covering(self, key: str) -> frozenset[ImageRangeWatch]:
         """The watches whose range contains `key`."""
         if not self._count:

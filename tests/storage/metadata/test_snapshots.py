@@ -1,0 +1,200 @@
+"""Snapshots: what they hold, what they refuse, and that they are the same as the log they stand for."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.metadata import snapshots
+from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
+from storage.metadata.delta import Delta
+from storage.metadata.image import Image
+from storage.metadata.log import CorruptMetadata, numbered
+from storage.metadata.records import (
+    AbortTransaction,
+    BeginTransaction,
+    EndTransaction,
+    FeatureLevel,
+    LogRecord,
+    SnapshotFooter,
+    SnapshotHeader,
+    decode,
+    encode,
+)
+from storage.metadata.store import Delete, DeleteRange, IndexEntry, Op, Put, PutSequential, Record
+from tests.support.disk import PowerLost, SimulatedFiles
+
+DIRECTORY = Path("/data/metadata")
+POINT = Point(7, 1234)
+PATH = numbered(DIRECTORY, 7, ".snapshot")
+
+
+def new_disk(seed: int = 0) -> SimulatedFiles:
+    disk = SimulatedFiles(seed=seed)
+    disk.make_dir(DIRECTORY)
+    return disk
+
+
+def change(image: Image, decide: Callable[[Delta], object]) -> None:
+    delta = Delta(image)
+    decide(delta)
+    for change_set in delta.change_sets:
+        image.apply(change_set)
+
+
+def commit(image: Image, *ops: Op) -> None:
+    change(image, lambda delta: delta.commit(ops))
+
+
+def sample() -> Image:
+    image = Image()
+    change(image, lambda delta: delta.set_feature_level(1))
+    change(image, lambda delta: delta.open_session(5000))
+    for number in range(600):
+        commit(image, Put(f"/{number % 577}", b"%d" % number, indexes=(IndexEntry("i", f"{number % 7}"),)))
+    commit(image, PutSequential("/op/1", b"x", "1"), Delete("/5"))
+    commit(image, DeleteRange("/op", "/op0"), DeleteRange("/10", "/12"))
+    image.apply([Record("/e", b"", image.revision + 1, (), "p", session=1)])
+    return image
+
+
+def state(image: Image) -> object:
+    """All that an image holds, as a value to compare."""
+    return (
+        image.revision,
+        image.sequence,
+        image.feature_level,
+        image.sessions,
+        image.scan("", "\U0010ffff", None),
+        image.query("i", "", "\U0010ffff", None),
+    )
+
+
+async def write_and_load(image: Image) -> Image:
+    disk = new_disk()
+    size = await snapshots.write(disk, DIRECTORY, snapshots.freeze(image, POINT))
+    loaded, point, loaded_size = snapshots.load_newest(disk, DIRECTORY)
+    assert point == POINT
+    assert size == loaded_size
+    return loaded
+
+
+async def test_a_snapshot_is_the_state() -> None:
+    """R27: records with versions, indexes, sessions, counters and revision come back as they were."""
+    image = sample()
+    loaded = await write_and_load(image)
+    assert state(loaded) == state(image)
+    for both in (image, loaded):
+        commit(both, PutSequential("/op/2", b"", "2"), DeleteRange("/2", "/3"))
+        change(both, lambda delta: delta.end_sessions([1]))
+    assert state(loaded) == state(image)
+
+
+async def test_an_empty_state_is_a_state() -> None:
+    """R27."""
+    assert state(await write_and_load(Image())) == state(Image())
+
+
+async def test_the_state_is_that_of_the_moment_it_was_taken() -> None:
+    """R22: what is written while a snapshot is being written is not in it."""
+    image = sample()
+    disk = new_disk()
+    before = state(image)
+    frozen = snapshots.freeze(image, POINT)
+    commit(image, Put("/new", b""), Put("/1", b"changed"), DeleteRange("/3", "/5"))
+    await snapshots.write(disk, DIRECTORY, frozen)
+    assert state(snapshots.load_newest(disk, DIRECTORY)[0]) == before
+
+
+@pytest.mark.parametrize("records_max", [1, 7, 10_000])
+async def test_batching_does_not_matter(monkeypatch: pytest.MonkeyPatch, records_max: int) -> None:
+    """R23: however many records share a batch, the loaded image is the same."""
+    monkeypatch.setattr(snapshots, "SLICE_RECORDS_MAX", records_max)
+    image = sample()
+    assert state(await write_and_load(image)) == state(image)
+
+
+async def test_a_snapshot_holds_no_markers() -> None:
+    """R21: nothing but a header, plain records and a footer."""
+    disk = new_disk()
+    await snapshots.write(disk, DIRECTORY, snapshots.freeze(sample(), POINT))
+    data = disk.content(PATH)
+    kinds: set[type[LogRecord]] = set()
+    for batch in read_batches(data, BEGINNING):
+        assert not isinstance(batch, Damage)
+        kinds.update(map(type, decode(batch.body)))
+    assert SnapshotHeader in kinds
+    assert not kinds & {BeginTransaction, EndTransaction, AbortTransaction}
+
+
+def put_file(disk: SimulatedFiles, *records: LogRecord) -> None:
+    data, _ = encode_batches(BEGINNING, [Body(b"".join(map(encode, records)), len(records))], confirmed=0)
+    file = disk.open(PATH, create=True)
+    file.write_at(0, data)
+    file.sync()
+
+
+HEADER = SnapshotHeader(3, *POINT)
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([HEADER, BeginTransaction(), SnapshotFooter(1)], "BeginTransaction"),
+        ([HEADER, EndTransaction(), SnapshotFooter(1)], "EndTransaction"),
+        ([HEADER, AbortTransaction("r"), SnapshotFooter(1)], "AbortTransaction"),
+        ([HEADER, Record("/a", b"", 1)], "no footer"),
+        ([HEADER, Record("/a", b"", 1), SnapshotFooter(2)], "counts 2"),
+        ([HEADER, SnapshotFooter(0), Record("/a", b"", 1)], "footer"),
+        ([Record("/a", b"", 1), SnapshotFooter(1)], "does not begin"),
+        ([HEADER, FeatureLevel(1, 99), SnapshotFooter(1)], "feature level 99"),
+        ([SnapshotHeader(3, 8, 1), SnapshotFooter(0)], "after batch 8"),
+        ([], "does not begin"),
+    ],
+)
+def test_what_a_snapshot_never_holds_is_refused(records: list[LogRecord], reason: str) -> None:
+    """R21: loading one with markers, or one that is not whole, is an error that names the file."""
+    disk = new_disk()
+    put_file(disk, *records)
+    with pytest.raises(CorruptMetadata, match=reason) as caught:
+        snapshots.load_newest(disk, DIRECTORY)
+    assert caught.value.path == PATH
+
+
+async def test_a_damaged_snapshot_is_refused() -> None:
+    """D9: it was whole when it got its name, so any damage is damage to confirmed data."""
+    disk = new_disk()
+    await snapshots.write(disk, DIRECTORY, snapshots.freeze(sample(), POINT))
+    size = len(disk.content(PATH))
+    for place in range(0, size, 97):
+        damaged = disk.crash(keep=1.0)
+        damaged.flip(PATH, place * 8)
+        with pytest.raises(CorruptMetadata):
+            snapshots.load_newest(damaged, DIRECTORY)
+        cut = disk.crash(keep=1.0)
+        cut.cut(PATH, place)
+        with pytest.raises(CorruptMetadata):
+            snapshots.load_newest(cut, DIRECTORY)
+
+
+async def test_power_loss_at_every_operation() -> None:
+    """R27: there is always a whole snapshot, the old one or the new one, and no remains of an unfinished one."""
+    old, new = sample(), sample()
+    commit(new, Put("/new", b""))
+    found: list[int] = []
+    for operations in range(40):
+        disk = new_disk(operations)
+        await snapshots.write(disk, DIRECTORY, snapshots.freeze(old, POINT))
+        disk.lose_power_after(operations)
+        try:
+            await snapshots.write(disk, DIRECTORY, snapshots.freeze(new, Point(9, 1)))
+        except PowerLost:
+            disk = disk.crash()
+        else:
+            disk = disk.crash(keep=0.0)
+        image, point, _ = snapshots.load_newest(disk, DIRECTORY)
+        found.append(point.sequence)
+        assert state(image) == state(old if point == POINT else new)
+        assert disk.names(DIRECTORY) == [numbered(DIRECTORY, point.sequence, ".snapshot").name]
+    assert found[0] == 7
+    assert found[-1] == 9

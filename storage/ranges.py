@@ -21,7 +21,7 @@ NextAfter = Callable[[Position], Position]
 """The next position that exists or will exist above the given one."""
 
 RANGES_MAX: Final = 50_000
-"""Ranges and part-acknowledged batches kept at once. An acknowledgement that would need one more is not taken, so a
+"""Ranges, and 64-bit words of batch bits, kept at once. An acknowledgement that would need more is not taken, so a
 client that acknowledges every other entry of a topic costs a bounded amount of memory."""
 
 _WORD_BITS: Final = 64
@@ -37,8 +37,12 @@ def bits_from_words(words: Sequence[int]) -> int:
 
 def words_from_bits(bits: int) -> tuple[int, ...]:
     """The `ack_set` of some bits: signed 64-bit words, lowest first, without zero words at the end."""
-    count = -(-bits.bit_length() // _WORD_BITS)
+    count = _words(bits)
     return struct.unpack(f"<{count}q", bits.to_bytes(8 * count, "little"))
+
+
+def _words(bits: int) -> int:
+    return -(-bits.bit_length() // _WORD_BITS)
 
 
 class EntryRanges:
@@ -140,7 +144,7 @@ class EntryRanges:
 class Acknowledged:
     """The acknowledgements of one subscription. Every change is in memory only; a cursor makes them durable."""
 
-    __slots__ = ("_batch_order", "_batches", "_mark_delete", "_next_after", "_ranges")
+    __slots__ = ("_batch_order", "_batch_words", "_batches", "_mark_delete", "_next_after", "_ranges")
 
     def __init__(
         self,
@@ -157,6 +161,7 @@ class Acknowledged:
         self._batches: dict[Position, int] = dict(batches or {})
         """Per part-acknowledged batch above the mark-delete and outside the ranges, its bits; never 0."""
         self._batch_order: list[Position] = sorted(self._batches)
+        self._batch_words = sum(map(_words, self._batches.values()))
         self._settle()
 
     @property
@@ -171,8 +176,8 @@ class Acknowledged:
 
     @property
     def size(self) -> int:
-        """Ranges and part-acknowledged batches: what the memory is proportional to."""
-        return len(self._ranges) + len(self._batches)
+        """Ranges, and 64-bit words of batch bits: what the memory is proportional to."""
+        return len(self._ranges) + self._batch_words
 
     @property
     def highest(self) -> Position:
@@ -222,10 +227,11 @@ class Acknowledged:
         if left == 0:
             return self.acknowledge(position)
         if known is None:
-            if self.size >= RANGES_MAX:
+            if self.size + _words(left) > RANGES_MAX:
                 return False
             insort(self._batch_order, position)
         self._batches[position] = left
+        self._batch_words += _words(left) - _words(known or 0)
         return True
 
     def acknowledge_cumulative(self, position: Position) -> None:
@@ -240,6 +246,7 @@ class Acknowledged:
         self._ranges = EntryRanges()
         self._batches.clear()
         self._batch_order.clear()
+        self._batch_words = 0
 
     def _settle(self) -> None:
         """Let the mark-delete run to the first hole and drop what is at or below it."""
@@ -247,9 +254,11 @@ class Acknowledged:
         self._mark_delete = self._ranges.take_through_first_hole(self._mark_delete, self._next_after)
         passed = bisect_right(self._batch_order, self._mark_delete)
         for position in self._batch_order[:passed]:
-            del self._batches[position]
+            self._batch_words -= _words(self._batches.pop(position))
         del self._batch_order[:passed]
 
     def _forget_batch(self, position: Position) -> None:
-        if self._batches.pop(position, None) is not None:
+        bits = self._batches.pop(position, None)
+        if bits is not None:
+            self._batch_words -= _words(bits)
             del self._batch_order[bisect_left(self._batch_order, position)]

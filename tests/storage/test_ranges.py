@@ -162,4 +162,5 @@ def test_any_sequence_matches_the_set_of_messages(sequence: list[tuple[str, int,
             acknowledged.mark_delete, stream.next_after, list(acknowledged.ranges), dict(acknowledged.batches())
         )
         assert list(reread.ranges) == list(acknowledged.ranges)
+        assert reread.size == acknowledged.size
         assert reread.highest == acknowledged.highest >= max(above, default=EARLIEST)

@@ -1,0 +1,262 @@
+"""The task that moves entries of one subscription from its source to its consumers.
+
+It parks on one signal, which is set by whatever may give it something to do: the readable position rose, a consumer
+came, left, granted permits or became writable, entries are to be sent again, the mark-delete position became durable,
+the source was sealed. After each wake-up it looks at all of its state. Nothing is set while nothing happens, so an idle
+dispatcher is never scheduled.
+
+Reading is the only thing it waits for besides the signal. What changed during a read is judged after it: decisions are
+made and entries handed over without a pause, so no state is half changed when the task is cancelled.
+
+    handled_upto   every entry at or below was sent, skipped or acknowledged, or waits in `redelivery`
+    generation     counts rewinds; what was read before one is thrown away
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Final, NamedTuple
+
+import trio
+
+from dispatch.consumer import Consumer, Delivery
+from dispatch.permits import UNACKED_MESSAGES_PER_CONSUMER_MAX, UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX
+from dispatch.policy import Candidate, Policy
+from dispatch.redelivery import Redelivery
+from dispatch.source import Source
+from storage.cursor import AnyCursor
+from storage.entry import Entry
+from storage.position import EARLIEST, Position
+from storage.ranges import words_from_bits
+from storage.signal import Signal
+
+CHUNK_ENTRIES_MAX: Final = 512
+"""Entries read and handed over at once."""
+
+CHUNK_BYTES_MAX: Final = 1024 * 1024
+"""Payload bytes read and handed over at once, unless a single entry is larger. An outlet may overrun by as much."""
+
+
+class _Sendable(NamedTuple):
+    """An entry to be sent."""
+
+    entry: Entry
+    messages: int
+    """Those not acknowledged yet; at least 1."""
+    ack_bits: tuple[int, ...] | None
+
+
+class Dispatcher:
+    """See the module's docstring. The subscription changes its state and calls `wake`."""
+
+    def __init__(self, source: Source, cursor: AnyCursor, policy: Policy, *, tracks_unacked: bool) -> None:
+        self.policy = policy
+        self.tracks_unacked = tracks_unacked
+        """Whether each entry is remembered with who holds it, to send it again by itself (shared subscriptions)."""
+        self.consumers: list[Consumer] = []
+        self.redelivery: Redelivery[Consumer] = Redelivery()
+        self.signal = Signal()
+        self.is_blocked = False
+        """Whether a bound on what is unacknowledged kept the last step from sending: acknowledging should wake it."""
+        self.progressed = trio.Event()
+        """Set when the source is drained, or something else happened for which whoever waits for that should look."""
+        self._source = source
+        self._cursor = cursor
+        self._handled_upto = cursor.mark_delete
+        self._generation = 0
+        self._turn = 0
+        self._is_closed = False
+        self._messages_per_entry = 1.0
+        """Of the last chunk; how many entries to read for the permits there are."""
+
+    def wake(self) -> None:
+        """Something changed."""
+        self.signal.set()
+
+    def close(self) -> None:
+        """Let `run` return."""
+        self._is_closed = True
+        self.progressed.set()
+        self.wake()
+
+    def rewind(self) -> None:
+        """Send everything again that is not acknowledged, in order, as if nothing had been sent.
+
+        What that is, is looked up when the dispatcher goes on, so a seek may follow or precede.
+        """
+        self._generation += 1
+        self._handled_upto = EARLIEST
+        self.redelivery.clear()
+        self.progressed.set()
+        self.progressed = trio.Event()
+        self.wake()
+
+    async def run(self) -> None:
+        """Send until closed. What the source raises ends it."""
+        self._source.readable.attach(self.signal)
+        self._source.attach_sealed(self.signal)
+        durable = self._cursor.durable
+        durable.attach(self.signal)
+        try:
+            while not self._is_closed:
+                if durable is not self._cursor.durable:
+                    durable.detach(self.signal)
+                    durable = self._cursor.durable
+                    durable.attach(self.signal)
+                if await self._step():
+                    # Reads served from memory may not pause, and neither consumers nor cancellation shall wait.
+                    await trio.lowlevel.checkpoint()
+                else:
+                    self._announce_end()
+                    await self.signal.wait()
+        finally:
+            durable.detach(self.signal)
+            self._source.detach_sealed(self.signal)
+            self._source.readable.detach(self.signal)
+
+    async def _step(self) -> bool:
+        """Send one chunk, or find out that there is nothing to do until the signal is set: False."""
+        room = sum(
+            candidate.permits for candidate in self._candidates() if candidate.writable and candidate.permits > 0
+        )
+        if room <= 0:
+            return False
+        if self.redelivery.waiting:
+            await self._send_again(room)
+            return True
+        return await self._send_next(room)
+
+    async def _send_again(self, room: int) -> None:
+        run = self.redelivery.run(min(room, CHUNK_ENTRIES_MAX))
+        generation = self._generation
+        span = run[-1].entry - run[0].entry + 1
+        entries = await self._source.read(run[0], entries_max=span, bytes_max=CHUNK_BYTES_MAX)
+        if generation != self._generation:
+            return
+        read_upto = entries[-1].position if entries else run[-1]
+        found = {entry.position for entry in entries}
+        for position in run:
+            if position <= read_upto and position not in found:
+                # The log was trimmed there, so nobody can have it any more.
+                self.redelivery.forget(position)
+        # Some may have been acknowledged during the read, and between them lie others that were not asked for.
+        self._assign([entry for entry in entries if self.redelivery.is_waiting(entry.position)])
+
+    async def _send_next(self, room: int) -> bool:
+        limit = self._source.readable.value
+        if self._cursor.is_full:
+            # Too much is acknowledged out of order: only what lies below it, and so fills holes, may be sent.
+            limit = min(limit, self._cursor.highest)
+            self.is_blocked = True
+        start = self._cursor.next_unacknowledged(self._handled_upto)
+        if start > limit:
+            self._handled_upto = max(self._handled_upto, limit)
+            return False
+        entries_max = min(CHUNK_ENTRIES_MAX, ceil(room / self._messages_per_entry))
+        generation = self._generation
+        read = await self._source.read(start, entries_max=entries_max, bytes_max=CHUNK_BYTES_MAX)
+        if generation != self._generation:
+            return True
+        entries = [entry for entry in read if entry.position <= limit]
+        if not entries:
+            self._handled_upto = max(self._handled_upto, limit)
+            return True
+        self._messages_per_entry = sum(max(1, entry.message_count) for entry in entries) / len(entries)
+        sent, left = self._assign(entries)
+        sent_upto = sent[-1] if sent else EARLIEST
+        handled_upto = entries[-1].position
+        for position in left:
+            if position > sent_upto:
+                handled_upto = position.before()
+                break
+            # A later entry went to a consumer that could not have this one, so this one is not simply read again.
+            self.redelivery.postpone(position)
+        self._handled_upto = max(self._handled_upto, handled_upto)
+        return True
+
+    def _assign(self, entries: Sequence[Entry]) -> tuple[list[Position], list[Position]]:
+        """Skip what need not be sent and send what can be: what was sent, and what nobody had room for, in order."""
+        sendable = [item for entry in entries if (item := self._sendable(entry)) is not None]
+        within = self._within_unacked_room(sendable)
+        messages = [item.messages for item in sendable[:within]]
+        assignment = self.policy(self._candidates(), messages, self._turn)
+        self._turn = assignment.turn
+        for index, share in assignment.shares:
+            self._send(self.consumers[index], [sendable[number] for number in share])
+        sent = sorted(number for _index, share in assignment.shares for number in share)
+        left = [*assignment.left, *range(within, len(sendable))]
+        positions = [item.entry.position for item in sendable]
+        return [positions[number] for number in sent], [positions[number] for number in left]
+
+    def _sendable(self, entry: Entry) -> _Sendable | None:
+        """What is to be sent of an entry; None for one that is acknowledged, or was just skipped."""
+        if self._cursor.is_acknowledged(entry.position):
+            return None
+        if not self._source.is_visible(entry):
+            # Acknowledged for everybody, so that the mark-delete position passes it and a sealed source drains.
+            self._cursor.acknowledge(entry.position)
+            self.redelivery.forget(entry.position)
+            return None
+        bits = self._cursor.remaining_bits(entry.position)
+        if bits is None:
+            return _Sendable(entry, max(1, entry.message_count), None)
+        return _Sendable(entry, bits.bit_count(), words_from_bits(bits))
+
+    def _send(self, consumer: Consumer, items: Sequence[_Sendable]) -> None:
+        deliveries = []
+        for entry, messages, ack_bits in items:
+            deliveries.append(Delivery(entry, self.redelivery.count(entry.position), ack_bits))
+            if self.tracks_unacked:
+                self.redelivery.sent(consumer, entry.position, messages)
+        consumer.send(deliveries, sum(item.messages for item in items))
+
+    def _within_unacked_room(self, sendable: Sequence[_Sendable]) -> int:
+        """How many of them the bound of the subscription lets be sent; the last may pass it, as with permits."""
+        if not self.tracks_unacked:
+            return len(sendable)
+        room = UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX - self.redelivery.unacked_total
+        for number, item in enumerate(sendable):
+            if room <= 0:
+                return number
+            room -= item.messages
+        return len(sendable)
+
+    def _candidates(self) -> list[Candidate]:
+        """The consumers as the policy sees them now."""
+        self.is_blocked = False
+        candidates = []
+        room = UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX - self.redelivery.unacked_total
+        for consumer in self.consumers:
+            permits = consumer.permits.available
+            if self.tracks_unacked:
+                allowed = min(room, UNACKED_MESSAGES_PER_CONSUMER_MAX - self.redelivery.unacked(consumer))
+                if allowed < permits:
+                    permits = allowed
+                    self.is_blocked = True
+            candidates.append(Candidate(permits, consumer.outlet.writable, consumer.priority))
+        return candidates
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything up to the end of a sealed source is durably acknowledged."""
+        return self._stands_at_end(self._cursor.durable.value)
+
+    def _stands_at_end(self, position: Position) -> bool:
+        end = self._source.sealed_end
+        return end is not None and (position >= end or self._source.next_after(position) > end)
+
+    def _announce_end(self) -> None:
+        if self._source.sealed_end is None:
+            return
+        is_over = self.is_drained
+        if is_over:
+            self.progressed.set()
+        if not self._cursor.is_durable:
+            is_over = not self.redelivery.waiting and self._stands_at_end(
+                max(self._handled_upto, self._cursor.mark_delete)
+            )
+        if not is_over:
+            return
+        for consumer in self.consumers:
+            if not consumer.was_told_of_end:
+                consumer.was_told_of_end = True
+                consumer.outlet.end_of_topic()

@@ -1,0 +1,45 @@
+"""What a subscription reads from: a topic's entries, up to a position that only rises.
+
+The topic puts this together from its managed ledger and, where there are transactions, from what they hide; dispatch
+sees one stream either way.
+"""
+
+from typing import Protocol
+
+from storage.entry import Entry
+from storage.position import Position
+from storage.signal import Signal
+from storage.watermark import Watermark
+
+
+class Source(Protocol):
+    """Entries in order of position."""
+
+    @property
+    def readable(self) -> Watermark:
+        """Entries at or below it may be sent, if visible; it never goes back."""
+
+    @property
+    def sealed_end(self) -> Position | None:
+        """The last position of a source to which nothing is ever appended again; None while something may be."""
+
+    async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Entries from `start` on, none above `readable`, in order and without a gap.
+
+        At most `entries_max` and about `bytes_max` of payload, but at least one entry if there is one.
+        """
+
+    def is_visible(self, entry: Entry) -> bool:
+        """Whether consumers may see this readable entry; False for one of an aborted transaction."""
+
+    def next_after(self, position: Position) -> Position:
+        """The next position above `position` that exists or will; above the last of a sealed source, any higher one."""
+
+    def entries_between(self, low: Position, high: Position) -> int:
+        """How many entries are above `low` and not above `high`."""
+
+    def attach_sealed(self, signal: Signal) -> None:
+        """Set `signal` when the source is sealed."""
+
+    def detach_sealed(self, signal: Signal) -> None:
+        """Undo one `attach_sealed` of `signal`."""

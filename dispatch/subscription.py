@@ -1,0 +1,329 @@
+"""A subscription: its consumers, its cursor, its policy, and what its consumers may ask for.
+
+Everything that a consumer asks for is synchronous and in memory; whatever it gives the dispatcher to do sets its
+signal. How kinds of subscription differ stands in one table (`_KINDS`). An exclusive subscription sends in order and
+goes back to the mark-delete position for each new consumer and each request to send again, so it remembers nothing of
+single entries. A shared one remembers who holds which entry.
+
+`run` is the one task of a subscription: it runs the dispatcher and, of a durable cursor, the writer.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import trio
+
+from dispatch.consumer import Consumer, ConsumerStatistics
+from dispatch.dispatcher import Dispatcher
+from dispatch.policy import Policy, exclusive, shared
+from dispatch.source import Source
+from storage.cursor import AnyCursor
+from storage.position import LATEST, Position
+from storage.ranges import bits_from_words
+
+
+class SubscriptionKind(IntEnum):
+    """How consumers share a subscription; numbers as on Pulsar's wire."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+
+
+class _Behaviour(NamedTuple):
+    """What a kind of subscription does its own way."""
+
+    policy: Policy
+    consumers_max: int | None
+    individual: bool
+    """Entries are acknowledged and sent again one by one, so each is remembered with its holder."""
+
+
+_KINDS: Final = {
+    SubscriptionKind.EXCLUSIVE: _Behaviour(exclusive, 1, individual=False),
+    SubscriptionKind.SHARED: _Behaviour(shared, None, individual=True),
+}
+
+
+class SubscriptionError(Exception):
+    """A request that the subscription refuses. It changed nothing."""
+
+
+class ConsumerBusy(SubscriptionError):
+    """Other consumers are connected that this one cannot join (Pulsar: ConsumerBusy)."""
+
+
+class SubscriptionClosed(SubscriptionError):
+    """The subscription was closed or deleted; on the topic's next owner, or under its name, there may be another."""
+
+
+class AcknowledgementRefused(SubscriptionError):
+    """Something is acknowledged that was never sent, or in a form that this kind of subscription does not take."""
+
+
+class Acknowledgement(NamedTuple):
+    """What a consumer acknowledges: an entry, or messages of one."""
+
+    position: Position
+    ack_set: Sequence[int] = ()
+    """Of a batch, 64-bit words in which bit i is 0 if message i is acknowledged; none: the whole entry."""
+    batch_size: int = 0
+    """Messages in the batch if the consumer says so, else 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatistics:
+    """A snapshot of one subscription."""
+
+    kind: SubscriptionKind
+    backlog_entries: int
+    """Readable and not acknowledged, whether sent or not. Invisible entries count until they are skipped."""
+    unacked_messages: int
+    """Sent and not acknowledged (shared subscriptions)."""
+    entries_to_send_again: int
+    mark_delete: Position
+    consumers: tuple[ConsumerStatistics, ...]
+
+
+class Subscription:
+    """See the module's docstring. Made by a topic with an open cursor; the topic's nursery runs `run`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        source: Source,
+        cursor: AnyCursor,
+        kind: SubscriptionKind = SubscriptionKind.EXCLUSIVE,
+    ) -> None:
+        self.name = name
+        self._source = source
+        self._cursor = cursor
+        self._kind = kind
+        self._dispatcher = Dispatcher(source, cursor, _KINDS[kind].policy, tracks_unacked=_KINDS[kind].individual)
+        self._is_closed = False
+
+    @property
+    def kind(self) -> SubscriptionKind:
+        """That of the connected consumers, or of the last ones."""
+        return self._kind
+
+    @property
+    def cursor(self) -> AnyCursor:
+        """Its progress. Acknowledge through the subscription, so that who holds what stays right."""
+        return self._cursor
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Those connected, in the order in which they came."""
+        return tuple(self._dispatcher.consumers)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Send, and write the cursor, until closed or deleted.
+
+        Raises:
+            ExceptionGroup: of `CursorLost` or `CursorFailed`, or of what the source raised.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cursor.run)
+                task_status.started()
+                await self._dispatcher.run()
+        finally:
+            self._is_closed = True
+            self._dispatcher.close()
+
+    def add_consumer(self, consumer: Consumer, kind: SubscriptionKind | None = None) -> None:
+        """Connect a consumer; it is sent entries as soon as it grants permits.
+
+        `kind` is the one it asks for, which becomes the subscription's if nobody else is connected.
+
+        Raises:
+            ConsumerBusy: the others are of another kind, or the kind takes no more of them.
+            SubscriptionClosed: nobody can join any more.
+        """
+        consumers = self._dispatcher.consumers
+        kind = self._kind if kind is None else kind
+        if self._is_closed:
+            raise SubscriptionClosed(f"subscription {self.name} is closed")
+        if consumers and kind is not self._kind:
+            raise ConsumerBusy(f"subscription {self.name} has consumers of kind {self._kind.name}")
+        consumers_max = _KINDS[kind].consumers_max
+        if consumers_max is not None and len(consumers) >= consumers_max:
+            raise ConsumerBusy(f"subscription {self.name} has its {kind.name} consumer already")
+        if kind is not self._kind:
+            self._kind = kind
+            self._dispatcher.policy, self._dispatcher.tracks_unacked = _KINDS[kind].policy, _KINDS[kind].individual
+            self._dispatcher.rewind()
+        consumers.append(consumer)
+        consumer.outlet.attach(self._dispatcher.signal)
+        self._dispatcher.wake()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Disconnect a consumer; what it held unacknowledged is sent to others. One that is gone already is ignored."""
+        if consumer not in self._dispatcher.consumers:
+            return
+        self._dispatcher.consumers.remove(consumer)
+        consumer.outlet.detach(self._dispatcher.signal)
+        if _KINDS[self._kind].individual:
+            self._dispatcher.redelivery.left(consumer)
+            self._dispatcher.wake()
+        else:
+            self._dispatcher.rewind()
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer has room for `permits` more messages."""
+        consumer.permits.grant(permits)
+        self._dispatcher.wake()
+
+    def acknowledge(self, acknowledgements: Iterable[Acknowledgement], *, cumulative: bool = False) -> None:
+        """Take acknowledgements, in memory; `synced` tells when they are durable.
+
+        Cumulative: of everything at or below each position, of a batch the messages before the first left over. What
+        is acknowledged already is acknowledged again without effect.
+
+        Raises:
+            AcknowledgementRefused: one of them is wrong, and none was taken.
+        """
+        given = list(acknowledgements)
+        if cumulative and _KINDS[self._kind].individual:
+            raise AcknowledgementRefused(f"a {self._kind.name} subscription takes no cumulative acknowledgement")
+        for acknowledgement in given:
+            self._check(acknowledgement.position, cumulative=cumulative)
+        for position, ack_set, batch_size in given:
+            remaining = bits_from_words(ack_set)
+            if batch_size > 0:
+                remaining &= (1 << batch_size) - 1
+            if cumulative:
+                self._cursor.acknowledge_cumulative(position.before() if remaining else position)
+                if remaining:
+                    self._cursor.acknowledge_batch(position, remaining)
+            else:
+                self._acknowledge_one(position, remaining)
+        if self._dispatcher.is_blocked:
+            self._dispatcher.wake()
+
+    async def synced(self, upto: Position = LATEST) -> None:
+        """Return once everything acknowledged before this call (at or below `upto`) is durable; see the cursor's."""
+        await self._cursor.synced(upto)
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None = None) -> None:
+        """Send again what the consumer holds unacknowledged: all of it, or some entries.
+
+        Of a subscription that keeps order, everything not acknowledged is sent again whatever is listed, because
+        sending single entries would break the order.
+        """
+        if consumer not in self._dispatcher.consumers:
+            return
+        if not _KINDS[self._kind].individual:
+            self._dispatcher.rewind()
+        elif positions is None:
+            self._dispatcher.redelivery.send_all_again(consumer)
+        else:
+            self._dispatcher.redelivery.send_again(consumer, positions)
+        self._dispatcher.wake()
+
+    async def seek(self, mark_delete: Position) -> tuple[Consumer, ...]:
+        """Forget all acknowledgements and go on with the entry after `mark_delete`; durable on return.
+
+        To go on with an entry itself, pass its `before()`. Disconnects all consumers, as the reference does, and
+        returns them: their sessions tell the clients, which then subscribe anew. Takes effect at once and even if
+        the caller is cancelled.
+        """
+        disconnected = self._disconnect_all()
+        self._dispatcher.rewind()
+        await self._cursor.seek(mark_delete)
+        return disconnected
+
+    async def unsubscribe(self, consumer: Consumer | None = None, *, force: bool = False) -> tuple[Consumer, ...]:
+        """Delete the subscription and its cursor; durable on return. Returns the consumers it disconnected.
+
+        Raises:
+            ConsumerBusy: consumers other than the one that asks are connected, and `force` is not given.
+        """
+        if not force and any(other is not consumer for other in self._dispatcher.consumers):
+            raise ConsumerBusy(f"subscription {self.name} has other consumers")
+        self._is_closed = True
+        disconnected = self._disconnect_all()
+        self._dispatcher.close()
+        await self._cursor.delete()
+        return disconnected
+
+    async def close(self) -> tuple[Consumer, ...]:
+        """Disconnect all consumers, write the cursor and let `run` return. Returns the consumers."""
+        self._is_closed = True
+        disconnected = self._disconnect_all()
+        self._dispatcher.close()
+        await self._cursor.close()
+        return disconnected
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the source is sealed and everything in it is durably acknowledged."""
+        return self._dispatcher.is_drained
+
+    async def wait_drained(self) -> None:
+        """Return once `is_drained`; a seek may undo it later.
+
+        Raises:
+            SubscriptionClosed: it was closed before.
+        """
+        while not self.is_drained:
+            if self._is_closed:
+                raise SubscriptionClosed(f"subscription {self.name} is closed")
+            await self._dispatcher.progressed.wait()
+
+    @property
+    def backlog_entries(self) -> int:
+        """Readable entries that are not acknowledged."""
+        unread = self._source.entries_between(self._cursor.mark_delete, self._source.readable.value)
+        return max(0, unread - self._cursor.entries_above)
+
+    def statistics(self) -> SubscriptionStatistics:
+        """Counters at this moment."""
+        redelivery = self._dispatcher.redelivery
+        consumers = tuple(
+            ConsumerStatistics(
+                consumer.name,
+                consumer.permits.available,
+                redelivery.unacked(consumer),
+                consumer.messages_sent,
+                consumer.bytes_sent,
+            )
+            for consumer in self._dispatcher.consumers
+        )
+        return SubscriptionStatistics(
+            self._kind,
+            self.backlog_entries,
+            redelivery.unacked_total,
+            redelivery.waiting,
+            self._cursor.mark_delete,
+            consumers,
+        )
+
+    def _check(self, position: Position, *, cumulative: bool) -> None:
+        """Whether the position could have been sent."""
+        if position <= self._cursor.mark_delete:
+            return
+        if position > self._source.readable.value:
+            raise AcknowledgementRefused(f"{position} was not sent yet")
+        if not cumulative and self._source.next_after(position.before()) != position:
+            raise AcknowledgementRefused(f"there is no entry {position}")
+
+    def _acknowledge_one(self, position: Position, remaining: int) -> None:
+        if remaining:
+            self._cursor.acknowledge_batch(position, remaining)
+        else:
+            self._cursor.acknowledge(position)
+        # A cursor that can remember no more takes nothing, and the entry stays with its holder.
+        if self._cursor.is_acknowledged(position):
+            self._dispatcher.redelivery.acknowledged(position)
+        elif (bits := self._cursor.remaining_bits(position)) is not None:
+            self._dispatcher.redelivery.partly_acknowledged(position, bits.bit_count())
+
+    def _disconnect_all(self) -> tuple[Consumer, ...]:
+        disconnected = self.consumers
+        for consumer in disconnected:
+            self.remove_consumer(consumer)
+        return disconnected

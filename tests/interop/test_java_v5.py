@@ -108,6 +108,8 @@ SCENARIOS: Final = (
     "transaction_across_two_splits",
     "aborted_transaction_across_split",
     "attached_consumer_through_split",
+    "sends_in_flight_at_split",
+    "transaction_in_flight_at_split",
     "transaction_over_four_segments",
     "aborted_transaction_is_never_seen",
     "plain_messages_between",

@@ -1,13 +1,21 @@
 package tidewire.interop;
 
+import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.v5.Message;
+import org.apache.pulsar.client.api.v5.MessageId;
 import org.apache.pulsar.client.api.v5.Producer;
+import org.apache.pulsar.client.api.v5.PulsarClientException;
 import org.apache.pulsar.client.api.v5.StreamConsumer;
 import org.apache.pulsar.client.api.v5.Transaction;
 
-/** Topics whose segments are split while transactions are open, with no send in flight at that moment. */
+/** Topics whose segments are split while transactions are open, most of them with no send in flight at that moment. */
 final class SplitScenarios {
     private SplitScenarios() {
     }
@@ -21,6 +29,8 @@ final class SplitScenarios {
         scenarios.put("transaction_across_two_splits", SplitScenarios::transactionAcrossTwoSplits);
         scenarios.put("aborted_transaction_across_split", SplitScenarios::abortedAcrossSplit);
         scenarios.put("attached_consumer_through_split", SplitScenarios::attachedConsumerThroughSplit);
+        scenarios.put("sends_in_flight_at_split", SplitScenarios::sendsInFlight);
+        scenarios.put("transaction_in_flight_at_split", SplitScenarios::transactionInFlight);
     }
 
     /** The paths that Pulsar's admin clients use, with their documented answers. */
@@ -102,7 +112,7 @@ final class SplitScenarios {
         script.check(Stage.receive(stage.stream("after"), script.size()));
     }
 
-    /** T20, T2: nothing of an aborted transaction is seen, neither from the parent nor from the children. */
+    /** T17, T20: nothing of an aborted transaction is seen, neither from the parent nor from the children. */
     private static void abortedAcrossSplit(Stage stage) throws Exception {
         List<String> keys = Keys.overAll(stage.createTopic(4));
         Script script = new Script();
@@ -120,7 +130,7 @@ final class SplitScenarios {
     }
 
     /**
-     * T14, T16, T20: a consumer attached all the while sees nothing of the open transaction, then all of it, and drains
+     * T14, T20: a consumer attached all the while sees nothing of the open transaction, then all of it, and drains
      * the parent before the children, so that the order of each key holds over the split.
      */
     private static void attachedConsumerThroughSplit(Stage stage) throws Exception {
@@ -142,6 +152,75 @@ final class SplitScenarios {
         sendRound(script, producer, keys, null);
         script.check(Stage.receive(consumer, script.size()));
         producer.close();
+    }
+
+    /** T20: messages under way to the parent at its seal are lost by nobody; the client may send one of them twice. */
+    private static void sendsInFlight(Stage stage) throws Exception {
+        List<String> keys = Keys.overAll(stage.createTopic(4));
+        Script script = new Script();
+        splitUnderSends(stage, script, stage.producer(), keys, null).join();
+        Set<String> received = new HashSet<>();
+        Stage.receive(stage.stream("after"), script.size()).forEach(message -> received.add(message.value()));
+        Failure.unless(received.size() == script.size(), script.size() + " messages have receipts, " + received.size()
+                + " were delivered");
+    }
+
+    /**
+     * T20: the client gives up a transaction when it had to send one of its messages again, so the commit may fail; but
+     * then nothing of it is seen, and else everything once.
+     */
+    private static void transactionInFlight(Stage stage) throws Exception {
+        List<String> keys = Keys.overAll(stage.createTopic(4));
+        Script script = new Script();
+        Producer<String> producer = stage.producer();
+        Transaction transaction = stage.begin();
+        splitUnderSends(stage, script, producer, keys, transaction).exceptionally(problem -> null).join();
+        boolean committed = true;
+        try {
+            transaction.commit();
+        } catch (PulsarClientException e) {
+            committed = false;
+            script.drop(transaction);
+        }
+        System.err.println("transaction_in_flight_at_split: the client " + (committed ? "committed" : "gave up"));
+        sendRound(script, producer, keys, null);
+        List<Message<String>> received = Stage.receive(stage.stream("after"), script.size());
+        // Sent again from several threads of the client's own, so only the messages count here, not their order.
+        Set<String> once = new HashSet<>();
+        received.forEach(message -> once.add(message.value()));
+        Failure.unless(received.size() == script.size() && once.size() == script.size(), "committed: " + committed
+                + ", to be seen: " + script.size() + ", received: " + received.size() + ", different: " + once.size());
+    }
+
+    /** Sends without waiting, splits segment 1 after half of it; done when every message has its receipt or error. */
+    private static CompletableFuture<Void> splitUnderSends(
+            Stage stage, Script script, Producer<String> producer, List<String> keys, Transaction transaction)
+            throws Exception {
+        List<CompletableFuture<MessageId>> receipts = new ArrayList<>();
+        CompletableFuture<Void> split = null;
+        for (int round = 0; round < 200; round++) {
+            if (round == 100) {
+                split = CompletableFuture.runAsync(() -> {
+                    try {
+                        stage.split(1);
+                    } catch (Exception e) {
+                        throw new CompletionException(e);
+                    }
+                });
+            }
+            for (String key : keys) {
+                var message = producer.async().newMessage().key(key).value(script.next(key, transaction));
+                if (transaction != null) {
+                    message.transaction(transaction);
+                }
+                receipts.add(message.send());
+            }
+            // Spread over the time a split takes; a burst would be over before it.
+            Thread.sleep(2);
+        }
+        split.get(Limits.HTTP_MAX.toMillis(), TimeUnit.MILLISECONDS);
+        return CompletableFuture.allOf(receipts.toArray(CompletableFuture[]::new))
+                .orTimeout(Limits.DELIVERY_MAX.toMillis(), TimeUnit.MILLISECONDS);
     }
 
     static void sendRound(Script script, Producer<String> producer, List<String> keys, Transaction transaction)

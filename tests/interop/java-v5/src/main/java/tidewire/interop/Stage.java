@@ -6,7 +6,9 @@ import java.time.Instant;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import org.apache.pulsar.client.api.v5.Message;
 import org.apache.pulsar.client.api.v5.Producer;
 import org.apache.pulsar.client.api.v5.ProducerBuilder;
@@ -112,29 +114,36 @@ final class Stage implements AutoCloseable {
         return consumer;
     }
 
-    /** Receives and acknowledges until {@code count} messages came, and then whatever else comes before silence. */
+    /**
+     * Receives and acknowledges until {@code count} different messages came, and then whatever else comes before
+     * silence; one that comes twice is in the list twice, and does not stand for another that is still missing.
+     */
     static List<Message<String>> receive(StreamConsumer<String> consumer, int count) throws PulsarClientException {
         List<Message<String>> received = new ArrayList<>();
+        Set<String> different = new HashSet<>();
         Instant deadline = Instant.now().plus(Limits.DELIVERY_MAX);
         while (true) {
-            Message<String> message = consumer.receive(patience(received.size(), count, deadline));
+            Message<String> message = consumer.receive(patience(different.size(), count, deadline));
             if (message == null) {
                 return received;
             }
             received.add(message);
+            different.add(message.value());
             consumer.acknowledgeCumulative(message.id());
         }
     }
 
     static List<Message<String>> receive(QueueConsumer<String> consumer, int count) throws PulsarClientException {
         List<Message<String>> received = new ArrayList<>();
+        Set<String> different = new HashSet<>();
         Instant deadline = Instant.now().plus(Limits.DELIVERY_MAX);
         while (true) {
-            Message<String> message = consumer.receive(patience(received.size(), count, deadline));
+            Message<String> message = consumer.receive(patience(different.size(), count, deadline));
             if (message == null) {
                 return received;
             }
             received.add(message);
+            different.add(message.value());
             consumer.acknowledge(message.id());
         }
     }

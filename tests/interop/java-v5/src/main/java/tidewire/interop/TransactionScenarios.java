@@ -35,7 +35,7 @@ final class TransactionScenarios {
         scenarios.put("timed_out_transaction_is_never_seen", TransactionScenarios::timedOut);
     }
 
-    /** T2, T14: nothing before the commit, all of it afterwards, on all segments. */
+    /** T14: nothing before the commit, all of it afterwards, on all segments. */
     private static void overFourSegments(Stage stage) throws Exception {
         List<String> keys = Keys.overAll(stage.createTopic(4));
         Script script = new Script();
@@ -50,7 +50,7 @@ final class TransactionScenarios {
         script.check(Stage.receive(stage.stream("latecomer"), script.size()));
     }
 
-    /** T2, T17: seen neither by who was attached nor by who comes later. */
+    /** T17: seen neither by who was attached nor by who comes later. */
     private static void abortedIsNeverSeen(Stage stage) throws Exception {
         List<String> keys = Keys.overAll(stage.createTopic(4));
         Script script = new Script();
@@ -113,7 +113,7 @@ final class TransactionScenarios {
         script.check(Stage.receive(consumer, script.size()));
     }
 
-    /** T11: two thousand messages sent without waiting, in compressed batches, half of them in a transaction. */
+    /** T14: two thousand messages sent without waiting, in compressed batches, half of them in a transaction. */
     private static void batches(Stage stage) throws Exception {
         List<String> keys = Keys.overAll(stage.createTopic(4));
         Script script = new Script();
@@ -163,7 +163,7 @@ final class TransactionScenarios {
         script.check(Stage.receive(stage.stream("after"), script.size()));
     }
 
-    /** T7: the same end again succeeds, the opposite one is InvalidTxnStatus, an unknown id is not found. */
+    /** T2, T7: the same end again succeeds, the opposite one is InvalidTxnStatus, an unknown id is not found. */
     private static void repeatedEnd(Stage stage) throws Exception {
         List<String> keys = Keys.overAll(stage.createTopic(2));
         Script script = new Script();
@@ -187,7 +187,7 @@ final class TransactionScenarios {
         script.check(Stage.receive(stage.stream("after"), script.size()));
     }
 
-    /** T11: the broker, not only the client, refuses a message of a transaction that has ended. */
+    /** T11, T12: the broker, not only the client, refuses a message of a transaction that has ended. */
     private static void sendAfterForeignEnd(Stage stage) throws Exception {
         List<String> keys = Keys.overAll(stage.createTopic(2));
         Script script = new Script();

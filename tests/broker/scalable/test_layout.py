@@ -1,5 +1,6 @@
 """The layout's moves one by one, and any sequence of them."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -249,6 +250,16 @@ def change(layout: Layout, segment_id: int, **fields: object) -> Layout:
     return replace(layout, segments={**layout.segments, segment_id: segment})
 
 
+def with_ids_turned_round(segments: Mapping[int, Segment]) -> dict[int, Segment]:
+    def turned(ids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(2 - number for number in ids)
+
+    return {
+        2 - s.id: replace(s, id=2 - s.id, parents=turned(s.parents), children=turned(s.children))
+        for s in segments.values()
+    }
+
+
 SPLIT = finished(new().begin_split(0))
 
 
@@ -270,6 +281,7 @@ SPLIT = finished(new().begin_split(0))
         (change(new(), 0, children=(0,)), "has children"),
         (replace(SPLIT, next_segment_id=2), "never given out"),
         (replace(new(), segments={3: new().segment(0)}), "key 3 holds segment 0"),
+        (replace(SPLIT, segments=with_ids_turned_round(SPLIT.segments)), "is younger"),
         (replace(SPLIT, intent=Intent((0,), ()), next_segment_id=9), "not all ACTIVE"),
         (replace(SPLIT, intent=Intent((), ())), "not all ACTIVE"),
         (replace(SPLIT, intent=Intent((1,), (Child(2, HashRange(0, 0x7FFF)),))), "not reserved"),

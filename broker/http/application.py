@@ -1,0 +1,33 @@
+"""Everything the broker serves over HTTP, put together."""
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from broker.http import metrics, scalable
+from broker.http.origin import SameOriginOnly
+from broker.http.refusals import exception_handlers, refusal
+from broker.http.service import BrokerMonitor, TopicService
+
+
+def build_application(topics: TopicService, monitor: BrokerMonitor) -> Starlette:
+    """The ASGI application for `serve_http`."""
+
+    async def health(_request: Request) -> Response:
+        problem = monitor.problem()
+        return PlainTextResponse("ok") if problem is None else refusal(503, problem)
+
+    application = Starlette(
+        routes=[
+            Route("/admin/v2/brokers/health", health, methods=["GET"]),
+            metrics.route(monitor),
+            *scalable.routes(topics),
+        ],
+        middleware=[Middleware(SameOriginOnly)],
+        exception_handlers=exception_handlers(),
+    )
+    # A slash too many is a mistake in a name, and a redirect would turn it into another name.
+    application.router.redirect_slashes = False
+    return application

@@ -1,0 +1,84 @@
+"""`/metrics` for Prometheus: what the rooms' `statistics()` say at the moment of the scrape.
+
+Nothing is counted here and nothing is pushed here, so a broker that nobody scrapes does no work for metrics. Names are
+Pulsar's where the meaning is Pulsar's, so that dashboards fit; metrics are per broker, not per topic, so the answer's
+size does not grow with use. The process's own memory, CPU time and descriptors come with the client library.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from broker.http.service import BrokerMonitor, BrokerStatistics, TransactionStatistics
+
+
+def route(monitor: BrokerMonitor) -> Route:
+    """`GET /metrics`, from `monitor`."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(monitor))
+    ProcessCollector(registry=registry)
+
+    async def scrape(_request: Request) -> Response:
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    return Route("/metrics", scrape, methods=["GET"])
+
+
+class _Collector(Collector):
+    def __init__(self, monitor: BrokerMonitor) -> None:
+        self._monitor = monitor
+
+    def describe(self) -> Iterator[Metric]:
+        # Registering must not ask a broker that is still starting, so it learns no names in advance.
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        statistics = self._monitor.statistics()
+        yield from _broker(statistics)
+        yield from _transactions(statistics.transactions)
+
+
+def _broker(now: BrokerStatistics) -> Iterator[Metric]:
+    yield GaugeMetricFamily("pulsar_active_connections", "Connections of Pulsar clients", now.connections)
+    yield GaugeMetricFamily("pulsar_broker_topics_count", "Topics and segments loaded", now.topics)
+    yield GaugeMetricFamily("pulsar_broker_subscriptions_count", "Subscriptions of loaded topics", now.subscriptions)
+    yield GaugeMetricFamily("pulsar_broker_producers_count", "Producers connected", now.producers)
+    yield GaugeMetricFamily("pulsar_broker_consumers_count", "Consumers connected", now.consumers)
+    yield CounterMetricFamily("pulsar_in_messages", "Messages published and durable", now.messages_in)
+    yield CounterMetricFamily("pulsar_in_bytes", "Bytes published and durable", now.bytes_in)
+    yield CounterMetricFamily("pulsar_out_messages", "Messages sent to consumers", now.messages_out)
+    yield CounterMetricFamily("pulsar_out_bytes", "Bytes sent to consumers", now.bytes_out)
+    yield GaugeMetricFamily(
+        "tidewire_metadata_revision", "Revision of the metadata this broker holds", now.metadata_revision
+    )
+
+
+def _transactions(now: TransactionStatistics) -> Iterator[Metric]:
+    prefix = "pulsar_txn_metadata_store_"
+    yield CounterMetricFamily(prefix + "op_writes", "Op records written", now.op_writes)
+    cas = CounterMetricFamily(prefix + "header_cas", "Compare-and-sets of transaction headers", labels=["result"])
+    cas.add_metric(["ok"], now.header_cas_ok)
+    cas.add_metric(["conflict"], now.header_cas_conflict)
+    cas.add_metric(["reject"], now.header_cas_reject)
+    yield cas
+    yield SummaryMetricFamily(
+        prefix + "index_query_seconds",
+        "Time spent in queries of the metadata's indexes",
+        count_value=now.index_queries,
+        sum_value=now.index_query_seconds,
+    )
+    yield GaugeMetricFamily(
+        prefix + "outstanding_op_records", "Op records that are not applied yet", now.op_records_outstanding
+    )

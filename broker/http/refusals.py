@@ -1,0 +1,89 @@
+"""How the rooms' errors read in HTTP: one table of status codes, and a reason in words.
+
+The body `{"reason": "..."}` is what Pulsar's clients for administrators show to their users.
+What stands in no table is a fault of ours: it answers 500 without details, and its traceback goes to the log.
+"""
+
+from typing import Final
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ExceptionHandler
+
+from broker.errors import (
+    BrokerError,
+    IntentOpen,
+    LayoutError,
+    LayoutUnreadable,
+    NotSupported,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TopicClosed,
+    TopicExists,
+    TopicInUse,
+    TopicNotFound,
+    UnknownSegment,
+)
+from broker.names import InvalidTopicName
+from storage.metadata.store import StoreUnavailable
+
+STATUS_CODES: Final[dict[type[Exception], int]] = {
+    InvalidTopicName: 412,
+    TopicNotFound: 404,
+    SubscriptionNotFound: 404,
+    UnknownSegment: 404,
+    TopicExists: 409,
+    SubscriptionExists: 409,
+    # Another split or merge is in the way; unlike the other refusals of layouts it passes by itself.
+    IntentOpen: 409,
+    LayoutError: 412,
+    LayoutUnreadable: 500,
+    TopicInUse: 412,
+    NotSupported: 501,
+    TopicClosed: 503,
+    StoreUnavailable: 503,
+    BrokerError: 500,
+}
+"""The nearest of an error's base classes decides."""
+
+
+def refusal(status_code: int, reason: str) -> Response:
+    """An answer that says why not."""
+    return json_response({"reason": reason}, status_code)
+
+
+def json_response(content: object, status_code: int = 200) -> Response:
+    """An answer in JSON."""
+    return Response(orjson.dumps(content), status_code, media_type="application/json")
+
+
+def exception_handlers() -> dict[object, ExceptionHandler]:
+    """For Starlette: what becomes of each kind of exception that a route raises."""
+    expected: dict[object, ExceptionHandler] = dict.fromkeys(STATUS_CODES, _refuse)
+    return {**expected, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _fail}
+
+
+async def _refuse(_request: Request, error: Exception) -> Response:
+    status_code = next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
+    return refusal(status_code, str(error))
+
+
+async def _refuse_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason = error.detail
+    if error.status_code in {404, 405}:
+        reason = f"There is no {request.method} {request.url.path} here."
+    response = refusal(error.status_code, reason)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    # Nobody is there to read it; Starlette asks for an answer to an incomplete request all the same.
+    return refusal(400, "The connection was closed before the request was complete.")
+
+
+async def _fail(_request: Request, _error: Exception) -> Response:
+    return refusal(500, "The broker failed to handle this request; its log says why.")

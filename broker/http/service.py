@@ -1,0 +1,128 @@
+"""What the HTTP room needs from the rest of the broker, so that it can be served and tested without any of it.
+
+Left out on purpose: namespaces are not asked about, since any legal one exists (there is nothing to create first); and
+nothing here streams, so an answer is always one value.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker.names import TopicName
+from broker.scalable.layout import Layout, SubscriptionKind
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatistics:
+    """One subscription of a topic, over all its segments."""
+
+    kind: SubscriptionKind
+    consumers: int
+    """Connected now."""
+    backlog_messages: int
+    """Neither acknowledged nor aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatistics:
+    """One scalable topic, at a moment."""
+
+    layout: Layout
+    subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
+
+
+class TopicService(Protocol):
+    """Administration of scalable topics. Every `name` is a `topic://` name.
+
+    Whatever a method changed is durable when it returns. Besides the errors named, any may raise `TopicClosed` and
+    the metadata store's `StoreUnavailable`. A method may be cancelled, when the broker stops or the connection has
+    lasted too long: then it happened, did not, or goes on by itself.
+    """
+
+    async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
+        """Create a topic; `segments` None means as many as the broker's settings say.
+
+        Raises:
+            TopicExists, SegmentCountInvalid, LayoutTooLarge
+        """
+
+    async def layout(self, name: TopicName) -> Layout:
+        """The topic's layout now.
+
+        Raises:
+            TopicNotFound
+        """
+
+    async def delete_topic(self, name: TopicName, *, force: bool) -> None:
+        """Delete a topic, its segments and its subscriptions; `force` disconnects who uses it.
+
+        Raises:
+            TopicNotFound, TopicInUse
+        """
+
+    async def split(self, name: TopicName, segment_id: int) -> None:
+        """Split a segment; returns when the children take messages.
+
+        Raises:
+            TopicNotFound, UnknownSegment, NotActive, TooNarrow, IntentOpen, LayoutTooLarge
+        """
+
+    async def merge(self, name: TopicName, first_id: int, second_id: int) -> None:
+        """Merge two segments; returns when the child takes messages.
+
+        Raises:
+            TopicNotFound, UnknownSegment, NotActive, NotAdjacent, IntentOpen, LayoutTooLarge, NotSupported
+        """
+
+    async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:
+        """The scalable topics of a namespace that have all these properties, in any order."""
+
+    async def statistics(self, name: TopicName) -> TopicStatistics:
+        """How the topic is doing.
+
+        Raises:
+            TopicNotFound
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStatistics:
+    """Counters of this broker's transactions since it started, and what is open now (T34)."""
+
+    op_writes: int = 0
+    header_cas_ok: int = 0
+    header_cas_conflict: int = 0
+    header_cas_reject: int = 0
+    index_queries: int = 0
+    index_query_seconds: float = 0.0
+    """Time spent in all `index_queries` together."""
+    op_records_outstanding: int = 0
+    """Op records of this broker's segments that are not applied yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatistics:
+    """What `/metrics` shows. Counters never fall while the process lives, though topics come and go."""
+
+    connections: int = 0
+    topics: int = 0
+    """Loaded topics: segments and `persistent://` ones."""
+    subscriptions: int = 0
+    producers: int = 0
+    consumers: int = 0
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    metadata_revision: int = 0
+    transactions: TransactionStatistics = TransactionStatistics()
+
+
+class BrokerMonitor(Protocol):
+    """How the broker as a whole is doing. Both methods answer at once, from memory."""
+
+    def statistics(self) -> BrokerStatistics:
+        """Counters at this moment."""
+
+    def problem(self) -> str | None:
+        """Why this broker cannot serve, in a sentence; None while it can."""

@@ -1,0 +1,32 @@
+"""A served application on a loopback socket, for each test."""
+
+import pytest
+import trio
+
+from broker.addresses import Address
+from broker.http.application import build_application
+from broker.http.listener import serve_http
+from tests.support.http import FakeMonitor, FakeTopics
+
+
+@pytest.fixture
+def topics() -> FakeTopics:
+    return FakeTopics()
+
+
+@pytest.fixture
+def monitor() -> FakeMonitor:
+    return FakeMonitor()
+
+
+@pytest.fixture
+async def listener() -> trio.SocketListener:
+    return (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+
+
+@pytest.fixture
+async def server(
+    topics: FakeTopics, monitor: FakeMonitor, listener: trio.SocketListener, nursery: trio.Nursery
+) -> Address:
+    address: Address = await nursery.start(serve_http, build_application(topics, monitor), listener)
+    return address

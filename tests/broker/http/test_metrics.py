@@ -1,0 +1,117 @@
+"""The scrape: names, types and values, read at the moment of asking."""
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.addresses import Address
+from broker.http.service import BrokerStatistics, TransactionStatistics
+from tests.support.http import Answer, FakeMonitor, request
+
+
+def values(answer: Answer) -> dict[str, float]:
+    assert answer.status == 200
+    families = text_string_to_metric_families(answer.body.decode())
+    return {
+        sample.name + "".join(f"{{{key}={value}}}" for key, value in sample.labels.items()): sample.value
+        for family in families
+        for sample in family.samples
+        if not sample.name.startswith("process_")
+    }
+
+
+async def test_transactions_are_counted_under_pulsars_names(server: Address, monitor: FakeMonitor) -> None:
+    """T34: and none of the snapshot or replay metrics, as there is neither."""
+    monitor.now = BrokerStatistics(
+        transactions=TransactionStatistics(
+            op_writes=1,
+            header_cas_ok=2,
+            header_cas_conflict=3,
+            header_cas_reject=4,
+            index_queries=5,
+            index_query_seconds=0.25,
+            op_records_outstanding=6,
+        )
+    )
+    answer = await request(server, "GET", "/metrics")
+    prefix = "pulsar_txn_metadata_store_"
+    shown = {name.removeprefix(prefix): value for name, value in values(answer).items() if name.startswith(prefix)}
+    assert shown == {
+        "op_writes_total": 1,
+        "header_cas_total{result=ok}": 2,
+        "header_cas_total{result=conflict}": 3,
+        "header_cas_total{result=reject}": 4,
+        "index_query_seconds_count": 5,
+        "index_query_seconds_sum": 0.25,
+        "outstanding_op_records": 6,
+    }
+    assert b"pulsar_txn_tb_" not in answer.body
+
+
+async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> None:
+    monitor.now = BrokerStatistics(
+        connections=1,
+        topics=2,
+        subscriptions=3,
+        producers=4,
+        consumers=5,
+        messages_in=6,
+        bytes_in=7,
+        messages_out=8,
+        bytes_out=9,
+        metadata_revision=10,
+    )
+    shown = values(await request(server, "GET", "/metrics"))
+    assert {name: value for name, value in shown.items() if "_txn_" not in name} == {
+        "pulsar_active_connections": 1,
+        "pulsar_broker_topics_count": 2,
+        "pulsar_broker_subscriptions_count": 3,
+        "pulsar_broker_producers_count": 4,
+        "pulsar_broker_consumers_count": 5,
+        "pulsar_in_messages_total": 6,
+        "pulsar_in_bytes_total": 7,
+        "pulsar_out_messages_total": 8,
+        "pulsar_out_bytes_total": 9,
+        "tidewire_metadata_revision": 10,
+    }
+
+
+async def test_a_scrape_shows_the_moment_and_what_prometheus_needs_to_read_it(
+    server: Address, monitor: FakeMonitor
+) -> None:
+    first = await request(server, "GET", "/metrics")
+    monitor.now = BrokerStatistics(messages_in=2**60)
+    second = await request(server, "GET", "/metrics")
+    assert values(first)["pulsar_in_messages_total"] == 0
+    assert values(second)["pulsar_in_messages_total"] == 2**60
+    assert first.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", first.body.decode(), re.MULTILINE))
+    assert types["pulsar_in_messages_total"] == types["pulsar_txn_metadata_store_header_cas_total"] == "counter"
+    assert types["pulsar_txn_metadata_store_index_query_seconds"] == "summary"
+    assert types["pulsar_txn_metadata_store_outstanding_op_records"] == "gauge"
+
+
+async def test_the_process_reports_its_own_memory_and_cpu_time(server: Address) -> None:
+    body = (await request(server, "GET", "/metrics")).body.decode()
+    resident = re.search(r"^process_resident_memory_bytes (\S+)$", body, re.MULTILINE)
+    assert resident is not None
+    assert float(resident[1]) > 2**20
+    assert "process_cpu_seconds_total" in body
+
+
+async def test_health_is_ok_while_the_broker_can_serve(server: Address) -> None:
+    answer = await request(server, "GET", "/admin/v2/brokers/health")
+    assert (answer.status, answer.body) == (200, b"ok")
+
+
+async def test_health_says_why_the_broker_cannot_serve(server: Address, monitor: FakeMonitor) -> None:
+    monitor.trouble = "The journal failed: No space left on device."
+    answer = await request(server, "GET", "/admin/v2/brokers/health")
+    assert (answer.status, answer.reason) == (503, monitor.trouble)
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/admin/v2/brokers/health"])
+async def test_heads_are_answered_too(server: Address, path: str) -> None:
+    answer = await request(server, "HEAD", path)
+    assert (answer.status, answer.body) == (200, b"")

@@ -1,0 +1,181 @@
+"""A small HTTP client on Trio, and a topic service that keeps its layouts in memory.
+
+    answer = await request(address, "PUT", "/admin/v2/scalable/public/default/x", body=b"{}")
+    assert answer.status == 204
+
+The client opens a connection for each request unless it is given one. `FakeTopics` is what the broker's controller
+promises to the HTTP room, without segments behind it; set `failure` to make its next call raise something else.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+import trio
+
+from broker.addresses import Address
+from broker.errors import NotSupported, TopicExists, TopicInUse, TopicNotFound
+from broker.http.service import BrokerStatistics, SubscriptionStatistics, TopicStatistics
+from broker.names import TopicName
+from broker.scalable.layout import Layout, create
+from tests.support.layouts import NOW_MS
+
+
+@dataclass
+class Answer:
+    """What the server said."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, which must be JSON and say so."""
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        """Why a request was refused."""
+        assert list(self.json) == ["reason"]
+        return str(self.json["reason"])
+
+
+class Connection:
+    """A connection that carries one request after another."""
+
+    def __init__(self, stream: trio.abc.Stream, host: str) -> None:
+        self.stream = stream
+        self._host = host
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def request(
+        self, method: str, target: str, *, body: bytes | None = b"", headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send a request, without the body that its headers announce if that is None, and read the whole answer."""
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+        fields = {"host": self._host, "content-length": str(len(body or b"")), **(headers or {})}
+        sent = self._http.send(h11.Request(method=method, target=target, headers=list(fields.items())))
+        if body is not None:
+            sent += self._http.send(h11.Data(data=body)) + self._http.send(h11.EndOfMessage())
+        await self.stream.send_all(sent)
+        response, received = None, b""
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._http.receive_data(bytes(await self.stream.receive_some()))
+            elif isinstance(event, h11.Response):
+                response = event
+            elif isinstance(event, h11.Data):
+                received += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                assert response is not None
+                fields = {name.decode(): value.decode() for name, value in response.headers}
+                return Answer(response.status_code, fields, received)
+            else:
+                raise AssertionError(f"the server closed the connection without an answer: {event}")
+
+
+async def connect(address: Address) -> Connection:
+    """A connection to the server; close its `stream` when done."""
+    return Connection(await trio.open_tcp_stream(address.host, address.port), str(address))
+
+
+async def request(
+    address: Address, method: str, target: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None
+) -> Answer:
+    """One request on a connection of its own."""
+    connection = await connect(address)
+    async with connection.stream:
+        return await connection.request(method, target, body=body, headers=headers)
+
+
+@dataclass
+class FakeTopics:
+    """Implements `TopicService`."""
+
+    layouts: dict[TopicName, Layout] = field(default_factory=dict)
+    in_use: set[TopicName] = field(default_factory=set)
+    subscriptions: dict[str, SubscriptionStatistics] = field(default_factory=dict)
+    initial_segments: int = 1
+    failure: Exception | None = None
+    merges: bool = True
+    gate: trio.Event | None = None
+    """When set, every call waits for it."""
+    waiting: trio.Event = field(default_factory=trio.Event)
+    """Set once a call waits at the gate."""
+
+    async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
+        await self._begin()
+        if name in self.layouts:
+            raise TopicExists(f"{name} exists already.")
+        count = self.initial_segments if segments is None else segments
+        self.layouts[name] = create(count, NOW_MS, creation_id="c", properties=properties)
+
+    async def layout(self, name: TopicName) -> Layout:
+        await self._begin()
+        return self._find(name)
+
+    async def delete_topic(self, name: TopicName, *, force: bool) -> None:
+        await self._begin()
+        self._find(name)
+        if name in self.in_use and not force:
+            raise TopicInUse(f"{name} has consumers.")
+        del self.layouts[name]
+
+    async def split(self, name: TopicName, segment_id: int) -> None:
+        await self._begin()
+        self._finish(name, self._find(name).begin_split(segment_id))
+
+    async def merge(self, name: TopicName, first_id: int, second_id: int) -> None:
+        await self._begin()
+        if not self.merges:
+            raise NotSupported("This broker does not merge segments.")
+        self._finish(name, self._find(name).begin_merge(first_id, second_id))
+
+    async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:
+        await self._begin()
+        return [
+            name
+            for name, layout in self.layouts.items()
+            if (name.tenant, name.namespace) == (tenant, namespace) and properties.items() <= layout.properties.items()
+        ]
+
+    async def statistics(self, name: TopicName) -> TopicStatistics:
+        await self._begin()
+        return TopicStatistics(self._find(name), self.subscriptions)
+
+    async def _begin(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.gate is not None:
+            self.waiting.set()
+            await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def _find(self, name: TopicName) -> Layout:
+        if name not in self.layouts:
+            raise TopicNotFound(f"{name} does not exist.")
+        return self.layouts[name]
+
+    def _finish(self, name: TopicName, opened: Layout) -> None:
+        assert opened.intent is not None
+        self.layouts[name] = opened.finish(opened.intent, NOW_MS)
+
+
+@dataclass
+class FakeMonitor:
+    """Implements `BrokerMonitor`."""
+
+    now: BrokerStatistics = field(default_factory=BrokerStatistics)
+    trouble: str | None = None
+
+    def statistics(self) -> BrokerStatistics:
+        return self.now
+
+    def problem(self) -> str | None:
+        return self.trouble

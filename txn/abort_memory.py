@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from storage.entry import TxnId
-from storage.metadata.store import IndexEntry, MetadataStore, Put, starting_with
+from storage.metadata.store import DeleteRange, IndexEntry, MetadataStore, Put, starting_with
 from storage.position import Position
 from txn.headers import fixed_width, txn_from_name, txn_name
 from txn.ops import segment_index_key
@@ -44,6 +44,10 @@ class AbortMemory:
     def remember(self, txn: TxnId, last: Position) -> None:
         """Filter the transaction's entries from now on; `to_put` makes that durable."""
         self._last[txn] = last
+
+    def to_delete(self) -> DeleteRange:
+        """Forgets everything, for a segment whose data is deleted."""
+        return DeleteRange(*starting_with(self._prefix))
 
     def to_put(self, txn: TxnId) -> Put:
         """The record that makes `remember` durable; the same for every repetition."""

@@ -14,9 +14,9 @@ change set with the abort record, and only then may the header be forgotten. Eve
 from dataclasses import dataclass, field
 
 import trio
-from storage.managed_ledger import ManagedLedger
 
 from storage.entry import Entry, TxnId
+from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op
 from storage.position import Position
 from storage.signal import Signal
@@ -53,19 +53,27 @@ class _Write:
 
 
 @dataclass(slots=True)
-class BufferStatistics:
-    """A segment's share of the transaction metrics (T34)."""
+class BufferCounters:
+    """What all buffers of a broker did since it started; they share one object, so that it outlives each (T34)."""
 
     op_writes: int = 0
-    unresolved: int = 0
-    aborted_remembered: int = 0
+    op_records_outstanding: int = 0
+    """Op records of this broker's segments that are not applied yet; the one number that falls."""
+    index_queries: int = 0
+    index_query_seconds: float = 0.0
 
 
 class TransactionBuffer:
     """The transactional side of one segment that this broker owns."""
 
     def __init__(
-        self, ledger: ManagedLedger, *, metadata: MetadataStore, headers: HeaderWatch, claim: Check | None
+        self,
+        ledger: ManagedLedger,
+        *,
+        metadata: MetadataStore,
+        headers: HeaderWatch,
+        claim: Check | None,
+        counters: BufferCounters,
     ) -> None:
         """Set up around an open managed ledger; call `recover` before anything else.
 
@@ -74,6 +82,7 @@ class TransactionBuffer:
             metadata: where headers and op records stand.
             headers: tells when a transaction ends.
             claim: the owner's claim, a condition of everything the buffer writes (D4).
+            counters: the broker's, to which this buffer adds.
         """
         self._ledger = ledger
         self._segment = ledger.name
@@ -85,15 +94,9 @@ class TransactionBuffer:
         self._aborted = AbortMemory(self._segment)
         self._settling: list[_Write] = []
         self._settle = Signal()
-        self._statistics = BufferStatistics()
+        self._counters = counters
         self.readable: Watermark = ledger.confirmed.derive(self._held.readable)
         """Everything at or below it is decided: committed, aborted, or not transactional (T14)."""
-
-    def statistics(self) -> BufferStatistics:
-        """Counters at this moment."""
-        self._statistics.unresolved = len(self._writes)
-        self._statistics.aborted_remembered = len(self._aborted)
-        return self._statistics
 
     def is_visible(self, entry: Entry) -> bool:
         """Whether an entry at or below `readable` may be seen: all but those of aborted transactions (T17)."""
@@ -145,7 +148,11 @@ class TransactionBuffer:
         """
         await self._metadata.barrier()
         await self._aborted.load(self._metadata)
-        for hit in await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(self._segment)):
+        asked = trio.current_time()
+        hits = await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
+        self._counters.index_queries += 1
+        self._counters.index_query_seconds += trio.current_time() - asked
+        for hit in hits:
             op = WriteOp.from_record(hit.record)
             if op.creation_id != self._ledger.creation_id:
                 # It belongs to a segment of the same name that was deleted; it holds nothing of this one (D16).
@@ -153,6 +160,7 @@ class TransactionBuffer:
                 continue
             write = self._writes.setdefault(op.txn, _Write(op.txn))
             write.op_keys.append(hit.record.key)
+            self._counters.op_records_outstanding += 1
             self._headers.join(op.txn, self)
             if write.last is None:
                 await self._find_entries(write, op.lower_bound)
@@ -169,12 +177,27 @@ class TransactionBuffer:
         Raises:
             OwnershipLost: the claim is gone; whoever runs this closes the segment.
         """
-        while True:
-            await self._settle.wait()
-            while self._settling:
-                batch = self._settling[:SETTLE_BATCH_MAX]
-                await self._remove_records(batch)
-                del self._settling[: len(batch)]
+        try:
+            while True:
+                await self._settle.wait()
+                while self._settling:
+                    batch = self._settling[:SETTLE_BATCH_MAX]
+                    await self._remove_records(batch)
+                    del self._settling[: len(batch)]
+        finally:
+            # The segment is served here no more; its next owner recovers what is left.
+            for write in self._writes.values():
+                self._headers.leave(write.txn, self)
+                self._counters.op_records_outstanding -= len(write.op_keys)
+
+    async def discard(self) -> None:
+        """Remove every record of the segment, which is about to be deleted with its data; durable on return."""
+        hits = await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
+        keys = [hit.record.key for hit in hits]
+        while keys:
+            await self._commit([*self._claim, *(Delete(key) for key in keys[:SETTLE_BATCH_MAX])])
+            del keys[:SETTLE_BATCH_MAX]
+        await self._commit([*self._claim, self._aborted.to_delete()])
 
     async def _join(self, txn: TxnId) -> _Write:
         """The transaction's entry in `_writes`, with its op record durable."""
@@ -205,7 +228,8 @@ class TransactionBuffer:
             key = committed.keys[-1]
             assert key is not None, "a sequential put names its key"
             write.op_keys.append(key)
-            self._statistics.op_writes += 1
+            self._counters.op_writes += 1
+            self._counters.op_records_outstanding += 1
         except Conflict as conflict:
             if conflict.key == header_key(txn):
                 self._require_open(txn)
@@ -281,6 +305,7 @@ class TransactionBuffer:
         await self._commit(ops)
         for write in writes:
             self._headers.leave(write.txn, self)
+            self._counters.op_records_outstanding -= len(write.op_keys)
             del self._writes[write.txn]
 
     async def _commit(self, ops: list[Op]) -> None:

@@ -48,7 +48,14 @@ class Coordinator:
     """Opens and ends transactions for the coordinator ids 0 to `count - 1`."""
 
     def __init__(
-        self, metadata: MetadataStore, *, count: int, now_ms: WallClock, timeout_alarm: Alarm, final_alarm: Alarm
+        self,
+        metadata: MetadataStore,
+        *,
+        count: int,
+        now_ms: WallClock,
+        timeout_ms_max: int,
+        timeout_alarm: Alarm,
+        final_alarm: Alarm,
     ) -> None:
         """Set up; nothing is read or written.
 
@@ -56,12 +63,14 @@ class Coordinator:
             metadata: where the headers stand.
             count: how many coordinator ids clients may spread over.
             now_ms: the wall clock.
+            timeout_ms_max: the longest a transaction may stay open; longer requests are cut to it.
             timeout_alarm: told of every new transaction's deadline.
             final_alarm: told of every decision's moment.
         """
         self.count = count
         self._metadata = metadata
         self._now_ms = now_ms
+        self._timeout_ms_max = timeout_ms_max
         self._timeout_alarm = timeout_alarm
         self._final_alarm = final_alarm
         self._blocks = [_IdBlock() for _ in range(count)]
@@ -74,13 +83,15 @@ class Coordinator:
     async def new_transaction(self, tc_id: int, timeout_ms: int) -> TxnId:
         """Open a transaction that the sweep aborts `timeout_ms` from now; its header is durable on return (T4).
 
+        A longer timeout than the broker allows is cut to that: an open transaction holds back every reader.
+
         Raises:
             CoordinatorNotFound: `tc_id` is not below `count`.
         """
         number = await self._reserve(tc_id)
         txn = v5_id(tc_id, number)
         now = self._now_ms()
-        header = Header(TxnState.OPEN, now + timeout_ms, now)
+        header = Header(TxnState.OPEN, now + min(timeout_ms, self._timeout_ms_max), now)
         await self._metadata.commit([header.to_put(txn, ABSENT)])
         self._statistics.opened += 1
         self._timeout_alarm.at_latest(header.timeout_ms)

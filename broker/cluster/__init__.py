@@ -1,1 +1,1 @@
-"""broker/cluster."""
+"""Which broker owns what."""

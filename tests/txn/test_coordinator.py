@@ -35,7 +35,12 @@ class Office:
         self.timeouts = Alarm(now_ms)
         self.finals = Alarm(now_ms, delay_ms=RETENTION_MS)
         self.coordinator = Coordinator(
-            metadata, count=16, now_ms=now_ms, timeout_alarm=self.timeouts, final_alarm=self.finals
+            metadata,
+            count=16,
+            now_ms=now_ms,
+            timeout_ms_max=10_000_000,
+            timeout_alarm=self.timeouts,
+            final_alarm=self.finals,
         )
         self.timeout_sweep = TimeoutSweep(metadata, self.coordinator, now_ms=now_ms, alarm=self.timeouts)
         self.header_sweep = HeaderSweep(

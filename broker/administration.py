@@ -1,0 +1,126 @@
+"""Administration of scalable topics, and how the broker is doing: what the HTTP face shows and asks for."""
+
+from collections.abc import Mapping, Sequence
+
+from broker.http.service import (
+    BrokerStatistics,
+    SubscriptionStatistics,
+    TopicStatistics,
+    TransactionStatistics,
+)
+from broker.names import TopicName
+from broker.scalable.controller import Controller
+from broker.scalable.layout import Layout
+from broker.scalable.layouts import Layouts
+from broker.topics import Topics
+from broker.traffic import Traffic
+from storage.metadata.store import MetadataStore
+from txn.buffer import BufferCounters
+from txn.coordinator import Coordinator
+
+
+class Administration:
+    """Implements the HTTP room's `TopicService`."""
+
+    def __init__(self, controller: Controller, layouts: Layouts, topics: Topics, *, initial_segments: int) -> None:
+        self._controller = controller
+        self._layouts = layouts
+        self._topics = topics
+        self._initial_segments = initial_segments
+
+    async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
+        """See `TopicService`."""
+        count = self._initial_segments if segments is None else segments
+        await self._controller.create_topic(name, count, properties)
+
+    async def layout(self, name: TopicName) -> Layout:
+        """See `TopicService`."""
+        return await self._layouts.get(name)
+
+    async def delete_topic(self, name: TopicName, *, force: bool) -> None:
+        """See `TopicService`."""
+        await self._controller.delete_topic(name, force=force)
+
+    async def split(self, name: TopicName, segment_id: int) -> None:
+        """See `TopicService`."""
+        await self._controller.split(name, segment_id)
+
+    async def merge(self, name: TopicName, first_id: int, second_id: int) -> None:
+        """See `TopicService`."""
+        await self._controller.merge(name, first_id, second_id)
+
+    async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:
+        """See `TopicService`."""
+        names = await self._layouts.names(f"{tenant}/{namespace}")
+        if not properties:
+            return names
+        layouts = {name: await self._layouts.get(name) for name in names}
+        return [name for name, layout in layouts.items() if properties.items() <= layout.properties.items()]
+
+    async def statistics(self, name: TopicName) -> TopicStatistics:
+        """See `TopicService`."""
+        layout = await self._layouts.get(name)
+        segments = [
+            await self._topics.get(name.segment_name(segment.descriptor)) for segment in layout.segments.values()
+        ]
+        subscriptions = {}
+        for subscription_name, registered in layout.subscriptions.items():
+            here = [
+                topic.subscriptions[subscription_name] for topic in segments if subscription_name in topic.subscriptions
+            ]
+            subscriptions[subscription_name] = SubscriptionStatistics(
+                registered.kind,
+                consumers=len({consumer.name for subscription in here for consumer in subscription.consumers}),
+                backlog_messages=sum(subscription.backlog_entries for subscription in here),
+            )
+        return TopicStatistics(layout, subscriptions)
+
+
+class Monitor:
+    """Implements the HTTP room's `BrokerMonitor`."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        *,
+        coordinator: Coordinator,
+        buffers: BufferCounters,
+        metadata: MetadataStore,
+        traffic: Traffic,
+    ) -> None:
+        self._topics = topics
+        self._coordinator = coordinator
+        self._buffers = buffers
+        self._metadata = metadata
+        self._traffic = traffic
+
+    def statistics(self) -> BrokerStatistics:
+        """See `BrokerMonitor`."""
+        topics = list(self._topics)
+        subscriptions = [subscription for topic in topics for subscription in topic.subscriptions.values()]
+        cas = self._coordinator.statistics()
+        return BrokerStatistics(
+            connections=self._traffic.connections,
+            topics=len(topics),
+            subscriptions=len(subscriptions),
+            producers=sum(topic.producer_count for topic in topics),
+            consumers=sum(topic.consumer_count for topic in topics),
+            messages_in=self._traffic.messages_in,
+            bytes_in=self._traffic.bytes_in,
+            messages_out=self._traffic.messages_out,
+            bytes_out=self._traffic.bytes_out,
+            metadata_revision=self._metadata.statistics().revision,
+            transactions=TransactionStatistics(
+                op_writes=self._buffers.op_writes,
+                header_cas_ok=cas.cas_ok,
+                header_cas_conflict=cas.cas_conflict,
+                header_cas_reject=cas.cas_reject,
+                index_queries=self._buffers.index_queries,
+                index_query_seconds=self._buffers.index_query_seconds,
+                op_records_outstanding=self._buffers.op_records_outstanding,
+            ),
+        )
+
+    def problem(self) -> str | None:
+        """See `BrokerMonitor`: a broker that cannot serve ends, so one that answers can."""
+        return None

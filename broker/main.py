@@ -1,0 +1,202 @@
+"""The broker put together: settings, stores, topics, faces, in one tree of tasks.
+
+    metadata store
+      └ ledger store (journal)
+          └ claims, headers, coordinator, sweeps, topics, controller
+              └ faces: Pulsar, HTTP
+
+What is inside may use what is outside it, and ending goes from the inside out: connections end, topics write what
+their cursors still hold, then the journal and the metadata log close.
+"""
+
+from contextlib import AsyncExitStack
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from broker.addresses import Address, advertised_address
+from broker.administration import Administration, Monitor
+from broker.cluster.ownership import Claims
+from broker.config import BrokerSettings
+from broker.errors import BrokerError
+from broker.http.application import build_application
+from broker.http.listener import serve_http
+from broker.listening import open_listener
+from broker.names import TopicName
+from broker.pulsar.listener import PulsarServices, serve_pulsar
+from broker.scalable.controller import Controller
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layouts import Layouts
+from broker.scalable.stream_groups import StreamGroups
+from broker.topic import Topic, TopicServices
+from broker.topics import Topics
+from broker.traffic import Traffic
+from storage.clock import wall_clock_ms
+from storage.files import DiskFiles
+from storage.ledger_ids import LedgerIds
+from storage.ledger_store import DirectoryLedgerStore, LedgerStore, LedgerStoreConfig
+from storage.managed_ledger import ManagedLedgerConfig
+from storage.metadata.embedded import EmbeddedStore
+from storage.metadata.store import Check, MetadataStore
+from txn.alarm import Alarm
+from txn.buffer import BufferCounters
+from txn.coordinator import Coordinator
+from txn.header_watch import HeaderWatch
+from txn.sweeps import HeaderSweep, TimeoutSweep
+
+SESSION_TIMEOUT_SECONDS: Final = 10.0
+"""How long after its broker fell silent a claim is released, where the metadata store outlives the broker."""
+
+STOP_SECONDS_MAX: Final = 10.0
+"""How long topics may take to write what their cursors hold, once the broker is to stop."""
+
+log = structlog.get_logger(__name__)
+
+
+class Ready(NamedTuple):
+    """Where a broker that accepts connections is to be found."""
+
+    pulsar: Address
+    http: Address
+
+
+async def serve(
+    settings: BrokerSettings,
+    version: str,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until `stop` is set; started once it accepts connections.
+
+    Stopping writes what cursors still hold. Being cancelled instead is like being killed: nothing that was promised
+    is lost, but acknowledgements of the last moment may be delivered again.
+
+    Raises:
+        ListenerError: an address cannot be listened on.
+        AlreadyLocked, DataFolderInUse: another process works on the same data.
+        CorruptMetadata, JournalDamaged: a file is damaged; the message names it.
+    """
+    async with AsyncExitStack() as stack:
+        # Listeners come first: that an address is taken is found out before any file is touched.
+        pulsar = await open_listener(settings.pulsar)
+        stack.push_async_callback(pulsar.aclose)
+        http = await open_listener(settings.http)
+        stack.push_async_callback(http.aclose)
+        files = DiskFiles()
+        metadata = await stack.enter_async_context(EmbeddedStore.open(files, settings.data_dir))
+        ledgers = await DirectoryLedgerStore.open(
+            files,
+            settings.data_dir,
+            settings.broker_id,
+            config=LedgerStoreConfig(journal_file_bytes=int(settings.journal_file_bytes_max)),
+        )
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        await nursery.start(ledgers.run)
+        bound = Address(*pulsar.socket.getsockname()[:2])
+        composed = await _compose(settings, version, metadata, ledgers, nursery, bound)
+        async with trio.open_nursery() as faces:
+            faces.start_soon(
+                serve_pulsar,
+                pulsar,
+                composed.pulsar,
+                lambda reached: advertised_address(settings.advertised_pulsar, bound=bound, reached=reached),
+            )
+            application = build_application(composed.administration, composed.monitor)
+            http_bound = await faces.start(serve_http, application, http)
+            task_status.started(Ready(bound, http_bound))
+            await stop.wait()
+            faces.cancel_scope.cancel()
+        with trio.move_on_after(STOP_SECONDS_MAX):
+            await composed.pulsar.topics.close()
+        nursery.cancel_scope.cancel()
+
+
+class _Composed(NamedTuple):
+    """What the faces are given."""
+
+    pulsar: PulsarServices
+    administration: Administration
+    monitor: Monitor
+
+
+async def _compose(
+    settings: BrokerSettings,
+    version: str,
+    metadata: MetadataStore,
+    ledgers: LedgerStore,
+    nursery: trio.Nursery,
+    bound: Address,
+) -> _Composed:
+    """Everything between the stores and the faces, running in `nursery`."""
+    headers = HeaderWatch(metadata)
+    await nursery.start(headers.run)
+    timeouts = Alarm(wall_clock_ms)
+    finals = Alarm(wall_clock_ms, delay_ms=round(settings.txn_retention_seconds * 1000))
+    coordinator = Coordinator(
+        metadata,
+        count=settings.transaction_coordinators,
+        now_ms=wall_clock_ms,
+        timeout_ms_max=round(settings.txn_timeout_seconds_max * 1000),
+        timeout_alarm=timeouts,
+        final_alarm=finals,
+    )
+
+    session = await metadata.open_session(SESSION_TIMEOUT_SECONDS)
+    claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=f"pulsar://{bound}")
+    layouts = Layouts(metadata)
+    feeds = LayoutFeeds(metadata, nursery)
+    buffers = BufferCounters()
+    services = TopicServices(
+        metadata=metadata,
+        ledgers=ledgers,
+        ledger_ids=LedgerIds(metadata),
+        headers=headers,
+        buffers=buffers,
+        ledger_config=ManagedLedgerConfig(
+            ledger_bytes_max=int(settings.ledger_bytes_max),
+            ledger_age_max_ms=round(settings.ledger_age_seconds_max * 1000),
+        ),
+        now_ms=wall_clock_ms,
+    )
+
+    async def open_topic(name: TopicName, claim: Check) -> Topic:
+        return await Topic.open(name, services, claim)
+
+    topics = Topics(claims, layouts, open_topic, nursery, session.id)
+    controller = Controller(layouts, topics, feeds, now_ms=wall_clock_ms)
+    await controller.recover()
+
+    async def redrive(segment: str) -> None:
+        """Load the segment: taking it over applies what was decided."""
+        try:
+            await topics.get(TopicName.parse(segment))
+        except BrokerError as error:
+            log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
+
+    nursery.start_soon(TimeoutSweep(metadata, coordinator, now_ms=wall_clock_ms, alarm=timeouts).run)
+    nursery.start_soon(
+        HeaderSweep(
+            metadata,
+            retention_ms=round(settings.txn_retention_seconds * 1000),
+            now_ms=wall_clock_ms,
+            alarm=finals,
+            redrive=redrive,
+        ).run
+    )
+    groups = StreamGroups(topics, feeds, metadata=metadata, nursery=nursery)
+    traffic = Traffic()
+    pulsar = PulsarServices(
+        topics=topics,
+        controller=controller,
+        feeds=feeds,
+        groups=groups,
+        coordinator=coordinator,
+        traffic=traffic,
+        server_version=f"Tidewire {version}",
+        message_bytes_max=int(settings.message_bytes_max),
+    )
+    administration = Administration(controller, layouts, topics, initial_segments=settings.default_initial_segments)
+    monitor = Monitor(topics, coordinator=coordinator, buffers=buffers, metadata=metadata, traffic=traffic)
+    return _Composed(pulsar, administration, monitor)

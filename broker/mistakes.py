@@ -1,0 +1,30 @@
+"""What keeps a broker from running, as one sentence for its operator that says what to do."""
+
+from broker.config import BrokerSettings
+from broker.listening import ListenerError
+from storage.errors import DataFolderInUse, JournalDamaged, LedgerFailed
+from storage.files import AlreadyLocked
+from storage.metadata.log import CorruptMetadata
+
+
+def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
+    """The sentence for an error, or for the first of a group that has one; None for a defect of ours."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [sentence_of(inner, settings) for inner in error.exceptions]
+        return None if None in found else found[0]
+    match error:
+        case ListenerError() | JournalDamaged() | CorruptMetadata():
+            return str(error)
+        case AlreadyLocked() | DataFolderInUse():
+            return (
+                f"The data folder {settings.data_dir} is in use by another broker with the id {settings.broker_id}: "
+                "stop that one, or choose another --data-dir."
+            )
+        case LedgerFailed():
+            return f"The journal cannot be written, so nothing more can be promised: {error}. Check the disk, restart."
+        case PermissionError():
+            return f"{error.filename}: permission denied. Choose a --data-dir that this user may write to."
+        case OSError():
+            return f"{error.filename or settings.data_dir}: {error.strerror or error}. Check the disk and --data-dir."
+        case _:
+            return None

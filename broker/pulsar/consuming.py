@@ -1,0 +1,341 @@
+"""Consumers and readers of one connection: SUBSCRIBE, FLOW, ACK and what goes with them.
+
+The session's part is to translate; what is sent to whom, and when, is dispatch's. A consumer here is dispatch's outlet:
+it turns deliveries into MESSAGE frames and says by the connection's outbox whether it takes more.
+"""
+
+from collections.abc import Sequence
+
+import structlog
+import trio
+
+from broker.errors import NotSupported, SubscriptionNotFound
+from broker.names import Domain, TopicName
+from broker.pulsar.faults import Fault, fault_of
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.requests import Inline, Request
+from broker.scalable.controller import Controller
+from broker.scalable.layout import StartPosition
+from broker.scalable.layout import SubscriptionKind as ScalableKind
+from broker.topic import Topic
+from broker.topics import Topics
+from broker.traffic import Traffic
+from dispatch.consumer import Consumer, Delivery
+from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription, SubscriptionKind
+from storage.cursor import CursorError
+from storage.position import EARLIEST, LATEST, Position
+from storage.signal import Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame, encode_command, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id, position
+from tidewire.wire.pulsar.messages import parse_payload
+
+_KINDS = {
+    pb.CommandSubscribe.Exclusive: SubscriptionKind.EXCLUSIVE,
+    pb.CommandSubscribe.Shared: SubscriptionKind.SHARED,
+}
+_SCALABLE_KINDS = {SubscriptionKind.EXCLUSIVE: ScalableKind.STREAM, SubscriptionKind.SHARED: ScalableKind.QUEUE}
+
+NO_ACK_IN_TXN = "acknowledgements inside transactions are not served yet"
+
+log = structlog.get_logger(__name__)
+
+
+class ConsumerSession:
+    """One consumer or reader; the outlet of its subscription."""
+
+    def __init__(
+        self, consumer: Consumer, topic: Topic, subscription: Subscription, face: "ConsumerFace", *, durable: bool
+    ) -> None:
+        self.consumer = consumer
+        self.topic = topic
+        self.subscription = subscription
+        self.durable = durable
+        self._face = face
+        self._acks_to_answer: list[int] = []
+        self._acks_wake = Signal()
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Answer acknowledgements that ask for it once they are durable, until closed."""
+        with self._scope:
+            while True:
+                await self._acks_wake.wait()
+                requests, self._acks_to_answer = self._acks_to_answer, []
+                try:
+                    await self.subscription.synced()
+                except CursorError as error:
+                    fault = fault_of(error)
+                    for request_id in requests:
+                        self._face.answer_ack(self.consumer.id, request_id, fault)
+                else:
+                    for request_id in requests:
+                        self._face.answer_ack(self.consumer.id, request_id)
+
+    def answer_when_durable(self, request_id: int) -> None:
+        """Answer an acknowledgement that was taken, once it is durable."""
+        self._acks_to_answer.append(request_id)
+        self._acks_wake.set()
+
+    def close(self) -> None:
+        """Leave the subscription; what was not acknowledged goes to others."""
+        self._scope.cancel()
+        self.subscription.remove_consumer(self.consumer)
+        self.topic.leave(self.consumer)
+        if not self.durable:
+            self.topic.end_reader(self.subscription)
+
+    def topic_closed(self) -> None:
+        """See `Attendee`: the client is told to look the topic up again."""
+        self._face.closed_by_broker(self.consumer.id)
+
+
+class _Outlet:
+    """Turns deliveries into frames on the connection."""
+
+    def __init__(self, consumer_id: int, partition: int, outbox: Outbox, traffic: Traffic) -> None:
+        self._consumer_id = consumer_id
+        self._partition = partition
+        self._outbox = outbox
+        self._traffic = traffic
+
+    @property
+    def writable(self) -> bool:
+        """See `Outlet`."""
+        return self._outbox.writable
+
+    def send(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Outlet`."""
+        for entry, redelivery_count, ack_bits in deliveries:
+            command = commands.message(
+                self._consumer_id,
+                *entry.position,
+                partition=self._partition,
+                redelivery_count=redelivery_count,
+                ack_set=ack_bits or (),
+            )
+            self._outbox.put(encode_payload_command(command, entry.payload))
+            self._traffic.messages_out += entry.message_count
+            self._traffic.bytes_out += len(entry.payload)
+
+    def end_of_topic(self) -> None:
+        """See `Outlet`."""
+        self._outbox.put(encode_command(commands.reached_end_of_topic(self._consumer_id)))
+
+    def attach(self, signal: Signal) -> None:
+        """See `Outlet`."""
+        self._outbox.attach(signal)
+
+    def detach(self, signal: Signal) -> None:
+        """See `Outlet`."""
+        self._outbox.detach(signal)
+
+
+class ConsumerFace:
+    """Serves the consumers of one connection."""
+
+    def __init__(
+        self, outbox: Outbox, topics: Topics, controller: Controller, traffic: Traffic, nursery: trio.Nursery
+    ) -> None:
+        self._outbox = outbox
+        self._topics = topics
+        self._controller = controller
+        self._traffic = traffic
+        self._nursery = nursery
+        self._consumers: dict[int, ConsumerSession] = {}
+
+    @property
+    def inline(self) -> dict[int, Inline]:
+        """See `Face`."""
+        return {
+            pb.BaseCommand.FLOW: self._flow,
+            pb.BaseCommand.ACK: self._ack,
+            pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self._redeliver,
+        }
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """See `Face`."""
+        return {
+            pb.BaseCommand.SUBSCRIBE: Request(self._subscribe),
+            pb.BaseCommand.UNSUBSCRIBE: Request(self._unsubscribe),
+            pb.BaseCommand.CLOSE_CONSUMER: Request(self._close),
+            pb.BaseCommand.SEEK: Request(self._seek),
+            pb.BaseCommand.GET_LAST_MESSAGE_ID: Request(self._last_message_id),
+        }
+
+    def close(self) -> None:
+        """See `Face`."""
+        for consumer in tuple(self._consumers.values()):
+            consumer.close()
+        self._consumers.clear()
+
+    def closed_by_broker(self, consumer_id: int) -> None:
+        """Close a consumer unasked and tell its client, which then subscribes anew."""
+        session = self._consumers.pop(consumer_id, None)
+        if session is not None:
+            session.close()
+            self._put(commands.close_consumer(consumer_id))
+
+    def answer_ack(self, consumer_id: int, request_id: int, fault: Fault | None = None) -> None:
+        """Answer an acknowledgement: it is durable, or was refused."""
+        if fault is None:
+            self._put(commands.ack_response(consumer_id, request_id))
+        else:
+            self._put(commands.ack_response(consumer_id, request_id, error=fault.code, message=fault.message))
+
+    async def _subscribe(self, command: pb.BaseCommand) -> None:
+        request = command.subscribe
+        if request.consumer_id in self._consumers:
+            raise NotSupported(f"consumer id {request.consumer_id} is in use on this connection")
+        kind = _KINDS.get(request.sub_type)
+        if kind is None:
+            asked = pb.CommandSubscribe.SubType.Name(request.sub_type)
+            raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
+        if request.read_compacted:
+            raise NotSupported("topics are not compacted, so none can be read compacted")
+        name = TopicName.parse(request.topic)
+        if request.durable:
+            topic, subscription = await self._durable(name, request, kind)
+        else:
+            topic = await self._topics.get(name)
+            subscription = topic.subscribe_reader(request.subscription, _reader_start(request))
+        outlet = _Outlet(request.consumer_id, _partition(name), self._outbox, self._traffic)
+        consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
+        session = ConsumerSession(consumer, topic, subscription, self, durable=request.durable)
+        try:
+            subscription.add_consumer(consumer, kind)
+        except Exception:
+            if not request.durable:
+                topic.end_reader(subscription)
+            raise
+        topic.attend(consumer, session)
+        self._consumers[request.consumer_id] = session
+        self._nursery.start_soon(session.run)
+        self._put(commands.success(request.request_id))
+
+    async def _durable(
+        self, name: TopicName, request: pb.CommandSubscribe, kind: SubscriptionKind
+    ) -> tuple[Topic, Subscription]:
+        earliest = request.initial_position == pb.CommandSubscribe.Earliest
+        if name.domain is Domain.SEGMENT:
+            # A subscription of a scalable topic is one of all its segments, those of later splits too.
+            await self._controller.add_subscription(
+                name.scalable_topic,
+                request.subscription,
+                _SCALABLE_KINDS[kind],
+                StartPosition.EARLIEST if earliest else StartPosition.LATEST,
+            )
+        topic = await self._topics.get(name)
+        return topic, await topic.subscribe(request.subscription, EARLIEST if earliest else LATEST)
+
+    async def _unsubscribe(self, command: pb.BaseCommand) -> None:
+        request = command.unsubscribe
+        session = self._session(request.consumer_id)
+        if session.topic.name.domain is Domain.SEGMENT:
+            raise NotSupported("a scalable topic's subscription is removed as a whole, not segment by segment")
+        gone = await session.subscription.unsubscribe(session.consumer, force=request.force)
+        self._consumers.pop(request.consumer_id, None)
+        session.close()
+        self._put(commands.success(request.request_id))
+        session.topic.send_away(gone)
+
+    async def _close(self, command: pb.BaseCommand) -> None:
+        request = command.close_consumer
+        session = self._consumers.pop(request.consumer_id, None)
+        if session is not None:
+            session.close()
+        self._put(commands.success(request.request_id))
+
+    async def _seek(self, command: pb.BaseCommand) -> None:
+        request = command.seek
+        session = self._session(request.consumer_id)
+        if request.HasField("message_id"):
+            target = Position(*position(request.message_id))
+            # The entry sought is the next to be delivered, unless it is one of the two ends.
+            mark_delete = target if target in (EARLIEST, LATEST) else target.before()
+        else:
+            mark_delete = (await session.topic.ledger.position_at_time(request.message_publish_time)).before()
+        sent_away = await session.subscription.seek(mark_delete)
+        self._put(commands.success(request.request_id))
+        session.topic.send_away(sent_away)
+
+    async def _last_message_id(self, command: pb.BaseCommand) -> None:
+        request = command.get_last_message_id
+        session = self._session(request.consumer_id)
+        partition = _partition(session.topic.name)
+        entry = await session.topic.last_visible()
+        if entry is None:
+            last = message_id(*EARLIEST, partition=partition)
+        else:
+            metadata, _body = parse_payload(entry.payload)
+            batch_index = entry.message_count - 1 if metadata.HasField("num_messages_in_batch") else -1
+            last = message_id(*entry.position, partition=partition, batch_index=batch_index)
+        mark_delete = message_id(*session.subscription.cursor.mark_delete, partition=partition)
+        self._put(commands.get_last_message_id_response(request.request_id, last, mark_delete=mark_delete))
+
+    async def _flow(self, frame: Frame) -> None:
+        flow = frame.command.flow
+        session = self._consumers.get(flow.consumer_id)
+        if session is not None:
+            session.subscription.flow(session.consumer, flow.message_permits)
+
+    async def _ack(self, frame: Frame) -> None:
+        ack = frame.command.ack
+        asked = ack.HasField("request_id")
+        fault = self._take_ack(ack)
+        if fault is None and asked:
+            self._consumers[ack.consumer_id].answer_when_durable(ack.request_id)
+        elif fault is not None and asked:
+            self.answer_ack(ack.consumer_id, ack.request_id, fault)
+        elif fault is not None:
+            log.info("acknowledgement refused", reason=fault.message)
+
+    def _take_ack(self, ack: pb.CommandAck) -> Fault | None:
+        session = self._consumers.get(ack.consumer_id)
+        if session is None:
+            return Fault(pb.ConsumerNotFound, f"this connection has no consumer {ack.consumer_id}")
+        if ack.HasField("txnid_least_bits"):
+            return Fault(pb.NotAllowedError, NO_ACK_IN_TXN)
+        acknowledgements = [
+            Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size)
+            for given in ack.message_id
+        ]
+        try:
+            session.subscription.acknowledge(acknowledgements, cumulative=ack.ack_type == pb.CommandAck.Cumulative)
+        except AcknowledgementRefused as refused:
+            return fault_of(refused)
+        return None
+
+    async def _redeliver(self, frame: Frame) -> None:
+        request = frame.command.redeliver_unacknowledged_messages
+        session = self._consumers.get(request.consumer_id)
+        if session is not None:
+            positions = [Position(*position(given)) for given in request.message_ids]
+            session.subscription.redeliver(session.consumer, positions or None)
+
+    def _session(self, consumer_id: int) -> ConsumerSession:
+        session = self._consumers.get(consumer_id)
+        if session is None:
+            raise SubscriptionNotFound(f"this connection has no consumer {consumer_id}")
+        return session
+
+    def _put(self, command: pb.BaseCommand) -> None:
+        self._outbox.put(encode_command(command))
+
+
+def _partition(name: TopicName) -> int:
+    index = name.partition_index
+    return -1 if index is None else index
+
+
+def _reader_start(request: pb.CommandSubscribe) -> Position:
+    """The mark-delete position of a reader: it is sent what comes after its start message."""
+    if not request.HasField("start_message_id"):
+        return EARLIEST if request.initial_position == pb.CommandSubscribe.Earliest else LATEST
+    start = Position(*position(request.start_message_id))
+    if start in (EARLIEST, LATEST) or request.start_message_id.batch_index < 0:
+        return start
+    # Inside a batch: the whole entry is sent again, and the client drops what comes before its start.
+    return start.before()

@@ -1,0 +1,69 @@
+"""How the rooms' errors read on Pulsar's wire: one table, so that the same mistake gets the same answer everywhere."""
+
+from typing import NamedTuple
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import (
+    NotSupported,
+    ProducerNameTaken,
+    SubscriptionNotFound,
+    TopicClosed,
+    TopicNotFound,
+)
+from broker.names import InvalidTopicName
+from dispatch.subscription import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
+from storage.cursor import CursorError
+from storage.errors import LedgerCorrupt, LedgerFailed, LedgerSealed
+from storage.metadata.store import StoreUnavailable
+from tidewire.wire.pulsar.errors import ChecksumMismatch
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from txn.errors import (
+    CoordinatorNotFound,
+    InvalidTxnStatus,
+    OwnershipLost,
+    TransactionEnded,
+    TransactionNotFound,
+    WrongDomain,
+)
+
+_CODES: dict[type[Exception], pb.ServerError] = {
+    InvalidTopicName: pb.InvalidTopicName,
+    TopicNotFound: pb.TopicNotFound,
+    SubscriptionNotFound: pb.SubscriptionNotFound,
+    TopicClosed: pb.ServiceNotReady,
+    OwnedElsewhere: pb.ServiceNotReady,
+    OwnershipLost: pb.ServiceNotReady,
+    StoreUnavailable: pb.MetadataError,
+    LedgerSealed: pb.TopicTerminatedError,
+    LedgerFailed: pb.PersistenceError,
+    ProducerNameTaken: pb.ProducerBusy,
+    ConsumerBusy: pb.ConsumerBusy,
+    SubscriptionClosed: pb.ServiceNotReady,
+    AcknowledgementRefused: pb.NotAllowedError,
+    CursorError: pb.ServiceNotReady,
+    LedgerCorrupt: pb.PersistenceError,
+    ChecksumMismatch: pb.ChecksumError,
+    NotSupported: pb.NotAllowedError,
+    WrongDomain: pb.NotAllowedError,
+    # The Java client fails the one send on NotAllowedError; any code it does not know would close the connection.
+    TransactionEnded: pb.NotAllowedError,
+    TransactionNotFound: pb.TransactionNotFound,
+    InvalidTxnStatus: pb.InvalidTxnStatus,
+    CoordinatorNotFound: pb.TransactionCoordinatorNotFound,
+}
+
+
+class Fault(NamedTuple):
+    """An error as the wire carries it."""
+
+    code: pb.ServerError
+    message: str
+
+
+def fault_of(error: Exception) -> Fault | None:
+    """The wire's form of an expected error; None for one that no room promises to raise."""
+    for kind in type(error).__mro__:
+        code = _CODES.get(kind)
+        if code is not None:
+            return Fault(code, str(error))
+    return None

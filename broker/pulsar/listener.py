@@ -1,0 +1,96 @@
+"""The Pulsar listener: accepts connections and gives each a session with every group of commands."""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from broker.addresses import Address
+from broker.pulsar.consuming import ConsumerFace
+from broker.pulsar.lookup import LookupFace
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.producing import ProducerFace
+from broker.pulsar.scalable import ScalableFace
+from broker.pulsar.session import Session
+from broker.pulsar.transactions import TransactionFace
+from broker.scalable.controller import Controller
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.stream_groups import StreamGroups
+from broker.topics import Topics
+from broker.traffic import Traffic
+from txn.coordinator import Coordinator
+
+KEEPALIVE_IDLE_SECONDS: Final = 30
+KEEPALIVE_INTERVAL_SECONDS: Final = 10
+KEEPALIVE_PROBES: Final = 3
+USER_TIMEOUT_MS: Final = 60_000
+"""How long sent bytes may stay unacknowledged before the peer counts as dead (TCP_USER_TIMEOUT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarServices:
+    """What the sessions of this listener translate for."""
+
+    topics: Topics
+    controller: Controller
+    feeds: LayoutFeeds
+    groups: StreamGroups
+    coordinator: Coordinator
+    traffic: Traffic
+    server_version: str
+    message_bytes_max: int
+
+
+async def serve_pulsar(
+    listener: trio.SocketListener, services: PulsarServices, advertised: Callable[[Address], Address]
+) -> None:
+    """Run a session for every connection until cancelled.
+
+    Args:
+        listener: an open socket, of which this takes possession.
+        services: what is behind the protocol.
+        advertised: given the address by which a client reached us, the one it is told to connect to.
+    """
+
+    async def handle(stream: trio.SocketStream) -> None:
+        _keep_alive(stream)
+        reached = Address(*stream.socket.getsockname()[:2])
+        services.traffic.connections += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                session = _session(stream, services, f"pulsar://{advertised(reached)}", nursery)
+                await session.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            services.traffic.connections -= 1
+
+    await trio.serve_listeners(handle, [listener])
+
+
+def _session(stream: trio.SocketStream, services: PulsarServices, service_url: str, nursery: trio.Nursery) -> Session:
+    outbox = Outbox()
+    session = Session(
+        stream,
+        outbox=outbox,
+        server_version=services.server_version,
+        message_bytes_max=services.message_bytes_max,
+    )
+    session.use(LookupFace(outbox, service_url=service_url))
+    session.use(ProducerFace(outbox, services.topics, services.traffic, nursery))
+    session.use(ConsumerFace(outbox, services.topics, services.controller, services.traffic, nursery))
+    session.use(ScalableFace(outbox, services.feeds, services.groups, service_url=service_url))
+    session.use(TransactionFace(outbox, services.coordinator, service_url=service_url))
+    return session
+
+
+def _keep_alive(stream: trio.SocketStream) -> None:
+    """Let the kernel find dead peers, so that no timer of ours has to (DESIGN section 8)."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_SECONDS)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

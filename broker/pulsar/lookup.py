@@ -1,0 +1,59 @@
+"""Lookup commands: which broker serves a topic, and how many partitions it has."""
+
+from broker.names import Domain, TopicName
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.requests import Inline, Request
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+
+class LookupFace:
+    """Serves the lookup commands of one connection."""
+
+    def __init__(self, outbox: Outbox, *, service_url: str) -> None:
+        self._outbox = outbox
+        self._service_url = service_url
+
+    @property
+    def inline(self) -> dict[int, Inline]:
+        """See `Face`."""
+        return {}
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """See `Face`."""
+        return {
+            pb.BaseCommand.PARTITIONED_METADATA: Request(
+                self._partitions,
+                lambda command, fault: commands.partitioned_metadata_failed(
+                    command.partition_metadata.request_id, fault.code, fault.message
+                ),
+            ),
+            pb.BaseCommand.LOOKUP: Request(
+                self._lookup,
+                lambda command, fault: commands.lookup_failed(
+                    command.lookup_topic.request_id, fault.code, fault.message
+                ),
+            ),
+        }
+
+    def close(self) -> None:
+        """See `Face`: nothing is kept."""
+
+    async def _partitions(self, command: pb.BaseCommand) -> None:
+        request = command.partition_metadata
+        TopicName.parse(request.topic)
+        # No topic is partitioned: what grows here is a scalable topic.
+        self._outbox.put(encode_command(commands.partitioned_metadata_response(request.request_id, 0)))
+
+    async def _lookup(self, command: pb.BaseCommand) -> None:
+        request = command.lookup_topic
+        name = TopicName.parse(request.topic)
+        # A scalable topic may be asked about at whichever broker the client already talks to.
+        through = name.domain is Domain.TOPIC
+        self._outbox.put(
+            encode_command(
+                commands.lookup_connect(request.request_id, self._service_url, proxy_through_service_url=through)
+            )
+        )

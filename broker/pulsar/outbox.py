@@ -1,0 +1,100 @@
+"""What one connection still has to send: a queue of bytes with one writer task.
+
+Putting never blocks, so a dispatcher that serves many consumers is never held up by a slow one. It is bounded all the
+same: deliveries stop while the outbox is not `writable` (dispatch asks before it sends), and the session reads no
+further commands while it is above the bound (`wait_writable`), so answers cannot pile up either.
+"""
+
+from typing import Final
+
+import trio
+
+from storage.signal import Signal
+
+BYTES_HIGH: Final = 4 * 1024 * 1024
+"""Above this the connection takes no further deliveries and its commands are not read."""
+
+BYTES_LOW: Final = 1024 * 1024
+"""Below this it takes them again; the distance keeps dispatchers from being woken for every frame sent."""
+
+WRITE_BYTES_MAX: Final = 256 * 1024
+"""Frames are joined up to about this size, so that small ones share a system call."""
+
+
+class Outbox:
+    """Frames on their way to one peer."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._bytes = 0
+        self._wake = Signal()
+        self._attached: list[Signal] = []
+        self._drained = trio.Event()
+        self._above = False
+        self._finished = False
+
+    @property
+    def writable(self) -> bool:
+        """Whether further deliveries are welcome."""
+        return not self._above
+
+    def put(self, frame: bytes) -> None:
+        """Send a frame after those that wait; never blocks."""
+        self._frames.append(frame)
+        self._bytes += len(frame)
+        if self._bytes >= BYTES_HIGH and not self._above:
+            self._above = True
+            self._drained = trio.Event()
+        self._wake.set()
+
+    def finish(self) -> None:
+        """Let `run` return once everything put so far is sent."""
+        self._finished = True
+        self._wake.set()
+
+    async def wait_writable(self) -> None:
+        """Return once the peer has taken enough of what waits."""
+        while self._above:
+            await self._drained.wait()
+
+    def attach(self, signal: Signal) -> None:
+        """Set `signal` whenever the outbox becomes writable again."""
+        self._attached.append(signal)
+
+    def detach(self, signal: Signal) -> None:
+        """Undo one `attach`."""
+        self._attached.remove(signal)
+
+    async def run(self, stream: trio.abc.SendStream) -> None:
+        """Write until cancelled, or until finished and empty.
+
+        Raises:
+            trio.BrokenResourceError: the peer is gone.
+        """
+        while True:
+            while self._frames:
+                await stream.send_all(self._take())
+                self._note_drained()
+            if self._finished:
+                return
+            await self._wake.wait()
+
+    def _take(self) -> bytes:
+        size = 0
+        count = 0
+        for frame in self._frames:
+            size += len(frame)
+            count += 1
+            if size >= WRITE_BYTES_MAX:
+                break
+        data = self._frames[0] if count == 1 else b"".join(self._frames[:count])
+        del self._frames[:count]
+        self._bytes -= size
+        return data
+
+    def _note_drained(self) -> None:
+        if self._above and self._bytes <= BYTES_LOW:
+            self._above = False
+            self._drained.set()
+            for signal in self._attached:
+                signal.set()

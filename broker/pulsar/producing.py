@@ -1,0 +1,239 @@
+"""Producers of one connection: PRODUCER, SEND and their answers.
+
+Each producer has two tasks. The first takes its sends in order and publishes them; a transaction's first write to a
+segment makes it wait for the op record, and only this producer with it. The second waits until what was appended is
+durable and sends the receipts, also in order: clients match answers to sends by order.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from broker.errors import NotSupported
+from broker.names import TopicName
+from broker.pulsar.faults import Fault, fault_of
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.requests import Inline, Request
+from broker.topic import Topic
+from broker.topics import Topics
+from broker.traffic import Traffic
+from storage.entry import TxnId
+from storage.errors import LedgerSealed
+from storage.position import Position
+from storage.signal import Signal
+from tidewire.wire.pulsar import checksums, commands
+from tidewire.wire.pulsar.frames import Frame, encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Sends of one producer that wait to be published; above it the connection is not read."""
+
+REPLACED_SECONDS_MAX: Final = 30
+"""How long a send that met a sealed segment waits until its client has the new layout."""
+
+UNKNOWN_PRODUCER: Final = "this connection has no producer of this id"
+
+
+class ProducerSession:
+    """One producer: what it still has to publish and to answer."""
+
+    def __init__(
+        self,
+        producer_id: int,
+        name: str,
+        topic: Topic,
+        outbox: Outbox,
+        traffic: Traffic,
+        on_closed: Callable[[int], None],
+    ) -> None:
+        """Set up; `run` does the work.
+
+        Args:
+            producer_id: the client's number for it on this connection.
+            name: unique on the topic.
+            topic: where it publishes.
+            outbox: the connection's.
+            traffic: the broker's counters.
+            on_closed: told when the broker closes the producer by itself.
+        """
+        self.producer_id = producer_id
+        self.name = name
+        self.topic = topic
+        self._outbox = outbox
+        self._traffic = traffic
+        self._on_closed = on_closed
+        self._inbox: deque[tuple[pb.CommandSend, bytes]] = deque()
+        self._inbox_bytes = 0
+        self._inbox_wake = Signal()
+        self._inbox_room = trio.Event()
+        self._answers: deque[tuple[pb.CommandSend, int, Position | Fault]] = deque()
+        self._answers_wake = Signal()
+        self._scope = trio.CancelScope()
+        self._publishing = False
+        self._replaced = False
+
+    async def submit(self, send: pb.CommandSend, payload: bytes) -> None:
+        """Queue a send; waits while too much of this producer waits already."""
+        while self._inbox_bytes > INBOX_BYTES_MAX:
+            self._inbox_room = trio.Event()
+            await self._inbox_room.wait()
+        self._inbox.append((send, payload))
+        self._inbox_bytes += len(payload)
+        self._inbox_wake.set()
+
+    async def run(self) -> None:
+        """Publish and answer until closed."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._publish_all)
+                nursery.start_soon(self._answer_all)
+
+    def close(self) -> None:
+        """End the tasks and give the name back; unanswered sends stay unanswered."""
+        self._scope.cancel()
+        self.topic.leave_producer(self)
+
+    def topic_replaced(self) -> None:
+        """The sealed segment's layout has been pushed: answer what waits, then close the producer at the client."""
+        self._replaced = True
+        self._inbox_wake.set()
+
+    def topic_closed(self) -> None:
+        """See `Attendee`: the topic is going away here; the client is told to look it up again."""
+        self._outbox.put(encode_command(commands.close_producer(self.producer_id)))
+        self.close()
+        self._on_closed(self.producer_id)
+
+    async def _publish_all(self) -> None:
+        while True:
+            await self._inbox_wake.wait()
+            while self._inbox:
+                send, payload = self._inbox.popleft()
+                self._inbox_bytes -= len(payload)
+                if self._inbox_bytes <= INBOX_BYTES_MAX:
+                    self._inbox_room.set()
+                self._publishing = True
+                self._answers.append((send, len(payload), await self._publish(send, payload)))
+                self._publishing = False
+                self._answers_wake.set()
+            if self._replaced:
+                self._answers_wake.set()
+
+    async def _publish(self, send: pb.CommandSend, payload: bytes) -> Position | Fault:
+        try:
+            checksums.verify_payload(payload)
+            txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
+            return await self.topic.publish(payload, message_count=max(send.num_messages, 1), txn=txn)
+        except LedgerSealed as sealed:
+            # The client gets the new layout before this refusal, so that it finds the child to send to (DESIGN 6).
+            with trio.move_on_after(REPLACED_SECONDS_MAX):
+                await self.topic.replaced.wait()
+            return Fault(pb.TopicTerminatedError, str(sealed))
+        except Exception as error:
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            return fault
+
+    async def _answer_all(self) -> None:
+        while True:
+            await self._answers_wake.wait()
+            while self._answers:
+                send, size, outcome = self._answers[0]
+                if isinstance(outcome, Position):
+                    await self.topic.ledger.confirmed.wait_for(outcome)
+                    self._traffic.messages_in += max(send.num_messages, 1)
+                    self._traffic.bytes_in += size
+                    frame = encode_command(
+                        commands.send_receipt(
+                            self.producer_id,
+                            send.sequence_id,
+                            *outcome,
+                            highest_sequence_id=send.highest_sequence_id,
+                        )
+                    )
+                else:
+                    frame = encode_command(
+                        commands.send_error(self.producer_id, send.sequence_id, outcome.code, outcome.message)
+                    )
+                self._answers.popleft()
+                self._outbox.put(frame)
+            if self._replaced and not self._inbox and not self._publishing:
+                self.topic_closed()
+
+
+class ProducerFace:
+    """Serves the producers of one connection."""
+
+    def __init__(self, outbox: Outbox, topics: Topics, traffic: Traffic, nursery: trio.Nursery) -> None:
+        self._outbox = outbox
+        self._topics = topics
+        self._traffic = traffic
+        self._nursery = nursery
+        self._producers: dict[int, ProducerSession] = {}
+        # Ids whose producers the broker closed: sends that were on their way are dropped, as the client resends them.
+        self._closed_here: set[int] = set()
+
+    @property
+    def inline(self) -> dict[int, Inline]:
+        """See `Face`."""
+        return {pb.BaseCommand.SEND: self._send}
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """See `Face`."""
+        return {
+            pb.BaseCommand.PRODUCER: Request(self._create),
+            pb.BaseCommand.CLOSE_PRODUCER: Request(self._close),
+        }
+
+    def close(self) -> None:
+        """See `Face`."""
+        for producer in self._producers.values():
+            producer.close()
+        self._producers.clear()
+
+    async def _create(self, command: pb.BaseCommand) -> None:
+        request = command.producer
+        if request.producer_id in self._producers:
+            raise NotSupported(f"producer id {request.producer_id} is in use on this connection")
+        if request.producer_access_mode != pb.Shared:
+            raise NotSupported("exclusive producers are not served yet; use the access mode Shared")
+        if request.encrypted:
+            raise NotSupported("topics do not require encryption; produce without the flag, payloads pass untouched")
+        topic = await self._topics.get(TopicName.parse(request.topic))
+        name = request.producer_name or self._topics.new_producer_name()
+        producer = ProducerSession(
+            request.producer_id, name, topic, self._outbox, self._traffic, self._closed_by_broker
+        )
+        topic.attend_producer(producer)
+        self._closed_here.discard(request.producer_id)
+        self._producers[request.producer_id] = producer
+        self._nursery.start_soon(producer.run)
+        self._outbox.put(encode_command(commands.producer_success(request.request_id, name)))
+
+    async def _send(self, frame: Frame) -> None:
+        send = frame.command.send
+        producer = self._producers.get(send.producer_id)
+        if producer is None:
+            if send.producer_id not in self._closed_here:
+                self._refuse(send, pb.NotAllowedError, UNKNOWN_PRODUCER)
+        else:
+            assert frame.payload is not None, "the decoder refuses a SEND without payload"
+            await producer.submit(send, frame.payload)
+
+    async def _close(self, command: pb.BaseCommand) -> None:
+        request = command.close_producer
+        producer = self._producers.pop(request.producer_id, None)
+        if producer is not None:
+            producer.close()
+        self._outbox.put(encode_command(commands.success(request.request_id)))
+
+    def _closed_by_broker(self, producer_id: int) -> None:
+        self._producers.pop(producer_id, None)
+        self._closed_here.add(producer_id)
+
+    def _refuse(self, send: pb.CommandSend, code: pb.ServerError, reason: str) -> None:
+        self._outbox.put(encode_command(commands.send_error(send.producer_id, send.sequence_id, code, reason)))

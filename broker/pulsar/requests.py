@@ -1,0 +1,49 @@
+"""How a group of commands is plugged into a connection, and how a request that fails is answered."""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from broker.pulsar.faults import Fault
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import NO_REQUEST
+from tidewire.wire.pulsar.parsing import MEMBERS
+
+Inline = Callable[[Frame], Awaitable[None]]
+"""Handles one command before the next one of the connection is looked at."""
+
+
+def request_id_of(command: pb.BaseCommand) -> int:
+    """The request id a command carries; NO_REQUEST if its kind has none."""
+    request_id: int = getattr(getattr(command, MEMBERS[command.type]), "request_id", NO_REQUEST)
+    return request_id
+
+
+def refuse_by_error(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
+    """The answer that fits any request whose client waits under the request's id: ERROR."""
+    return commands.error(request_id_of(command), fault.code, fault.message)
+
+
+class Request(NamedTuple):
+    """How one kind of request is served."""
+
+    handle: Callable[[pb.BaseCommand], Awaitable[None]]
+    """Answers it by itself when it succeeds; what it raises is answered by `refuse`."""
+    refuse: Callable[[pb.BaseCommand, Fault], pb.BaseCommand] = refuse_by_error
+    """Makes the answer that says why not; some kinds have an error field of their own, where their clients look."""
+
+
+class Face(Protocol):
+    """One group of commands, with the state it keeps for one connection."""
+
+    @property
+    def inline(self) -> dict[int, Inline]:
+        """What is handled in order of arrival, by command type."""
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """What runs as a task of its own, by command type."""
+
+    def close(self) -> None:
+        """The connection is gone: give back what was held for it. Must not block."""

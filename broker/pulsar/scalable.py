@@ -1,0 +1,175 @@
+"""Scalable-topic commands of one connection: layout sessions and ordered consumers' registrations."""
+
+from broker.errors import NotSupported
+from broker.names import Domain, InvalidTopicName, TopicName
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.requests import Inline, Request
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layout import Layout, Segment
+from broker.scalable.stream_groups import StreamGroups
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame, encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+
+class _LayoutSession:
+    """One SCALABLE_TOPIC_LOOKUP: pushes the topic's layout until it is closed."""
+
+    def __init__(self, session_id: int, topic: TopicName, outbox: Outbox, service_url: str) -> None:
+        self.topic = topic
+        self._session_id = session_id
+        self._outbox = outbox
+        self._service_url = service_url
+        self._epoch_sent = -1
+
+    def layout_changed(self, layout: Layout | None) -> None:
+        """Push the layout, or say that the topic is gone."""
+        if layout is None:
+            update = commands.scalable_topic_failed(self._session_id, pb.TopicNotFound, f"{self.topic} does not exist")
+        elif layout.epoch == self._epoch_sent:
+            # The record also changes by intents and subscriptions, which are not the client's concern.
+            return
+        else:
+            self._epoch_sent = layout.epoch
+            update = commands.scalable_topic_update(
+                self._session_id, dag_of(layout, self._service_url), resolved_topic_name=str(self.topic)
+            )
+        self._outbox.put(encode_command(update))
+
+
+class _StreamConsumer:
+    """One SCALABLE_TOPIC_SUBSCRIBE: pushes the consumer's assignment until the connection ends."""
+
+    def __init__(self, request: pb.CommandScalableTopicSubscribe, topic: TopicName, outbox: Outbox) -> None:
+        self.name = request.consumer_name
+        self.topic = topic
+        self.subscription = request.subscription
+        self._consumer_id = request.consumer_id
+        self._request_id = request.request_id
+        self._outbox = outbox
+        self._answered = False
+
+    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
+        """See `Member`. The first assignment answers the request."""
+        assigned = [
+            pb.ScalableAssignedSegment(
+                segment_id=segment.id,
+                hash_start=segment.range.start,
+                hash_end=segment.range.end,
+                segment_topic=str(self.topic.segment_name(segment.descriptor)),
+            )
+            for segment_id in sorted(segments)
+            for segment in (layout.segments[segment_id],)
+        ]
+        if self._answered:
+            command = commands.scalable_topic_assignment_update(self._consumer_id, layout.epoch, assigned)
+        else:
+            self._answered = True
+            command = commands.scalable_topic_subscribe_response(self._request_id, layout.epoch, assigned)
+        self._outbox.put(encode_command(command))
+
+
+class ScalableFace:
+    """Serves the scalable-topic commands of one connection."""
+
+    def __init__(self, outbox: Outbox, feeds: LayoutFeeds, groups: StreamGroups, *, service_url: str) -> None:
+        self._outbox = outbox
+        self._feeds = feeds
+        self._groups = groups
+        self._service_url = service_url
+        self._sessions: dict[int, _LayoutSession] = {}
+        self._consumers: list[_StreamConsumer] = []
+
+    @property
+    def inline(self) -> dict[int, Inline]:
+        """See `Face`."""
+        return {pb.BaseCommand.SCALABLE_TOPIC_CLOSE: self._close_session}
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """See `Face`."""
+        return {
+            pb.BaseCommand.SCALABLE_TOPIC_LOOKUP: Request(
+                self._lookup,
+                lambda command, fault: commands.scalable_topic_failed(
+                    command.scalable_topic_lookup.session_id, fault.code, fault.message
+                ),
+            ),
+            pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: Request(
+                self._subscribe,
+                lambda command, fault: commands.scalable_topic_subscribe_failed(
+                    command.scalable_topic_subscribe.request_id, fault.code, fault.message
+                ),
+            ),
+        }
+
+    def close(self) -> None:
+        """See `Face`. A consumer whose connection is gone gives its segments to the others at once."""
+        for session in self._sessions.values():
+            self._feeds.unfollow(session.topic, session.layout_changed)
+        self._sessions.clear()
+        for consumer in self._consumers:
+            self._groups.leave(consumer.topic, consumer.subscription, consumer)
+        self._consumers.clear()
+
+    async def _lookup(self, command: pb.BaseCommand) -> None:
+        request = command.scalable_topic_lookup
+        if request.session_id in self._sessions:
+            raise NotSupported(f"layout session {request.session_id} is open on this connection already")
+        topic = scalable_name(request.topic)
+        session = _LayoutSession(request.session_id, topic, self._outbox, self._service_url)
+        self._sessions[request.session_id] = session
+        self._feeds.follow(topic, session.layout_changed)
+
+    async def _close_session(self, frame: Frame) -> None:
+        session = self._sessions.pop(frame.command.scalable_topic_close.session_id, None)
+        if session is not None:
+            self._feeds.unfollow(session.topic, session.layout_changed)
+
+    async def _subscribe(self, command: pb.BaseCommand) -> None:
+        request = command.scalable_topic_subscribe
+        if request.consumer_type != pb.STREAM:
+            raise NotSupported("checkpoint consumers in groups are not served yet; read without a consumer group")
+        consumer = _StreamConsumer(request, scalable_name(request.topic), self._outbox)
+        self._consumers.append(consumer)
+        await self._groups.join(consumer.topic, consumer.subscription, consumer)
+
+
+def scalable_name(text: str) -> TopicName:
+    """The `topic://` name that a client asks about.
+
+    Raises:
+        InvalidTopicName: it is none.
+        NotSupported: a `persistent://` topic, of which no scalable view is served.
+    """
+    name = TopicName.parse(text, short_domain=Domain.TOPIC)
+    if name.domain is Domain.PERSISTENT:
+        raise NotSupported(f"{name}: persistent topics are not served as scalable ones yet")
+    if name.domain is not Domain.TOPIC:
+        raise InvalidTopicName(text, "a layout belongs to a topic:// name")
+    return name
+
+
+def dag_of(layout: Layout, service_url: str) -> pb.ScalableTopicDAG:
+    """The layout as clients read it. Every segment and the controller are at this broker."""
+    dag = pb.ScalableTopicDAG(epoch=layout.epoch, controller_broker_url=service_url)
+    dag.segments.extend(_segment_info(segment) for segment in layout.segments.values())
+    for segment in layout.active():
+        dag.segment_brokers.add(segment_id=segment.id, broker_url=service_url)
+    return dag
+
+
+def _segment_info(segment: Segment) -> pb.SegmentInfoProto:
+    return pb.SegmentInfoProto(
+        segment_id=segment.id,
+        hash_start=segment.range.start,
+        hash_end=segment.range.end,
+        state=pb.ACTIVE if segment.is_active else pb.SEALED,
+        parent_ids=segment.parents,
+        child_ids=segment.children,
+        created_at_epoch=segment.created_at_epoch,
+        sealed_at_epoch=segment.sealed_at_epoch,
+        created_at_ms=segment.created_at_ms,
+        sealed_at_ms=segment.sealed_at_ms,
+        legacy_topic_name=segment.legacy_topic_name,
+    )

@@ -1,0 +1,142 @@
+"""One client connection: frames in, commands to the rooms, answers out.
+
+The session owns the connection's nursery. Commands that belong to one producer or consumer (SEND, ACK, FLOW, …) are
+handled in the order they arrive, inline; they wait only for back-pressure. Commands that ask for something and carry
+a request id run as tasks, so that loading one topic does not hold up another; their number is bounded.
+
+What goes wrong is answered by the protocol's own error and closes at most this connection (DESIGN section 9.7).
+"""
+
+from contextlib import ExitStack
+from typing import Final
+
+import structlog
+import trio
+
+from broker.pulsar.faults import Fault, fault_of
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.requests import Face, Inline, Request, refuse_by_error
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.errors import FrameError
+from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import NO_REQUEST
+
+READ_BYTES_MAX: Final = 256 * 1024
+"""Taken from the socket at once."""
+
+REQUESTS_MAX: Final = 256
+"""Requests of one connection that are under way at once; above it nothing more is read."""
+
+GOODBYE_SECONDS: Final = 5
+"""How long a connection that broke the protocol is kept open to deliver the error."""
+
+log = structlog.get_logger(__name__)
+
+Type = pb.BaseCommand.Type
+
+PONG: Final = encode_command(commands.pong())
+
+
+class Session:
+    """Runs one connection until either side ends it."""
+
+    def __init__(
+        self, stream: trio.SocketStream, *, outbox: Outbox, server_version: str, message_bytes_max: int
+    ) -> None:
+        """Set up; `use` adds the groups of commands, `run` does the work."""
+        self._stream = stream
+        self._outbox = outbox
+        self._server_version = server_version
+        self._message_bytes_max = message_bytes_max
+        self._inline: dict[int, Inline] = {Type.PING: self._ping, Type.PONG: self._pong}
+        self._requests: dict[int, Request] = {}
+        self._faces: list[Face] = []
+        self._request_places = trio.Semaphore(REQUESTS_MAX)
+
+    def use(self, face: Face) -> None:
+        """Serve the commands of `face` on this connection."""
+        self._faces.append(face)
+        self._inline.update(face.inline)
+        self._requests.update(face.requests)
+
+    async def run(self) -> None:
+        """Serve until the peer leaves or breaks the protocol; whatever happens here ends this connection alone."""
+        with ExitStack() as closing:
+            for face in self._faces:
+                closing.callback(face.close)
+            try:
+                async with self._stream, trio.open_nursery() as writing:
+                    writing.start_soon(self._outbox.run, self._stream)
+                    async with trio.open_nursery() as working:
+                        await self._read(working)
+                        working.cancel_scope.cancel()
+                    self._outbox.finish()
+                    writing.cancel_scope.deadline = trio.current_time() + GOODBYE_SECONDS
+            except* (trio.BrokenResourceError, trio.ClosedResourceError):
+                # The peer is gone; its producers and consumers go with it.
+                log.debug("connection lost")
+            except* Exception:
+                # A defect of ours met by one connection must not end the others; what the storage rooms cannot
+                # survive ends the broker from there.
+                log.exception("connection ended by an unexpected error")
+
+    async def _read(self, working: trio.Nursery) -> None:
+        decoder = FrameDecoder(self._message_bytes_max + 10 * 1024)
+        connected = False
+        while data := await self._stream.receive_some(READ_BYTES_MAX):
+            decoder.feed(data)
+            try:
+                while (frame := decoder.next_frame()) is not None:
+                    if not connected:
+                        if not self._connect(frame.command):
+                            return
+                        connected = True
+                    else:
+                        await self._handle(frame, working)
+            except FrameError as broken:
+                log.info("connection broke the protocol", reason=str(broken))
+                self._put(commands.error(NO_REQUEST, pb.UnknownError, f"{type(broken).__name__}: {broken}"))
+                return
+            await self._outbox.wait_writable()
+
+    def _connect(self, command: pb.BaseCommand) -> bool:
+        if command.type != Type.CONNECT:
+            self._put(commands.error(NO_REQUEST, pb.UnsupportedVersionError, "CONNECT must be the first command"))
+            return False
+        self._put(commands.connected(self._server_version, max_message_size=self._message_bytes_max))
+        return True
+
+    async def _handle(self, frame: Frame, working: trio.Nursery) -> None:
+        command = frame.command
+        inline = self._inline.get(command.type)
+        if inline is not None:
+            await inline(frame)
+            return
+        request = self._requests.get(command.type)
+        if request is None:
+            reason = f"Tidewire does not serve the command {Type.Name(command.type)}"
+            self._put(refuse_by_error(command, Fault(pb.NotAllowedError, reason)))
+            return
+        await self._request_places.acquire()
+        working.start_soon(self._run_request, request, command)
+
+    async def _run_request(self, request: Request, command: pb.BaseCommand) -> None:
+        try:
+            await request.handle(command)
+        except Exception as error:
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            self._put(request.refuse(command, fault))
+        finally:
+            self._request_places.release()
+
+    def _put(self, command: pb.BaseCommand) -> None:
+        self._outbox.put(encode_command(command))
+
+    async def _ping(self, frame: Frame) -> None:
+        self._outbox.put(PONG)
+
+    async def _pong(self, frame: Frame) -> None:
+        """Nothing waits for it: dead peers are found by TCP keep-alive (DESIGN section 8)."""

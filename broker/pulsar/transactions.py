@@ -1,0 +1,136 @@
+"""Transaction commands of one connection: coordinator discovery, NEW_TXN, END_TXN (FACTS: v5 transactions on the wire).
+
+Every command says by `scalable` which coordinator it means. Only v5 is served; a v4 request is told so instead of being
+answered by the wrong coordinator (T33).
+"""
+
+from broker.errors import NotSupported
+from broker.pulsar.faults import Fault
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.requests import Inline, Request
+from storage.entry import TxnId
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame, encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from txn.coordinator import Coordinator
+from txn.errors import WrongDomain
+from txn.headers import is_v5
+from txn.states import EndAction
+
+_ACTIONS = {pb.COMMIT: EndAction.COMMIT, pb.ABORT: EndAction.ABORT}
+
+NO_V4 = "transactions of v4 clients (without `scalable`) are not served yet; use the v5 client on topic:// topics"
+
+
+class TransactionFace:
+    """Serves the transaction commands of one connection."""
+
+    def __init__(self, outbox: Outbox, coordinator: Coordinator, *, service_url: str) -> None:
+        self._outbox = outbox
+        self._coordinator = coordinator
+        self._service_url = service_url
+
+    @property
+    def inline(self) -> dict[int, Inline]:
+        """See `Face`."""
+        return {pb.BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: self._close_watch}
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """See `Face`. Clients look for a refusal in the answer's own error field."""
+        return {
+            pb.BaseCommand.WATCH_TC_ASSIGNMENTS: Request(self._watch_assignments),
+            pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: Request(self._connect, _connect_refused),
+            pb.BaseCommand.NEW_TXN: Request(self._new, _new_refused),
+            pb.BaseCommand.ADD_PARTITION_TO_TXN: Request(self._add_partition, _add_partition_refused),
+            pb.BaseCommand.ADD_SUBSCRIPTION_TO_TXN: Request(self._add_subscription, _add_subscription_refused),
+            pb.BaseCommand.END_TXN: Request(self._end, _end_refused),
+        }
+
+    def close(self) -> None:
+        """See `Face`: open transactions belong to no connection, they time out."""
+
+    async def _watch_assignments(self, command: pb.BaseCommand) -> None:
+        # Every coordinator id is served by this broker for as long as it runs, so the first answer is the last.
+        count = self._coordinator.count
+        assignments = [pb.TcAssignment(tc_id=tc_id, broker_service_url=self._service_url) for tc_id in range(count)]
+        self._put(commands.watch_tc_assignments_update(command.watch_tc_assignments.watch_id, count, assignments))
+
+    async def _close_watch(self, frame: Frame) -> None:
+        """Nothing is kept per watch."""
+
+    async def _connect(self, command: pb.BaseCommand) -> None:
+        request = command.tc_client_connect_request
+        _require_scalable(request.scalable)
+        self._coordinator.require(request.tc_id)
+        self._put(commands.tc_client_connect_response(request.request_id))
+
+    async def _new(self, command: pb.BaseCommand) -> None:
+        request = command.new_txn
+        _require_scalable(request.scalable)
+        txn = await self._coordinator.new_transaction(request.tc_id, request.txn_ttl_millis)
+        self._put(commands.new_txn_response(request.request_id, txn))
+
+    async def _add_partition(self, command: pb.BaseCommand) -> None:
+        # The segment's owner writes the op record when the first entry arrives; the coordinator keeps no list (T5).
+        request = command.add_partition_to_txn
+        txn = _txn_of(request.txnid_most_bits, request.txnid_least_bits, scalable=request.scalable)
+        self._put(commands.add_partition_to_txn_response(request.request_id, txn))
+
+    async def _add_subscription(self, command: pb.BaseCommand) -> None:
+        raise NotSupported("acknowledgements inside transactions are not served yet")
+
+    async def _end(self, command: pb.BaseCommand) -> None:
+        request = command.end_txn
+        txn = _txn_of(request.txnid_most_bits, request.txnid_least_bits, scalable=request.scalable)
+        await self._coordinator.end(txn, _ACTIONS[request.txn_action])
+        self._put(commands.end_txn_response(request.request_id, txn))
+
+    def _put(self, command: pb.BaseCommand) -> None:
+        self._outbox.put(encode_command(command))
+
+
+def _connect_refused(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
+    request_id = command.tc_client_connect_request.request_id
+    return commands.tc_client_connect_response(request_id, error=fault.code, message=fault.message)
+
+
+def _new_refused(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
+    return commands.new_txn_response(command.new_txn.request_id, error=fault.code, message=fault.message)
+
+
+def _add_partition_refused(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
+    request = command.add_partition_to_txn
+    txn = (request.txnid_most_bits, request.txnid_least_bits)
+    return commands.add_partition_to_txn_response(request.request_id, txn, error=fault.code, message=fault.message)
+
+
+def _add_subscription_refused(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
+    request = command.add_subscription_to_txn
+    txn = (request.txnid_most_bits, request.txnid_least_bits)
+    return commands.add_subscription_to_txn_response(request.request_id, txn, error=fault.code, message=fault.message)
+
+
+def _end_refused(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
+    request = command.end_txn
+    txn = (request.txnid_most_bits, request.txnid_least_bits)
+    return commands.end_txn_response(request.request_id, txn, error=fault.code, message=fault.message)
+
+
+def _require_scalable(scalable: bool) -> None:
+    if not scalable:
+        raise NotSupported(NO_V4)
+
+
+def _txn_of(most: int, least: int, *, scalable: bool) -> TxnId:
+    """The v5 transaction a request names.
+
+    Raises:
+        NotSupported: it addresses the v4 coordinator.
+        WrongDomain: the id was never made by a v5 coordinator (D6).
+    """
+    _require_scalable(scalable)
+    txn = TxnId(most, least)
+    if not is_v5(txn):
+        raise WrongDomain(f"({txn.most},{txn.least}) is not the id of a v5 transaction")
+    return txn

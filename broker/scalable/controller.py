@@ -1,0 +1,162 @@
+"""The controller of scalable topics: create, delete, split and merge, each step resumable from the layout record alone.
+
+A split or merge (DESIGN section 6) is a sequence in which every step may be repeated, so that whoever finds its intent
+in the layout can carry it on:
+
+    1. CAS the intent: parents, children and their ranges          nothing has happened yet
+    2. create the children                                         they exist, nobody sends to them
+    3. CAS "sealing", seal the parents                             from here it only rolls forward
+    4. create every subscription's cursor on the children          at their beginning: it all comes after the parents
+    5. CAS the new layout                                          a subscription made meanwhile sends this back to 4
+    6. push it to every follower                                   clients know the children
+    7. answer the sends that met the seal, close the producers     clients turn to the children
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+
+import structlog
+import trio
+
+from broker.errors import IntentOpen, TopicInUse
+from broker.names import TopicName
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layout import Intent, Layout, StartPosition, Subscription, SubscriptionKind, create
+from broker.scalable.layouts import Layouts
+from broker.topic import Topic
+from broker.topics import Topics
+from storage.clock import WallClock
+from storage.position import EARLIEST, LATEST
+
+log = structlog.get_logger(__name__)
+
+
+class Controller:
+    """Changes the layouts of scalable topics."""
+
+    def __init__(self, layouts: Layouts, topics: Topics, feeds: LayoutFeeds, *, now_ms: WallClock) -> None:
+        self._layouts = layouts
+        self._topics = topics
+        self._feeds = feeds
+        self._now_ms = now_ms
+        # One lock per topic that was ever changed here: this process runs one split, merge or deletion of it at a time.
+        self._locks: dict[TopicName, trio.Lock] = {}
+
+    async def recover(self) -> None:
+        """Finish every split and merge that an earlier controller left open (D10)."""
+        for topic in await self._layouts.names():
+            if (await self._layouts.get(topic)).intent is not None:
+                log.info("finishing a split or merge", topic=str(topic))
+                await self._finish_open(topic)
+
+    async def create_topic(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
+        """Create a scalable topic with segments that divide the hash space evenly; durable on return.
+
+        Raises:
+            TopicExists, SegmentCountInvalid: nothing was changed.
+        """
+        layout = create(segments, self._now_ms(), creation_id=uuid.uuid4().hex, properties=properties)
+        await self._layouts.create(topic, layout)
+
+    async def split(self, topic: TopicName, segment_id: int) -> Layout:
+        """Divide an active segment into two; the new layout is durable and pushed on return.
+
+        Raises:
+            TopicNotFound, UnknownSegment, NotActive, TooNarrow: nothing was changed.
+        """
+        return await self._change_segments(topic, lambda layout: layout.begin_split(segment_id))
+
+    async def merge(self, topic: TopicName, first_id: int, second_id: int) -> Layout:
+        """Join two adjacent active segments; the new layout is durable and pushed on return.
+
+        Raises:
+            TopicNotFound, UnknownSegment, NotActive, NotAdjacent: nothing was changed.
+        """
+        return await self._change_segments(topic, lambda layout: layout.begin_merge(first_id, second_id))
+
+    async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
+        """Remove the topic with all its segments; durable on return. May be repeated if it was interrupted.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            TopicInUse: clients are connected, and `force` was not given; nothing was changed.
+        """
+        async with self._lock(topic):
+            layout = await self._layouts.get(topic)
+            names = self._segment_names(topic, layout)
+            if not force and any(self._topics.is_in_use(name) for name in names):
+                raise TopicInUse(f"{topic} has connected producers or consumers; delete it with force=true to end them")
+            for name in names:
+                await self._topics.delete(name)
+            await self._layouts.remove(topic)
+
+    async def add_subscription(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
+        """Make sure that the subscription exists, with a cursor on every segment; durable on return.
+
+        A new one starts on each segment at `start`. A split that is under way meets the changed layout and creates
+        the cursors of its children too (D10).
+        """
+
+        def registered(layout: Layout) -> Layout:
+            if name in layout.subscriptions:
+                return layout
+            return layout.add_subscription(name, Subscription(kind, uuid.uuid4().hex, start, self._now_ms()))
+
+        before = await self._layouts.get(topic)
+        if name in before.subscriptions:
+            return
+        layout = await self._layouts.change(topic, registered)
+        where = EARLIEST if layout.subscriptions[name].start is StartPosition.EARLIEST else LATEST
+        for segment in self._segment_names(topic, layout):
+            await (await self._topics.get(segment)).subscribe(name, where)
+
+    def _lock(self, topic: TopicName) -> trio.Lock:
+        return self._locks.setdefault(topic, trio.Lock())
+
+    def _segment_names(self, topic: TopicName, layout: Layout) -> list[TopicName]:
+        return [topic.segment_name(segment.descriptor) for segment in layout.segments.values()]
+
+    async def _change_segments(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
+        async with self._lock(topic):
+            try:
+                await self._layouts.change(topic, begin)
+            except IntentOpen:
+                # Left by a controller that is gone: in this process the lock admits one at a time.
+                await self._finish_open(topic)
+                await self._layouts.change(topic, begin)
+            return await self._finish_open(topic)
+
+    async def _finish_open(self, topic: TopicName) -> Layout:
+        """Steps 2 to 7 of the open intent."""
+        layout = await self._layouts.get(topic)
+        intent = layout.intent
+        assert intent is not None, "the caller has just opened or found an intent"
+        children = [await self._topics.get(topic.segment_name(child.descriptor)) for child in intent.children]
+        await self._layouts.change(topic, Layout.begin_sealing)
+        parents = [
+            await self._topics.get(topic.segment_name(layout.segment(parent).descriptor)) for parent in intent.parents
+        ]
+        for parent in parents:
+            await parent.seal()
+        layout = await self._finish_layout(topic, intent, children)
+        await self._feeds.reached(topic, layout.epoch)
+        for parent in parents:
+            parent.mark_replaced()
+        log.info("segments replaced", topic=str(topic), parents=intent.parents, epoch=layout.epoch)
+        return layout
+
+    async def _finish_layout(self, topic: TopicName, intent: Intent, children: list[Topic]) -> Layout:
+        ready: set[str] = set()
+
+        def finished(layout: Layout) -> Layout:
+            # Unchanged while a subscription lacks its cursors; then the loop below creates them and asks again.
+            return layout.finish(intent, self._now_ms()) if ready >= layout.subscriptions.keys() else layout
+
+        while True:
+            layout = await self._layouts.change(topic, finished)
+            if layout.intent is None:
+                return layout
+            for subscription in layout.subscriptions.keys() - ready:
+                for child in children:
+                    await child.subscribe(subscription, EARLIEST)
+                ready.add(subscription)

@@ -1,0 +1,88 @@
+"""Layout changes, pushed: one metadata watch per followed topic, shared by every session that wants to know.
+
+A feed hands a new layout to all its followers in one step, without a pause. So once a feed has reached an epoch, every
+connection of this broker has the update in its outbox, and whatever is put there next reaches the client after it; a
+split relies on that when it closes producers (DESIGN section 6).
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from broker.names import TopicName
+from broker.scalable.layout import Layout
+from broker.scalable.layout_record import from_json
+from broker.scalable.layouts import layout_key
+from storage.metadata.store import MetadataStore
+
+Follower = Callable[[Layout | None], None]
+"""Takes the topic's newest layout, None when it was deleted; must not block."""
+
+
+class _Feed:
+    """One topic's layout as last seen, and who wants to hear of the next."""
+
+    def __init__(self) -> None:
+        self.followers: set[Follower] = set()
+        self.layout: Layout | None = None
+        self.known = trio.Event()
+        self.changed = trio.Event()
+        self.scope = trio.CancelScope()
+
+
+class LayoutFeeds:
+    """The feeds of one broker."""
+
+    def __init__(self, metadata: MetadataStore, nursery: trio.Nursery) -> None:
+        """Set up.
+
+        Args:
+            metadata: where the layouts stand.
+            nursery: runs one watching task per followed topic.
+        """
+        self._metadata = metadata
+        self._nursery = nursery
+        self._feeds: dict[TopicName, _Feed] = {}
+
+    def follow(self, topic: TopicName, follower: Follower) -> None:
+        """Call `follower` with the topic's layout, as soon as it is known and at each change, until `unfollow`.
+
+        Calls may repeat an epoch: the record also changes by intents and subscriptions.
+        """
+        feed = self._feeds.get(topic)
+        if feed is None:
+            feed = self._feeds[topic] = _Feed()
+            self._nursery.start_soon(self._watch, topic, feed)
+        feed.followers.add(follower)
+        if feed.known.is_set():
+            follower(feed.layout)
+
+    def unfollow(self, topic: TopicName, follower: Follower) -> None:
+        """Undo `follow`; the last follower's leaving ends the watch."""
+        feed = self._feeds[topic]
+        feed.followers.discard(follower)
+        if not feed.followers:
+            feed.scope.cancel()
+            del self._feeds[topic]
+            # Whoever waits for an epoch looks again and finds that nobody here needs it.
+            feed.changed.set()
+
+    async def reached(self, topic: TopicName, epoch: int) -> None:
+        """Return once every follower here has been handed the topic's layout of `epoch`, a later one, or its end."""
+        while True:
+            feed = self._feeds.get(topic)
+            if feed is None or (feed.known.is_set() and (feed.layout is None or feed.layout.epoch >= epoch)):
+                return
+            await feed.changed.wait()
+
+    async def _watch(self, topic: TopicName, feed: _Feed) -> None:
+        with feed.scope:
+            async with self._metadata.watch_key(layout_key(topic)) as watch:
+                while True:
+                    record = await watch.next()
+                    feed.layout = None if record is None else from_json(record.value)
+                    feed.known.set()
+                    changed, feed.changed = feed.changed, trio.Event()
+                    for follower in tuple(feed.followers):
+                        follower(feed.layout)
+                    changed.set()

@@ -1,0 +1,146 @@
+"""Ordered consumers of a scalable topic: who reads which segment, pushed at every change.
+
+A group is the consumers of one subscription. Whenever the layout changes, a segment is drained, or a consumer comes or
+goes, the assignment is computed anew (`broker.scalable.assignment`, pure) and pushed to those for whom it changed. A
+child is handed out only when its parents are drained, that is when the subscription's durable mark-delete stands at
+their sealed end; the group learns that from the cursor's record, which any broker may own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+import trio
+
+from broker.errors import TopicNotFound
+from broker.names import TopicName
+from broker.scalable.assignment import assign, eligible
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layout import Layout, Segment
+from broker.topics import Topics
+from storage.cursor import cursor_key
+from storage.cursor_record import decode
+from storage.metadata.store import MetadataStore
+
+log = structlog.get_logger(__name__)
+
+
+class Member(Protocol):
+    """One consumer of a group."""
+
+    @property
+    def name(self) -> str:
+        """The consumer's name; a second consumer of the same name takes the first one's place."""
+
+    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
+        """These segments are the consumer's now. Must not block."""
+
+
+@dataclass(eq=False, slots=True)
+class _Group:
+    """One subscription's consumers, and what is known of the segments."""
+
+    topic: TopicName
+    subscription: str
+    members: dict[str, Member] = field(default_factory=dict)
+    layout: Layout | None = None
+    drained: set[int] = field(default_factory=set)
+    watched: dict[int, trio.CancelScope] = field(default_factory=dict)
+    assignment: dict[str, frozenset[int]] = field(default_factory=dict)
+    pushed: dict[str, tuple[int, frozenset[int]]] = field(default_factory=dict)
+    """What each member was told last: the layout's epoch and its segments."""
+    follower: Callable[[Layout | None], None] | None = None
+    known: trio.Event = field(default_factory=trio.Event)
+
+
+class StreamGroups:
+    """The groups that this broker coordinates."""
+
+    def __init__(self, topics: Topics, feeds: LayoutFeeds, *, metadata: MetadataStore, nursery: trio.Nursery) -> None:
+        self._topics = topics
+        self._feeds = feeds
+        self._metadata = metadata
+        self._nursery = nursery
+        self._groups: dict[tuple[TopicName, str], _Group] = {}
+
+    async def join(self, topic: TopicName, subscription: str, member: Member) -> None:
+        """Add a consumer; its assignment was handed to it when this returns, and is again whenever it changes.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        key = (topic, subscription)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(topic, subscription)
+            group.follower = lambda layout, group=group: self._layout_changed(group, layout)
+            self._feeds.follow(topic, group.follower)
+        group.members[member.name] = member
+        group.pushed.pop(member.name, None)
+        self._reassign(group)
+        await group.known.wait()
+        if group.layout is None:
+            self.leave(topic, subscription, member)
+            raise TopicNotFound(f"{topic} does not exist")
+
+    def leave(self, topic: TopicName, subscription: str, member: Member) -> None:
+        """Remove a consumer; its segments go to the others at once. Harmless if another has taken its name."""
+        group = self._groups.get((topic, subscription))
+        if group is None or group.members.get(member.name) is not member:
+            return
+        del group.members[member.name]
+        group.pushed.pop(member.name, None)
+        if group.members:
+            self._reassign(group)
+            return
+        del self._groups[topic, subscription]
+        for scope in group.watched.values():
+            scope.cancel()
+        assert group.follower is not None, "a group follows its topic from its first member to its last"
+        self._feeds.unfollow(topic, group.follower)
+
+    def _layout_changed(self, group: _Group, layout: Layout | None) -> None:
+        group.layout = layout
+        group.known.set()
+        if layout is None:
+            return
+        for segment in layout.segments.values():
+            if not segment.is_active and segment.id not in group.drained and segment.id not in group.watched:
+                scope = group.watched[segment.id] = trio.CancelScope()
+                self._nursery.start_soon(self._watch_drained, group, segment, scope)
+        self._reassign(group)
+
+    def _reassign(self, group: _Group) -> None:
+        if group.layout is None:
+            return
+        segments = eligible(group.layout, group.drained)
+        group.assignment = assign(segments, group.members, group.assignment)
+        for name, member in group.members.items():
+            told = (group.layout.epoch, group.assignment[name])
+            if group.pushed.get(name) != told:
+                group.pushed[name] = told
+                member.assigned(group.layout, group.assignment[name])
+
+    async def _watch_drained(self, group: _Group, segment: Segment, scope: trio.CancelScope) -> None:
+        """Wait until the subscription's durable mark-delete stands at the sealed segment's end."""
+        name = group.topic.segment_name(segment.descriptor)
+        with scope:
+            try:
+                topic = await self._topics.get(name)
+            except TopicNotFound:
+                # Pruned or deleted meanwhile; the layout that says so is on its way.
+                return
+            async with self._metadata.watch_key(cursor_key(str(name), group.subscription)) as watch:
+                while True:
+                    record = await watch.next()
+                    end = topic.sealed_end
+                    assert end is not None, "a layout says SEALED only of what was sealed before"
+                    if record is not None:
+                        _identity, acknowledged = decode(record.value, topic.next_after)
+                        if topic.next_after(acknowledged.mark_delete) > end:
+                            break
+            group.drained.add(segment.id)
+            log.debug("segment drained", topic=str(name), subscription=group.subscription)
+            self._reassign(group)
+        group.watched.pop(segment.id, None)

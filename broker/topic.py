@@ -1,0 +1,337 @@
+"""A topic that this broker owns: where ledger, transactions and subscriptions meet.
+
+A segment of a scalable topic and a persistent topic are the same thing here, but for who decides what is readable: a
+segment's transaction buffer, or the ledger alone. The topic hands its subscriptions what they read (`Source`): the
+watermark to park on, and which entries to pass over; so dispatch knows nothing of transactions (DESIGN section 3).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import unquote
+
+import trio
+
+from broker.errors import ProducerNameTaken, SubscriptionNotFound, TopicClosed
+from broker.names import Domain, TopicName
+from dispatch.consumer import Consumer
+from dispatch.subscription import Subscription
+from storage.clock import WallClock
+from storage.cursor import Cursor, NonDurableCursor, cursor_key
+from storage.entry import Entry, TxnId
+from storage.ledger_ids import LedgerIds
+from storage.ledger_store import LedgerStore
+from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.metadata.store import Check, MetadataStore, starting_with
+from storage.position import LATEST, Position
+from storage.signal import Signal
+from storage.watermark import Watermark
+from txn.buffer import BufferCounters, TransactionBuffer
+from txn.errors import WrongDomain
+from txn.header_watch import HeaderWatch
+
+
+class Attendee(Protocol):
+    """A producer or consumer connected to the topic."""
+
+    def topic_closed(self) -> None:
+        """The topic is no longer served here: tell the client. Must not block."""
+
+
+class AttendingProducer(Attendee, Protocol):
+    """A producer connected to the topic."""
+
+    @property
+    def name(self) -> str:
+        """Unique on the topic."""
+
+    def topic_replaced(self) -> None:
+        """Clients have the layout that replaces this sealed segment: refuse what waits, close. Must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicServices:
+    """What every topic of a broker is built on."""
+
+    metadata: MetadataStore
+    ledgers: LedgerStore
+    ledger_ids: LedgerIds
+    headers: HeaderWatch
+    buffers: BufferCounters
+    ledger_config: ManagedLedgerConfig
+    now_ms: WallClock
+
+
+class Topic:
+    """Publishing, reading and subscribing on one owned topic. Made by `open`; `run` keeps it going."""
+
+    def __init__(self, name: TopicName, ledger: ManagedLedger, services: "TopicServices", claim: Check) -> None:
+        self.name = name
+        self.ledger = ledger
+        self.replaced = trio.Event()
+        """Set when this sealed segment's successors are known to every client that follows the layout here."""
+        self._metadata = services.metadata
+        self._claim = claim
+        self._buffer: TransactionBuffer | None = None
+        if name.domain is Domain.SEGMENT:
+            self._buffer = TransactionBuffer(
+                ledger, metadata=services.metadata, headers=services.headers, claim=claim, counters=services.buffers
+            )
+        self.readable: Watermark = ledger.confirmed if self._buffer is None else self._buffer.readable
+        self._sealed_signals: list[Signal] = []
+        self._producers: dict[str, AttendingProducer] = {}
+        self._consumers: dict[Consumer, Attendee] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._subscribing = trio.Lock()
+        self._is_closed = False
+        self._nursery: trio.Nursery | None = None
+
+    @classmethod
+    async def open(cls, name: TopicName, services: "TopicServices", claim: Check) -> "Topic":
+        """Take a claimed topic over: fence and recover its ledger, then what transactions left open (DESIGN 6)."""
+        ledger = await ManagedLedger.open(
+            str(name),
+            metadata=services.metadata,
+            ledgers=services.ledgers,
+            ids=services.ledger_ids,
+            claim=claim,
+            config=services.ledger_config,
+            now_ms=services.now_ms,
+        )
+        topic = cls(name, ledger, services, claim)
+        if topic._buffer is not None:
+            await topic._buffer.recover()
+        return topic
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; started once every durable subscription is open.
+
+        Raises:
+            OwnershipLost, CursorLost: another broker has taken the topic over (in an exception group).
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await nursery.start(self.ledger.run)
+                if self._buffer is not None:
+                    nursery.start_soon(self._buffer.run)
+                prefix = cursor_key(str(self.name), "")
+                for record in await self._metadata.scan(*starting_with(prefix)):
+                    await self.subscribe(unquote(record.key.removeprefix(prefix)), self.readable.value)
+                task_status.started()
+        finally:
+            self._nursery = None
+            self._send_away()
+
+    async def close(self) -> None:
+        """Send every client away and write what the cursors still hold; then `run` is to be cancelled."""
+        self._is_closed = True
+        self._send_away()
+        for subscription in tuple(self._subscriptions.values()):
+            await subscription.close()
+
+    async def delete(self) -> None:
+        """Send every client away and remove cursors, transactions' records and data; durable on return."""
+        self._is_closed = True
+        self._send_away()
+        for subscription in tuple(self._subscriptions.values()):
+            await subscription.unsubscribe(force=True)
+        if self._buffer is not None:
+            await self._buffer.discard()
+        await self.ledger.delete()
+
+    # Publishing
+
+    async def publish(self, payload: bytes, *, message_count: int, txn: TxnId | None) -> Position:
+        """Append an entry and return its position; durable once `ledger.confirmed` has reached it.
+
+        Raises:
+            LedgerSealed: the segment was replaced; `replaced` says when its clients know by what.
+            WrongDomain: a v5 transaction writes to segments only (D6).
+            TxnError, LedgerFailed: nothing was appended.
+        """
+        await self.ledger.wait_room()
+        if self._buffer is not None:
+            return await self._buffer.publish(payload, message_count, txn)
+        if txn is not None:
+            raise WrongDomain(f"{self.name} is no segment of a scalable topic and takes no v5 transaction")
+        return self.ledger.append(payload, message_count=message_count)
+
+    def attend_producer(self, producer: AttendingProducer) -> None:
+        """Register a producer under its name.
+
+        Raises:
+            TopicClosed: the topic is going away.
+            ProducerNameTaken: another one has the name.
+        """
+        self._require_running()
+        if producer.name in self._producers:
+            raise ProducerNameTaken(f"a producer named {producer.name} is connected to {self.name}")
+        self._producers[producer.name] = producer
+
+    def leave_producer(self, producer: AttendingProducer) -> None:
+        """Give the name back; harmless when it was not registered."""
+        if self._producers.get(producer.name) is producer:
+            del self._producers[producer.name]
+
+    async def seal(self) -> None:
+        """Let nothing be appended any more; durable on return. May be repeated."""
+        await self.ledger.seal()
+        for signal in self._sealed_signals:
+            signal.set()
+
+    def mark_replaced(self) -> None:
+        """Every client that follows the layout here knows what replaces this sealed segment (DESIGN section 6)."""
+        self.replaced.set()
+        for producer in tuple(self._producers.values()):
+            producer.topic_replaced()
+
+    # Reading: dispatch's Source
+
+    @property
+    def sealed_end(self) -> Position | None:
+        """The last position of a sealed topic; None while entries may follow."""
+        return self.ledger.last_position if self.ledger.is_sealed else None
+
+    def attach_sealed(self, signal: Signal) -> None:
+        """Set `signal` when the topic is sealed."""
+        self._sealed_signals.append(signal)
+
+    def detach_sealed(self, signal: Signal) -> None:
+        """Undo one `attach_sealed`."""
+        self._sealed_signals.remove(signal)
+
+    async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Entries from `start` up to the readable position, in order; those of aborted transactions are among them."""
+        return await self.ledger.read(start, upto=self.readable.value, entries_max=entries_max, bytes_max=bytes_max)
+
+    def is_visible(self, entry: Entry) -> bool:
+        """Whether a readable entry may be delivered: all but those of aborted transactions."""
+        return self._buffer is None or self._buffer.is_visible(entry)
+
+    def next_after(self, position: Position) -> Position:
+        """The next position that exists or will."""
+        return self.ledger.next_after(position)
+
+    def entries_between(self, low: Position, high: Position) -> int:
+        """How many entries are above `low` and not above `high`."""
+        return self.ledger.entries_between(low, high)
+
+    async def last_visible(self) -> Entry | None:
+        """The last entry that a reader may see, or None; every transaction decided before the call counts.
+
+        Reads backwards past the entries of aborted transactions at the end.
+        """
+        if self._buffer is not None:
+            await self._buffer.caught_up()
+        position = self.readable.value
+        while True:
+            entries = await self.ledger.read(position, upto=position, entries_max=1, bytes_max=1)
+            if entries and self.is_visible(entries[0]):
+                return entries[0]
+            earlier = self.ledger.previous(position)
+            if earlier >= position or earlier.ledger < 0:
+                return None
+            position = earlier
+
+    # Subscribing
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """The durable subscriptions by name."""
+        return self._subscriptions
+
+    async def subscribe(self, name: str, start: Position | None) -> Subscription:
+        """The durable subscription, opened or created; a new one is durable on return.
+
+        `start` is the mark-delete position of a new one: EARLIEST, a position, or LATEST, which here means that what
+        becomes readable from now on is delivered, entries of open transactions too. None creates nothing.
+
+        Raises:
+            TopicClosed: the topic is going away.
+            SubscriptionNotFound: there is none, and `start` is None.
+        """
+        async with self._subscribing:
+            nursery = self._require_running()
+            subscription = self._subscriptions.get(name)
+            if subscription is not None:
+                return subscription
+            if start is None:
+                raise SubscriptionNotFound(f"{self.name} has no subscription {name}")
+            cursor = await Cursor.open(
+                name, ledger=self.ledger, metadata=self._metadata, claim=self._claim, start=self._placed(start)
+            )
+            subscription = Subscription(name, source=self, cursor=cursor)
+            self._subscriptions[name] = subscription
+            await nursery.start(self._run_subscription, subscription)
+            return subscription
+
+    def subscribe_reader(self, name: str, start: Position) -> Subscription:
+        """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
+
+        Raises:
+            TopicClosed: the topic is going away.
+        """
+        nursery = self._require_running()
+        cursor = NonDurableCursor(name, ledger=self.ledger, start=self._placed(start))
+        subscription = Subscription(name, source=self, cursor=cursor)
+        nursery.start_soon(subscription.run)
+        return subscription
+
+    def end_reader(self, subscription: Subscription) -> None:
+        """Close a reader's subscription; nothing to do when the topic is ending anyway."""
+        if self._nursery is not None:
+            self._nursery.start_soon(subscription.close)
+
+    def attend(self, consumer: Consumer, attendee: Attendee) -> None:
+        """Register a connected consumer, to be told when it has to go."""
+        self._consumers[consumer] = attendee
+
+    def leave(self, consumer: Consumer) -> None:
+        """Undo `attend`; harmless when it was not registered."""
+        self._consumers.pop(consumer, None)
+
+    def send_away(self, consumers: Iterable[Consumer]) -> None:
+        """Tell consumers that their subscription disconnected that they have to subscribe anew."""
+        for consumer in consumers:
+            attendee = self._consumers.get(consumer)
+            if attendee is not None:
+                attendee.topic_closed()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether clients are connected."""
+        return bool(self._producers or self._consumers)
+
+    @property
+    def producer_count(self) -> int:
+        """Connected producers."""
+        return len(self._producers)
+
+    @property
+    def consumer_count(self) -> int:
+        """Connected consumers and readers."""
+        return len(self._consumers)
+
+    async def _run_subscription(
+        self, subscription: Subscription, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        try:
+            await subscription.run(task_status=task_status)
+        finally:
+            if self._subscriptions.get(subscription.name) is subscription:
+                del self._subscriptions[subscription.name]
+
+    def _placed(self, start: Position) -> Position:
+        return self.readable.value if start == LATEST else start
+
+    def _require_running(self) -> trio.Nursery:
+        if self._nursery is None or self._is_closed:
+            raise TopicClosed(f"{self.name} is being closed")
+        return self._nursery
+
+    def _send_away(self) -> None:
+        for attendee in (*self._producers.values(), *self._consumers.values()):
+            attendee.topic_closed()
+        self._producers.clear()
+        self._consumers.clear()

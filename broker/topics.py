@@ -1,0 +1,167 @@
+"""Names to loaded topics: claim, open, run, unload, delete.
+
+A topic is loaded when somebody first asks for it and runs as one task tree of its own. If it fails because another
+broker took it over, it alone is closed; its clients find the new owner by a lookup. If two ask at once, both get the
+one that is being loaded.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+import structlog
+import trio
+
+from broker.cluster.ownership import Claims, OwnedElsewhere
+from broker.errors import BrokerError, NotSupported, TopicClosed, TopicNotFound
+from broker.names import Domain, TopicName
+from broker.scalable.layouts import Layouts
+from broker.topic import Topic
+from storage.cursor import CursorLost
+from storage.metadata.store import Check
+from txn.errors import OwnershipLost
+
+log = structlog.get_logger(__name__)
+
+RELEASE_SECONDS_MAX = 5
+"""How long giving up a claim may take when a topic is unloaded; after that the session's end releases it."""
+
+OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]
+"""Takes over a claimed topic."""
+
+
+@dataclass(eq=False, slots=True)
+class _Slot:
+    """A topic that is loaded, being loaded, or being unloaded."""
+
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    ready: trio.Event = field(default_factory=trio.Event)
+    """Set when `topic` or `error` is."""
+    gone: trio.Event = field(default_factory=trio.Event)
+    """Set when nothing of it is left in this process."""
+    topic: Topic | None = None
+    error: Exception | None = None
+
+
+class Topics:
+    """The topics that this broker owns now."""
+
+    def __init__(
+        self, claims: Claims, layouts: Layouts, open_topic: OpenTopic, nursery: trio.Nursery, instance: int
+    ) -> None:
+        """Set up.
+
+        Args:
+            claims: the broker's claims.
+            layouts: says which segments there are.
+            open_topic: takes over a claimed topic.
+            nursery: runs the topics.
+            instance: unique for every run of every broker; part of the producer names given out.
+        """
+        self._claims = claims
+        self._layouts = layouts
+        self._open_topic = open_topic
+        self._nursery = nursery
+        self._slots: dict[TopicName, _Slot] = {}
+        self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter([slot.topic for slot in self._slots.values() if slot.topic is not None])
+
+    def new_producer_name(self) -> str:
+        """A name that no producer has or had, on any topic."""
+        return next(self._producer_names)
+
+    def is_in_use(self, name: TopicName) -> bool:
+        """Whether clients are connected to the topic here."""
+        slot = self._slots.get(name)
+        return slot is not None and slot.topic is not None and slot.topic.is_in_use
+
+    async def get(self, name: TopicName) -> Topic:
+        """The topic, loaded. A persistent topic is created by asking for it; a segment must be in its layout.
+
+        Raises:
+            TopicNotFound: there is no such segment.
+            OwnedElsewhere: another broker owns it.
+            TopicClosed: it is being unloaded.
+        """
+        slot = self._slots.get(name)
+        if slot is None:
+            slot = self._slots[name] = _Slot()
+            self._nursery.start_soon(self._own, name, slot)
+        await slot.ready.wait()
+        if slot.error is not None:
+            raise slot.error
+        assert slot.topic is not None, "a ready slot has a topic or an error"
+        return slot.topic
+
+    async def unload(self, name: TopicName) -> None:
+        """Close the topic here and give its claim up; returns when nothing of it is left."""
+        slot = self._slots.get(name)
+        if slot is not None:
+            await slot.ready.wait()
+            if slot.topic is not None:
+                await slot.topic.close()
+            slot.scope.cancel()
+            await slot.gone.wait()
+
+    async def close(self) -> None:
+        """Unload everything, so that what cursors hold is written; no topic is to be asked for any more."""
+        async with trio.open_nursery() as nursery:
+            for name in tuple(self._slots):
+                nursery.start_soon(self.unload, name)
+
+    async def delete(self, name: TopicName) -> None:
+        """Remove the topic with its data and cursors; durable on return.
+
+        Raises:
+            OwnedElsewhere: another broker owns it.
+        """
+        slot_topic = await self.get(name)
+        await slot_topic.delete()
+        slot = self._slots[name]
+        slot.scope.cancel()
+        await slot.gone.wait()
+
+    async def _own(self, name: TopicName, slot: _Slot) -> None:
+        try:
+            with slot.scope:
+                await self._require_existing(name)
+                claim = await self._claims.claim(str(name))
+                try:
+                    await self._run(name, slot, claim)
+                finally:
+                    with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
+                        await self._claims.release(claim)
+        except (BrokerError, OwnedElsewhere, OwnershipLost, CursorLost) as error:
+            # Whoever waits for the topic is told why it is not to be had.
+            slot.error = error
+        finally:
+            if slot.error is None and not slot.ready.is_set():
+                slot.error = TopicClosed(f"{name} is being closed")
+            del self._slots[name]
+            slot.ready.set()
+            slot.gone.set()
+
+    async def _run(self, name: TopicName, slot: _Slot, claim: Check) -> None:
+        try:
+            topic = await self._open_topic(name, claim)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(topic.run)
+                slot.topic = topic
+                slot.ready.set()
+                log.debug("topic loaded", topic=str(name))
+        except* (OwnershipLost, CursorLost) as lost:
+            log.warning("topic lost to another broker", topic=str(name), reason=str(lost.exceptions[0]))
+            raise TopicClosed(f"{name} is served elsewhere now") from lost
+
+    async def _require_existing(self, name: TopicName) -> None:
+        if name.domain is Domain.PERSISTENT:
+            return
+        if name.domain is Domain.TOPIC:
+            raise NotSupported(f"{name} is a scalable topic: produce and consume on its segments, by a v5 client")
+        layout = await self._layouts.get(name.scalable_topic)
+        segments = [segment.descriptor for segment in layout.segments.values()]
+        children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
+        if name.segment not in segments + children:
+            raise TopicNotFound(f"{name} does not exist")

@@ -1,0 +1,19 @@
+"""What went through this broker since it started: counters that faces add to and `/metrics` reads."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counters of one broker. They never fall."""
+
+    connections: int = 0
+    """Connections open now; the one field that does fall."""
+    messages_in: int = 0
+    """Messages published and durable."""
+    bytes_in: int = 0
+    """Their payloads, as stored."""
+    messages_out: int = 0
+    """Messages handed to a connection for a consumer."""
+    bytes_out: int = 0
+    """Their payloads."""

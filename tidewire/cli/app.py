@@ -1,0 +1,20 @@
+"""The commands' common frame. Each command's module is imported when it is called, so that none pays for the others."""
+
+from typing import Final
+
+import typer
+
+from tidewire.cli import broker
+
+app: Final = typer.Typer(
+    help="Tidewire: a transactional event-streaming broker, and tools to use it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("broker")(broker.command)
+
+
+def main() -> None:
+    """Run the command line's command; the entry point of `tidewire`."""
+    app()

@@ -1,0 +1,105 @@
+"""`tidewire broker`: run one broker until it is told to end.
+
+Prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections; everything else
+goes to standard error. SIGTERM and SIGINT end it cleanly. An operator's mistake gets one sentence and exit status 2.
+"""
+
+import logging
+import signal
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidewire.cli.daemon import make_importable
+
+EXIT_MISTAKE: Final = 2
+EXIT_FAILED: Final = 1
+
+Option = typer.Option
+
+
+def command(
+    config: Annotated[Path | None, Option(help="A TOML file with these settings, named as the flags with _.")] = None,
+    data_dir: Annotated[str | None, Option(help="Folder of ledgers and metadata [default: ./data].")] = None,
+    pulsar: Annotated[str | None, Option(help="HOST:PORT of the Pulsar listener [default: 127.0.0.1:6650].")] = None,
+    http: Annotated[str | None, Option(help="HOST:PORT of administration and metrics [127.0.0.1:8080].")] = None,
+    advertised_pulsar: Annotated[str | None, Option(help="HOST:PORT that clients are told to connect to.")] = None,
+    broker_id: Annotated[str | None, Option(help="Unique among brokers of one data folder [broker-1].")] = None,
+    metadata: Annotated[str | None, Option(help="Where metadata is kept [default: embedded].")] = None,
+    allow_unauthenticated: Annotated[
+        bool, Option("--allow-unauthenticated", help="Accept listeners that other machines can reach.")
+    ] = False,
+    journal_file_bytes_max: Annotated[str | None, Option(help="Size of a journal file, as 64MiB.")] = None,
+    ledger_bytes_max: Annotated[str | None, Option(help="Size at which a topic's ledger is rolled.")] = None,
+    ledger_age_seconds_max: Annotated[str | None, Option(help="Age at which a topic's ledger is rolled.")] = None,
+    message_bytes_max: Annotated[str | None, Option(help="The largest message or batch [5MiB].")] = None,
+    default_initial_segments: Annotated[str | None, Option(help="Segments of a new scalable topic [1].")] = None,
+    transaction_coordinators: Annotated[str | None, Option(help="Transaction coordinator ids [16].")] = None,
+    txn_timeout_seconds_max: Annotated[str | None, Option(help="The longest transaction timeout [3600].")] = None,
+    txn_retention_seconds: Annotated[str | None, Option(help="How long outcomes stay known [60].")] = None,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Log what topics and connections do.")] = False,
+) -> None:
+    """Run a broker. Every setting can also be given as TIDEWIRE_<NAME>, or in the file named by --config."""
+    flags: dict[str, Any] = {
+        name: value for name, value in locals().items() if name not in ("config", "verbose") and value is not None
+    }
+    if not allow_unauthenticated:
+        # A switch that was not given must leave the word to the environment and the file.
+        del flags["allow_unauthenticated"]
+    make_importable()
+    from broker.config import ConfigurationError, load_settings
+
+    try:
+        settings = load_settings(flags, config)
+    except ConfigurationError as mistake:
+        _end(EXIT_MISTAKE, *mistake.problems)
+    _configure_log(logging.DEBUG if verbose else logging.INFO)
+
+    import trio
+
+    from broker.main import Ready, serve
+    from broker.mistakes import sentence_of
+
+    def say_ready(ready: Ready) -> None:
+        typer.echo(f"ready pulsar={ready.pulsar} http={ready.http} data={settings.data_dir}")
+
+    async def until_told_to_end() -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                stop = trio.Event()
+                say_ready(await nursery.start(serve, settings, version("tidewire"), stop))
+                await anext(signals)
+                stop.set()
+
+    try:
+        trio.run(until_told_to_end)
+    except* Exception as group:
+        sentence = sentence_of(group, settings)
+        if sentence is None:
+            raise
+        _end(EXIT_FAILED, sentence)
+
+
+def _configure_log(level: int) -> None:
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _end(status: int, *sentences: str) -> None:
+    for sentence in sentences:
+        typer.echo(f"tidewire broker: {sentence}", err=True)
+    raise SystemExit(status)

@@ -1,0 +1,55 @@
+"""What ledgers raise. Each error says whose fault it is; `definite` is False where an append's outcome is unknown."""
+
+from pathlib import Path
+
+
+class StorageError(Exception):
+    """Base of what ledgers and managed ledgers raise. `definite`: the call that raised it had no effect."""
+
+    retriable = False
+    definite = True
+
+
+class LedgerSealed(StorageError):
+    """Nothing is appended here any more; what is there stays readable."""
+
+
+class LedgerFailed(StorageError):
+    """The writer has ended: nothing that it had not confirmed will be, though some of it may be on the disk."""
+
+    definite = False
+
+
+class Fenced(LedgerFailed):
+    """Another process has taken over; what this one wrote after that is neither confirmed nor ever read."""
+
+
+class LedgerNotFound(StorageError):
+    """There is no such ledger, or no longer."""
+
+
+class LedgerCorrupt(StorageError):
+    """Confirmed data is damaged or missing. What stands before the damage stays readable; nothing is cut silently."""
+
+    def __init__(self, path: Path, offset: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class JournalDamaged(StorageError):
+    """The journal is damaged so that nobody can tell which ledgers lost entries; the store does not start."""
+
+    def __init__(self, path: Path, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged at byte {offset}: {reason}. Entries that were confirmed may be lost, and which ones "
+            "cannot be told. Restore the file from a copy; to accept the loss of all that only it and the files "
+            "after it hold, move them out of the folder."
+        )
+        self.path = path
+        self.offset = offset
+
+
+class DataFolderInUse(StorageError):
+    """Another broker with the same id runs on this data folder."""

@@ -1,0 +1,258 @@
+"""A journal block: the batches of many ledgers, written and synced as one.
+
+    block     = [header, 40 bytes][directory][body]
+    directory = [u32 crc][u32 parts][u32 runs][part: i64 ledger, i64 offset in the ledger file, u32 bytes]*[run]*
+    body      = ([i64 offset in the ledger file][batch])*[u32 end mark]
+
+A part of 0 bytes at offset -1 says that the ledger was deleted; it has nothing in the body.
+
+Header, directory and every batch carry a crc of their own and the offsets stand in two places, so that one damaged spot
+leaves enough to find and check everything else in the block. The body's crc continues that of the block before it, and
+every header names the stream: a random number of one writer's life, which no client sees and so none can forge in a
+payload.
+
+A journal file is zeros before it is written, and a disk writes a sector whole or not at all. So a torn block has an
+empty sector, and a block without one was written whole: that is how a write that was interrupted, and never confirmed,
+is told from confirmed data that was damaged later (D9). Sectors that are empty because the payload is are listed in the
+directory as runs.
+
+All integers are big-endian. Pure: bytes in, values out.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from storage.entry import CorruptEntry, check_batch, decode_batch_header
+
+BLOCK_MAGIC: Final = 0x54574A31  # "TWJ1": the last digit is the format's version
+SECTOR: Final = 512
+"""The smallest unit that a disk writes whole."""
+
+_HEADER: Final = struct.Struct(">IQQIIII")  # magic, stream, sequence, directory size, body size, previous crc, body crc
+_CRC: Final = struct.Struct(">I")
+HEADER_SIZE: Final = _HEADER.size + _CRC.size
+_IDENTITY: Final = struct.Struct(">IQ")
+_DIRECTORY: Final = struct.Struct(">III")
+_PART: Final = struct.Struct(">qqI")
+_RUN: Final = struct.Struct(">II")
+_OFFSET: Final = struct.Struct(">q")
+_END_MARK: Final = _CRC.pack(BLOCK_MAGIC)
+_EMPTY: Final = bytes(SECTOR)
+_DELETED: Final = -1
+_STRAY_BITS_MAX: Final = 8
+"""The magic alone has 14 bits set, so fewer than this many are damage to nothing and not the rest of a header."""
+
+
+class DamagedBlock(ValueError):
+    """The bytes are not what this part of a block may look like; the message says which rule they break."""
+
+
+class Part(NamedTuple):
+    """One batch on its way to its ledger file."""
+
+    ledger: int
+    offset: int
+    """Where the batch begins in the ledger file."""
+    batch: bytes
+
+
+class BlockHeader(NamedTuple):
+    """What a block says of itself."""
+
+    stream: int
+    sequence: int
+    """Blocks of a stream are numbered from 0 without gaps, across files."""
+    directory_size: int
+    body_size: int
+    previous_crc: int
+    body_crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole block."""
+        return HEADER_SIZE + self.directory_size + self.body_size
+
+
+class Directory(NamedTuple):
+    """Where a block's parts are and which of its sectors are rightly empty."""
+
+    parts: tuple[tuple[int, int, int], ...]
+    """(ledger, offset in the ledger file, bytes) in the order of the body, without deletions."""
+    deleted: tuple[int, ...]
+    """Ledgers that were deleted."""
+    empty_sectors: frozenset[int]
+    """Numbers of the block's sectors, counted from the one it begins in, that hold only zeros."""
+    size: int
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of the body, as the parts add up."""
+        return sum(_OFFSET.size + size for _ledger, _offset, size in self.parts) + len(_END_MARK)
+
+
+def encode_block(
+    parts: Sequence[Part], deleted: Sequence[int], *, stream: int, sequence: int, previous_crc: int, file_offset: int
+) -> tuple[BlockHeader, bytes]:
+    """A block that will stand at `file_offset` of its file, and its header (whose body crc the next one continues)."""
+    pieces: list[bytes] = []
+    records = [_PART.pack(ledger, _DELETED, 0) for ledger in deleted]
+    for ledger, offset, batch in parts:
+        records.append(_PART.pack(ledger, offset, len(batch)))
+        pieces.append(_OFFSET.pack(offset))
+        pieces.append(batch)
+    pieces.append(_END_MARK)
+    body = b"".join(pieces)
+    body_crc = google_crc32c.extend(previous_crc, body)
+    header, block = _assemble(records, [], body, (stream, sequence, previous_crc, body_crc))
+    if _EMPTY in body:
+        # The list of runs moves the body, which changes the list; its room grows until it fits.
+        room = 0
+        while len(runs := _runs(empty_sectors(block, file_offset))) > room:
+            room = len(runs) + 1
+            header, block = _assemble(records, [(0, 1)] * room, body, (stream, sequence, previous_crc, body_crc))
+        runs += [(0, 1)] * (room - len(runs))
+        header, block = _assemble(records, runs, body, (stream, sequence, previous_crc, body_crc))
+    return header, block
+
+
+def _assemble(
+    records: list[bytes], runs: list[tuple[int, int]], body: bytes, chain: tuple[int, int, int, int]
+) -> tuple[BlockHeader, bytes]:
+    stream, sequence, previous_crc, body_crc = chain
+    listing = b"".join([*records, *(_RUN.pack(*run) for run in runs)])
+    bare = _DIRECTORY.pack(0, len(records), len(runs)) + listing
+    directory = _CRC.pack(google_crc32c.value(bare)) + bare[_CRC.size :]
+    header = BlockHeader(stream, sequence, len(directory), len(body), previous_crc, body_crc)
+    packed = _HEADER.pack(BLOCK_MAGIC, *header)
+    return header, b"".join((packed, _CRC.pack(google_crc32c.value(packed)), directory, body))
+
+
+def decode_header(data: bytes, offset: int) -> BlockHeader:
+    """The header at `offset`.
+
+    Raises:
+        DamagedBlock: too few bytes, another magic, or the crc differs.
+    """
+    if len(data) - offset < HEADER_SIZE:
+        raise DamagedBlock("the file ends inside the header")
+    packed = data[offset : offset + _HEADER.size]
+    magic, *fields = _HEADER.unpack(packed)
+    if magic != BLOCK_MAGIC or _CRC.unpack_from(data, offset + _HEADER.size)[0] != google_crc32c.value(packed):
+        raise DamagedBlock("the header's magic or checksum differs")
+    return BlockHeader(*fields)
+
+
+def is_unwritten(data: bytes, offset: int) -> bool:
+    """True if no header was ever written here: the place of its marks is zeros, up to a few bits that a disk lost."""
+    marks = int.from_bytes(data[offset : offset + _IDENTITY.size])
+    return marks.bit_count() <= _STRAY_BITS_MAX
+
+
+def decode_directory(data: bytes, offset: int) -> Directory:
+    """The directory at `offset`, which says its own length.
+
+    Raises:
+        DamagedBlock: too few bytes or the crc differs.
+    """
+    if len(data) - offset < _DIRECTORY.size:
+        raise DamagedBlock("the file ends inside the directory")
+    crc, part_count, run_count = _DIRECTORY.unpack_from(data, offset)
+    size = _DIRECTORY.size + part_count * _PART.size + run_count * _RUN.size
+    if len(data) - offset < size:
+        raise DamagedBlock("the file ends inside the directory")
+    bare = b"\0\0\0\0" + data[offset + _CRC.size : offset + size]
+    if google_crc32c.value(bare) != crc:
+        raise DamagedBlock("the directory's checksum differs")
+    listing = memoryview(bare)[_DIRECTORY.size :]
+    parts: list[tuple[int, int, int]] = []
+    deleted: list[int] = []
+    for ledger, at, length in _PART.iter_unpack(listing[: part_count * _PART.size]):
+        if at == _DELETED:
+            deleted.append(ledger)
+        else:
+            parts.append((ledger, at, length))
+    empty = {
+        sector
+        for first, count in _RUN.iter_unpack(listing[part_count * _PART.size :])
+        for sector in range(first, first + count)
+    }
+    # Spare runs name sector 0, which a block never leaves empty: it begins with the magic.
+    return Directory(tuple(parts), tuple(deleted), frozenset(empty - {0}), size)
+
+
+def is_body_good(header: BlockHeader, data: bytes, offset: int) -> bool:
+    """True if the block at `offset` is all there and its body is what its header says."""
+    start = offset + HEADER_SIZE + header.directory_size
+    stop = offset + header.size
+    return len(data) >= stop and google_crc32c.extend(header.previous_crc, data[start:stop]) == header.body_crc
+
+
+def parts_by_directory(directory: Directory, data: bytes, offset: int) -> Iterator[tuple[Part, bool]]:
+    """Every part of the block at `offset`, and whether its batch is what was written."""
+    place = offset + HEADER_SIZE + directory.size
+    for ledger, at, length in directory.parts:
+        batch = data[place + _OFFSET.size : place + _OFFSET.size + length]
+        yield Part(ledger, at, batch), _is_batch_of(ledger, batch, length)
+        place += _OFFSET.size + length
+
+
+def _is_batch_of(ledger: int, batch: bytes, length: int) -> bool:
+    try:
+        header = decode_batch_header(batch)
+        check_batch(header, batch)
+    except CorruptEntry:
+        return False
+    return header.ledger == ledger and header.size == length
+
+
+def parts_by_body(header: BlockHeader, data: bytes, offset: int) -> Iterator[Part]:
+    """Every part of a block whose body is good, without its directory."""
+    place = offset + HEADER_SIZE + header.directory_size
+    stop = offset + header.size - len(_END_MARK)
+    while place < stop:
+        (at,) = _OFFSET.unpack_from(data, place)
+        batch_header = decode_batch_header(data, place + _OFFSET.size)
+        place += _OFFSET.size
+        yield Part(batch_header.ledger, at, data[place : place + batch_header.size])
+        place += batch_header.size
+
+
+def empty_sectors(block: bytes, file_offset: int) -> list[int]:
+    """Numbers of the sectors, counted from the one `file_offset` is in, of which the block's share is only zeros."""
+    found = []
+    begin = 0
+    number = 0
+    while begin < len(block):
+        stop = min(len(block), begin + SECTOR - (file_offset + begin) % SECTOR)
+        if not any(block[begin:stop]):
+            found.append(number)
+        begin = stop
+        number += 1
+    return found
+
+
+def _runs(sectors: Sequence[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for sector in sectors:
+        if runs and sum(runs[-1]) == sector:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((sector, 1))
+    return runs
+
+
+def finds_later_header(data: bytes, after: int, stream: int, sequence: int) -> bool:
+    """True if a good header of a later block of this stream stands anywhere behind `after`."""
+    mark = _IDENTITY.pack(BLOCK_MAGIC, stream)
+    place = data.find(mark, after + 1)
+    while place >= 0:
+        try:
+            if decode_header(data, place).sequence > sequence:
+                return True
+        except DamagedBlock:
+            pass  # Damaged like the one before it; a later one may still be good.
+        place = data.find(mark, place + 1)
+    return False

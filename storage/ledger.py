@@ -1,0 +1,233 @@
+"""One ledger: an append-only sequence of entries, open for one writer or sealed for good.
+
+Two types, because two things are never asked of the same ledger: an open one takes entries and rises, a sealed one has
+an end. Neither knows other ledgers, topics or the metadata.
+
+An append is synchronous: it gives the entry its number, puts it where the journal's writer finds it, and returns. The
+writer asks every ledger that has something for its batches, writes them all as one block, and tells each ledger when
+that is durable; only then does `confirmed` rise.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from storage.entry import BatchHeader, Entry, EntryFormat, TxnId, encode_batch, encode_entry
+from storage.errors import LedgerCorrupt, LedgerSealed, StorageError
+from storage.ledger_folder import LedgerFolder
+from storage.ledger_index import SparseIndex
+from storage.ledger_log import LedgerLog
+from storage.position import Position
+from storage.watermark import Watermark
+
+BATCH_BYTES: Final = 256 * 1024
+"""A batch is closed when it has reached this, so that reading one entry never reads much more than that."""
+
+
+class Batch(NamedTuple):
+    """Entries on their way to the disk."""
+
+    ledger: "OpenLedger"
+    header: BatchHeader
+    offset: int
+    """Where it belongs in the ledger file."""
+    data: bytes
+    """Header and entries."""
+
+
+class AppendQueue(Protocol):
+    """What an open ledger needs of the journal."""
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why nothing is appended any more, or None."""
+
+    def queue(self, ledger: "OpenLedger", size: int) -> None:
+        """The ledger has `size` more bytes waiting."""
+
+    async def wait_room(self) -> None:
+        """Return when the bytes that wait are below their bound. Raises the failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatistics:
+    """A snapshot for metrics; reading it costs nothing."""
+
+    entries: int
+    confirmed_entries: int
+    size_bytes: int
+    tail_entries: int
+
+
+class OpenLedger:
+    """A ledger that takes entries. Made by `LedgerStore.create`."""
+
+    def __init__(
+        self, ledger: int, folder: LedgerFolder, queue: AppendQueue, confirmed: Watermark | None = None
+    ) -> None:
+        self.id = ledger
+        self.log = LedgerLog(ledger, folder, SparseIndex(ledger), is_growing=True)
+        self.confirmed = confirmed or Watermark(Position(ledger, -1))
+        """The last entry that is durable, with all before it."""
+        self.confirmed_entry = -1
+        """The same, as a number within this ledger."""
+        self.size_bytes = 0
+        """Bytes the ledger will have in its file, nearly: batch headers are counted when they are made."""
+        self._queue = queue
+        self._waiting: list[bytes] = []
+        self._waiting_first = 0
+        self._next_offset = 0
+        self._last_crc = 0
+        self._is_closed = False
+
+    @property
+    def next_entry(self) -> int:
+        """Number that the next entry gets."""
+        return self._waiting_first + len(self._waiting)
+
+    @property
+    def is_closed(self) -> bool:
+        """True once it takes no more entries."""
+        return self._is_closed
+
+    def append(
+        self,
+        payload: bytes,
+        *,
+        first_index: int,
+        message_count: int,
+        timestamp_ms: int,
+        txn: TxnId | None = None,
+        entry_format: EntryFormat = EntryFormat.PULSAR,
+    ) -> Position:
+        """Take an entry and return its position. Durable when `confirmed.wait_for(position)` returns.
+
+        Raises:
+            LedgerSealed: the ledger was closed.
+            LedgerFailed: the journal's writer has ended.
+        """
+        if self._is_closed:
+            raise LedgerSealed(f"ledger {self.id} takes no more entries")
+        failure = self._queue.failure
+        if failure is not None:
+            raise failure
+        position = Position(self.id, self._waiting_first + len(self._waiting))
+        entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format)
+        encoded = encode_entry(entry)
+        size = len(encoded)
+        self.log.tail.append(entry)
+        self._waiting.append(encoded)
+        self.size_bytes += size
+        self._queue.queue(self, size)
+        return position
+
+    async def wait_room(self) -> None:
+        """Return when bytes appended but not confirmed, over all ledgers, are below their bound.
+
+        Appending at once afterwards keeps the bound up to one entry. Does not yield while there is room.
+
+        Raises:
+            LedgerFailed: the journal's writer has ended.
+        """
+        await self._queue.wait_room()
+
+    async def read(self, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Entries first..last that are confirmed; at least one if there is one, even above `bytes_max`.
+
+        Raises:
+            LedgerCorrupt: the file is damaged where the first of them should be.
+        """
+        return await self.log.read(first, min(last, self.confirmed_entry), entries_max=entries_max, bytes_max=bytes_max)
+
+    def close(self) -> None:
+        """Take no more entries. What was taken is still confirmed. Idempotent."""
+        self._is_closed = True
+
+    def statistics(self) -> LedgerStatistics:
+        """Counters at this moment."""
+        return LedgerStatistics(self.next_entry, self.confirmed_entry + 1, self.size_bytes, len(self.log.tail))
+
+    # -- for the journal
+
+    def take(self) -> list[Batch]:
+        """Everything that waits, as batches that continue the ledger's chain."""
+        batches: list[Batch] = []
+        group: list[bytes] = []
+        size = 0
+        for encoded in self._waiting:
+            group.append(encoded)
+            size += len(encoded)
+            if size >= BATCH_BYTES:
+                batches.append(self._batch(group))
+                group = []
+                size = 0
+        if group:
+            batches.append(self._batch(group))
+        self._waiting = []
+        return batches
+
+    def _batch(self, group: list[bytes]) -> Batch:
+        header, data = encode_batch(
+            self.id,
+            self._waiting_first,
+            group,
+            confirmed_before=self.confirmed_entry,
+            previous_crc=self._last_crc,
+        )
+        batch = Batch(self, header, self._next_offset, data)
+        self._waiting_first += len(group)
+        self._next_offset += len(data)
+        self._last_crc = header.crc
+        return batch
+
+    def confirm(self, header: BatchHeader) -> None:
+        """The batch is durable, and so is all before it."""
+        log = self.log
+        base = log.tail_first
+        log.index.add(header, log.tail[header.first_entry - base], log.tail[header.last_entry - base])
+        self.confirmed_entry = header.last_entry
+        self.confirmed.raise_to(Position(self.id, header.last_entry))
+
+    def fail(self, cause: StorageError) -> None:
+        """What is not confirmed never will be."""
+        if not self._is_closed or self.confirmed_entry + 1 < self.next_entry:
+            self.confirmed.fail(cause)
+
+
+class SealedLedger:
+    """A ledger with an end. Its file is opened when it is first read."""
+
+    def __init__(self, ledger: int, last_entry: int, folder: LedgerFolder, log: LedgerLog | None = None) -> None:
+        self.id = ledger
+        self.last_entry = last_entry
+        """The last entry, -1 if there is none; what the file may hold behind it is never shown."""
+        self._folder = folder
+        self._log = log
+        self._loading = trio.Lock()
+
+    async def read(self, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Entries first..last; at least one if there is one, even above `bytes_max`.
+
+        Raises:
+            LedgerCorrupt: the file is damaged, or ends, where the first of them should be.
+        """
+        log = await self.log()
+        return await log.read(first, min(last, self.last_entry), entries_max=entries_max, bytes_max=bytes_max)
+
+    async def log(self) -> LedgerLog:
+        """What is in its file; opens it the first time."""
+        if self._log is None:
+            async with self._loading:
+                if self._log is None:
+                    self._log = await self._open()
+        return self._log
+
+    async def _open(self) -> LedgerLog:
+        loaded = await self._folder.files.run(self._folder.load, self.id)
+        log = LedgerLog(self.id, self._folder, loaded.index, is_growing=False)
+        log.damage = loaded.damage
+        if log.damage is None and loaded.index.last_entry < self.last_entry:
+            reason = f"the ledger ends with entry {loaded.index.last_entry}, entry {self.last_entry} was confirmed"
+            log.damage = LedgerCorrupt(self._folder.ledger_path(self.id), loaded.index.end_offset, reason)
+        return log

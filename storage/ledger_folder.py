@@ -1,0 +1,271 @@
+"""The folder of ledger files: their names, their open descriptors, and what can be read from them.
+
+    <20-digit id>.ledger     the batches, chained
+    <20-digit id>.index      the sparse index, rebuilt when it is lost
+    <20-digit id>.damaged    a quarantine mark: the journal lost a batch of this ledger
+
+Functions that block are called through `Files.run`. Decisions about damage follow the tables in `recovery`.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from storage.entry import (
+    BATCH_HEADER_SIZE,
+    BatchHeader,
+    CorruptEntry,
+    Entry,
+    check_batch,
+    decode_batch_header,
+    decode_entries,
+)
+from storage.errors import LedgerCorrupt
+from storage.files import File, Files
+from storage.ledger_index import SparseIndex, StaleIndex
+from storage.open_files import OpenFiles
+
+CHUNK_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of decoded chunks kept for the next read, over all ledgers."""
+_ENTRY_BYTES: Final = 200
+"""What an entry costs in memory beside its payload, roughly."""
+
+_SCAN_BYTES: Final = 1024 * 1024
+_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|damaged|index-new)")
+
+Extent = tuple[int, int, int]
+"""First entry, begin and end offset of a chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLedger:
+    """A ledger file as it was found."""
+
+    index: SparseIndex
+    """Covers everything before the damage."""
+    damage: LedgerCorrupt | None
+    """What stands behind the index's end, if it is not the end."""
+
+
+class LedgerFolder:
+    """All ledger files of a data folder."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.files = files
+        self.path = path
+        self.open_files = OpenFiles(files)
+        self.chunks = ChunkCache()
+
+    def ledger_path(self, ledger: int) -> Path:
+        """Where the ledger's batches are."""
+        return self.path / f"{ledger:020d}.ledger"
+
+    def index_path(self, ledger: int) -> Path:
+        """Where its index is."""
+        return self.path / f"{ledger:020d}.index"
+
+    def mark_path(self, ledger: int) -> Path:
+        """Where its quarantine mark would be."""
+        return self.path / f"{ledger:020d}.damaged"
+
+    def unknown_names(self) -> list[str]:
+        """Files in the folder that are not ours, which are left alone. Blocks."""
+        return [name for name in self.files.names(self.path) if not _NAME.fullmatch(name)]
+
+    def load(self, ledger: int) -> LoadedLedger:
+        """The ledger's index, completed from its batches, and what follows them. Syncs before it reads. Blocks.
+
+        An absent file is an empty ledger, unless an index says otherwise.
+        """
+        path = self.ledger_path(ledger)
+        index = self._stored_index(ledger)
+        is_stored = index is not None
+        index = index or SparseIndex(ledger)
+        try:
+            with self.open_files.use(path) as file:
+                # Whoever wrote it may have died before its sync; what is shown from here on must be durable.
+                file.sync()
+                if file.size() < index.end_offset:
+                    lost = f"the file has {file.size()} bytes, {index.end_offset} were synced"
+                    return LoadedLedger(SparseIndex(ledger), LedgerCorrupt(path, file.size(), lost))
+                begin = index.end_offset
+                damage = scan(file, index)
+        except FileNotFoundError:
+            absent = LedgerCorrupt(path, 0, "the file is absent, but entries were confirmed in it")
+            return LoadedLedger(SparseIndex(ledger), absent if is_stored or self._mark(ledger) else None)
+        mark = self._mark(ledger)
+        if mark is not None and damage is None and mark[0] >= index.end_offset:
+            damage = LedgerCorrupt(path, mark[0], mark[1])
+        if damage is None and index.end_offset > begin:
+            self.store_index(index)
+        return LoadedLedger(index, damage)
+
+    def store_index(self, index: SparseIndex) -> None:
+        """Write the index beside its ledger, whose bytes must be synced. Not durable: it can be rebuilt. Blocks."""
+        path = self.index_path(index.ledger)
+        fresh = path.with_suffix(".index-new")
+        data = index.encode()
+        file = self.files.open(fresh, create=True)
+        try:
+            file.truncate(len(data))
+            file.write_at(0, data)
+        finally:
+            file.close()
+        self.files.rename(fresh, path)
+
+    def mark_damaged(self, ledger: int, ledger_offset: int, reason: str) -> None:
+        """Quarantine the ledger from an offset on: a batch that belongs there is lost. Durable. Blocks."""
+        file = self.files.open(self.mark_path(ledger), create=True)
+        try:
+            data = orjson.dumps({"offset": ledger_offset, "reason": reason})
+            file.truncate(len(data))
+            file.write_at(0, data)
+            file.sync()
+        finally:
+            file.close()
+        self.files.sync_dir(self.path)
+
+    def remove(self, ledger: int) -> None:
+        """Remove all that there is of the ledger. Durable after `Files.sync_dir`. Blocks."""
+        for path in (self.ledger_path(ledger), self.index_path(ledger), self.mark_path(ledger)):
+            self.open_files.forget(path)
+            if self.files.exists(path):
+                self.files.remove(path)
+
+    def read_chunks(
+        self, ledger: int, extents: Sequence[Extent]
+    ) -> tuple[list[tuple[Entry, ...]], LedgerCorrupt | None]:
+        """The entries of adjoining chunks, and the damage at which reading had to stop. Blocks."""
+        path = self.ledger_path(ledger)
+        begin, stop = extents[0][1], extents[-1][2]
+        try:
+            with self.open_files.use(path) as file:
+                data = file.read_at(begin, stop - begin)
+        except FileNotFoundError:
+            return [], LedgerCorrupt(path, 0, "the file is absent, but entries were confirmed in it")
+        chunks: list[tuple[Entry, ...]] = []
+        for first_entry, chunk_begin, chunk_stop in extents:
+            entries: list[Entry] = []
+            chunks.append(())
+            due = first_entry
+            offset = chunk_begin - begin
+            crc: int | None = None
+            while offset < chunk_stop - begin:
+                try:
+                    header = check_next(data, offset, ledger, due, crc)
+                    body = memoryview(data)[offset + BATCH_HEADER_SIZE : offset + header.size]
+                    entries.extend(decode_entries(ledger, due, body))
+                except CorruptEntry as damaged:
+                    chunks[-1] = tuple(entries)
+                    return chunks, LedgerCorrupt(path, begin + offset, str(damaged))
+                due, crc = header.last_entry + 1, header.crc
+                offset += header.size
+            chunks[-1] = tuple(entries)
+        return chunks, None
+
+    def _stored_index(self, ledger: int) -> SparseIndex | None:
+        try:
+            file = self.files.open(self.index_path(ledger))
+        except FileNotFoundError:
+            return None
+        try:
+            return SparseIndex.decode(ledger, file.read_at(0, file.size()))
+        except StaleIndex:
+            return None
+        finally:
+            file.close()
+
+    def _mark(self, ledger: int) -> tuple[int, str] | None:
+        try:
+            file = self.files.open(self.mark_path(ledger))
+        except FileNotFoundError:
+            return None
+        try:
+            mark = orjson.loads(file.read_at(0, file.size()))
+        finally:
+            file.close()
+        return mark["offset"], mark["reason"]
+
+
+def check_next(data: bytes, offset: int, ledger: int, first_entry: int, previous_crc: int | None) -> BatchHeader:
+    """The header of the batch at `offset`, which must be whole and the next one of this ledger.
+
+    Raises:
+        CorruptEntry: it is not.
+    """
+    header = decode_batch_header(data, offset)
+    if header.ledger != ledger or header.first_entry != first_entry:
+        raise CorruptEntry(f"entry {first_entry} is due, this is entry {header.first_entry} of ledger {header.ledger}")
+    if previous_crc is not None and header.previous_crc != previous_crc:
+        raise CorruptEntry(f"the batch of entry {first_entry} does not continue the one before it")
+    check_batch(header, data, offset)
+    return header
+
+
+def scan(file: File, index: SparseIndex) -> LedgerCorrupt | None:
+    """Complete the index by the batches behind its end; what is found instead of the next one, or None at the end."""
+    size = file.size()
+    data = b""
+    base = index.end_offset
+    while index.end_offset < size:
+        offset = index.end_offset - base
+        try:
+            header = decode_batch_header(data, offset)
+            is_there = len(data) >= offset + header.size
+            wanted = header.size
+        except CorruptEntry:
+            is_there = len(data) >= offset + BATCH_HEADER_SIZE
+            wanted = BATCH_HEADER_SIZE
+        if not is_there and base + len(data) < size:
+            base = index.end_offset
+            data = file.read_at(base, max(_SCAN_BYTES, wanted))
+            continue
+        try:
+            header = check_next(data, offset, index.ledger, index.last_entry + 1, index.last_crc)
+            entries = list(decode_entries(index.ledger, header.first_entry, _body(data, offset, header)))
+        except CorruptEntry as damaged:
+            return LedgerCorrupt(file.path, index.end_offset, str(damaged))
+        index.add(header, entries[0], entries[-1])
+    return None
+
+
+def _body(data: bytes, offset: int, header: BatchHeader) -> memoryview:
+    return memoryview(data)[offset + BATCH_HEADER_SIZE : offset + header.size]
+
+
+class ChunkCache:
+    """The chunks read last, decoded; bounded in bytes. Used from Trio's thread only."""
+
+    def __init__(self, *, bytes_max: int = CHUNK_CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._chunks: OrderedDict[tuple[int, int], tuple[tuple[Entry, ...], int]] = OrderedDict()
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes held."""
+        return self._bytes
+
+    def get(self, ledger: int, chunk: int) -> tuple[Entry, ...] | None:
+        """The chunk's entries if they are here."""
+        found = self._chunks.get((ledger, chunk))
+        if found is None:
+            return None
+        self._chunks.move_to_end((ledger, chunk))
+        return found[0]
+
+    def put(self, ledger: int, chunk: int, entries: tuple[Entry, ...]) -> None:
+        """Keep a whole chunk, at the cost of those not used for the longest time."""
+        if (ledger, chunk) in self._chunks:
+            return
+        size = sum(len(entry.payload) + _ENTRY_BYTES for entry in entries)
+        self._chunks[ledger, chunk] = (entries, size)
+        self._bytes += size
+        while self._bytes > self._bytes_max:
+            _key, (_entries, dropped) = self._chunks.popitem(last=False)
+            self._bytes -= dropped

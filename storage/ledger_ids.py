@@ -1,0 +1,51 @@
+"""Ledger ids: unique in a metadata store, never used twice.
+
+One counter record holds the first id that was never reserved. Ids are reserved from it in blocks, so that making a
+ledger costs no write of its own; what a process had reserved and not used is lost with it, which only leaves gaps.
+"""
+
+from typing import Final
+
+import trio
+
+from storage.metadata.store import ABSENT, Conflict, MetadataStore
+
+LEDGER_IDS_KEY: Final = "/ids/ledger"
+IDS_PER_BLOCK: Final = 1000
+"""Ids reserved by one write."""
+
+
+class LedgerIds:
+    """Hands out ids; one for each process and metadata store is enough."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._next = 0
+        self._stop = 0
+        self._reserving = trio.Lock()
+
+    async def take(self, *, above: int) -> int:
+        """An id that nobody else has or will have, greater than `above`.
+
+        A ledger that follows another must have a greater id, so that positions rise; when another process's block was
+        higher than what is left of ours, ours is dropped.
+        """
+        async with self._reserving:
+            while self._next >= self._stop or self._next <= above:
+                await self._reserve()
+            taken = self._next
+            self._next += 1
+            return taken
+
+    async def _reserve(self) -> None:
+        while True:
+            record = await self._metadata.get(LEDGER_IDS_KEY)
+            first = 1 if record is None else int(record.value)
+            stop = first + IDS_PER_BLOCK
+            try:
+                version = ABSENT if record is None else record.version
+                await self._metadata.put(LEDGER_IDS_KEY, str(stop).encode(), expected=version)
+            except Conflict:
+                continue  # Somebody else took that block.
+            self._next, self._stop = first, stop
+            return

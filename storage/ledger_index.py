@@ -1,0 +1,135 @@
+"""The sparse index of a ledger: where in its file a chunk of entries begins.
+
+A slot for the first batch of every 64 KiB, so that any entry is found by one search in memory and one read of the file,
+and a ledger of a gigabyte costs half a megabyte. The bytes between two slots are a **chunk**, the unit of reading.
+
+It lives in memory, grows as batches are confirmed, and is written beside the ledger at checkpoints and when the ledger
+is closed, each time after the ledger's bytes were synced. So it may be missing or behind the file, and is then
+completed from the batches; if it is ahead, the file lost synced bytes (see the table in `recovery`).
+
+Pure: bytes in, values out.
+"""
+
+import struct
+from bisect import bisect_right
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from storage.entry import BatchHeader, Entry
+
+CHUNK_BYTES: Final = 64 * 1024
+"""A new slot begins with the first batch this far behind the last one."""
+
+_MAGIC: Final = 0x54574931  # "TWI1": the last digit is the format's version
+_HEADER: Final = struct.Struct(">IIqqqqqII")
+_SLOT: Final = struct.Struct(">qqqq")
+
+
+class StaleIndex(ValueError):
+    """The bytes are no index of this ledger."""
+
+
+class Slot(NamedTuple):
+    """The first entry of a chunk."""
+
+    entry: int
+    first_index: int
+    timestamp_ms: int
+    offset: int
+    """Where its batch begins in the ledger file."""
+
+
+_entry = attrgetter("entry")
+_first_index = attrgetter("first_index")
+_timestamp = attrgetter("timestamp_ms")
+
+
+class SparseIndex:
+    """The index of one ledger, and where its chain of batches stands."""
+
+    __slots__ = ("end_offset", "last_crc", "last_entry", "last_timestamp_ms", "ledger", "next_index", "slots")
+
+    def __init__(self, ledger: int) -> None:
+        self.ledger = ledger
+        self.slots: list[Slot] = []
+        self.end_offset = 0
+        """Where the next batch begins; everything below is covered."""
+        self.last_entry = -1
+        """The last entry covered."""
+        self.last_crc = 0
+        """The crc of the last batch covered, which the next one continues."""
+        self.next_index = 0
+        """Index of the message that would follow the last entry; meaningless while there is none."""
+        self.last_timestamp_ms = 0
+        """The last entry's."""
+
+    def add(self, header: BatchHeader, first: Entry, last: Entry) -> None:
+        """Cover one more batch, which begins at `end_offset`."""
+        assert header.first_entry == self.last_entry + 1, "batches are covered in order"
+        if not self.slots or self.end_offset - self.slots[-1].offset >= CHUNK_BYTES:
+            self.slots.append(Slot(first.position.entry, first.first_index, first.timestamp_ms, self.end_offset))
+        self.end_offset += header.size
+        self.last_entry = header.last_entry
+        self.last_crc = header.crc
+        self.next_index = last.first_index + last.message_count
+        self.last_timestamp_ms = last.timestamp_ms
+
+    def copy(self) -> "SparseIndex":
+        """The same, which stays as it is while this one grows."""
+        other = SparseIndex(self.ledger)
+        other.slots = self.slots.copy()
+        other.end_offset, other.last_entry, other.last_crc = self.end_offset, self.last_entry, self.last_crc
+        other.next_index, other.last_timestamp_ms = self.next_index, self.last_timestamp_ms
+        return other
+
+    def chunk_of(self, entry: int) -> int:
+        """Number of the chunk that holds the entry."""
+        return bisect_right(self.slots, entry, key=_entry) - 1
+
+    def chunk_of_index(self, index: int) -> int:
+        """Number of the last chunk that begins at or below this message index; the first if none does."""
+        return max(0, bisect_right(self.slots, index, key=_first_index) - 1)
+
+    def chunk_of_time(self, timestamp_ms: int) -> int:
+        """Number of the chunk in which the first entry of this time or a later one is; the last chunk if none is."""
+        # An entry of the same time may end the chunk before the first one that begins with it, hence strictly below.
+        return max(0, bisect_right(self.slots, timestamp_ms - 1, key=_timestamp) - 1)
+
+    def chunk_extent(self, chunk: int) -> tuple[int, int, int]:
+        """First entry, begin and end offset of a chunk."""
+        slot = self.slots[chunk]
+        stop = self.slots[chunk + 1].offset if chunk + 1 < len(self.slots) else self.end_offset
+        return slot.entry, slot.offset, stop
+
+    def encode(self) -> bytes:
+        """The index as it is written beside its ledger."""
+        body = b"".join(_SLOT.pack(*slot) for slot in self.slots)
+        fields = (self.ledger, self.end_offset, self.last_entry, self.next_index, self.last_timestamp_ms, self.last_crc)
+        bare = _HEADER.pack(_MAGIC, 0, *fields, len(self.slots)) + body
+        crc = int(google_crc32c.value(bare))
+        return bare[:4] + crc.to_bytes(4) + bare[8:]
+
+    @classmethod
+    def decode(cls, ledger: int, data: bytes) -> "SparseIndex":
+        """The index that was written beside this ledger.
+
+        Raises:
+            StaleIndex: it is damaged or another's.
+        """
+        if len(data) < _HEADER.size:
+            raise StaleIndex("too short")
+        magic, crc, owner, end_offset, last_entry, next_index, last_timestamp, last_crc, count = _HEADER.unpack_from(
+            data
+        )
+        bare = data[:4] + b"\0\0\0\0" + data[8:]
+        if magic != _MAGIC or owner != ledger or len(data) != _HEADER.size + count * _SLOT.size:
+            raise StaleIndex("another format, ledger or length")
+        if google_crc32c.value(bare) != crc:
+            raise StaleIndex("the checksum differs")
+        index = cls(ledger)
+        index.slots = [Slot(*fields) for fields in _SLOT.iter_unpack(data[_HEADER.size :])]
+        index.end_offset, index.last_entry, index.last_crc = end_offset, last_entry, last_crc
+        index.next_index, index.last_timestamp_ms = next_index, last_timestamp
+        return index

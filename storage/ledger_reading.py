@@ -1,0 +1,123 @@
+"""Reading across the ledgers of a managed ledger: which ledger, then which entries, then the next ledger."""
+
+from collections.abc import Callable
+
+from storage.entry import Entry
+from storage.errors import LedgerCorrupt, LedgerNotFound
+from storage.ledger import OpenLedger, SealedLedger
+from storage.ledger_index import SparseIndex
+from storage.ledger_list import LedgerInfo, LedgerList
+from storage.ledger_store import LedgerStore
+from storage.position import Position
+
+
+class LedgerReading:
+    """The ledgers of one managed ledger as they are read; a closed one is opened when it is first read."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+        self._readers: dict[int, OpenLedger | SealedLedger] = {}
+
+    def put(self, ledger: OpenLedger | SealedLedger) -> None:
+        """Read this ledger by this object from now on."""
+        self._readers[ledger.id] = ledger
+
+    def forget(self, ledger: int) -> None:
+        """The ledger is gone."""
+        self._readers.pop(ledger, None)
+
+    async def read(
+        self, ledgers: LedgerList, start: Position, upto: Position, entries_max: int, bytes_max: int
+    ) -> list[Entry]:
+        """See `ManagedLedger.read`; `upto` is confirmed."""
+        found: list[Entry] = []
+        size = 0
+        at = ledgers.at_or_after(start)
+        while at is not None and at <= upto and len(found) < entries_max and size < bytes_max:
+            last = upto.entry if upto.ledger == at.ledger else ledgers.last_entry(at.ledger)
+            try:
+                reader = await self._reader(ledgers, at.ledger)
+                entries = await reader.read(
+                    at.entry, last, entries_max=entries_max - len(found), bytes_max=bytes_max - size
+                )
+            except (LedgerCorrupt, LedgerNotFound):
+                if ledgers.last_entry(at.ledger) < 0:
+                    # It was trimmed while it was read; what comes after it is next.
+                    at = ledgers.at_or_after(at)
+                    continue
+                if found:
+                    break
+                raise
+            if not entries:
+                break
+            taken = sum(len(entry.payload) for entry in entries)
+            if found and size + taken > bytes_max:
+                break
+            found.extend(entries)
+            size += taken
+            if entries[-1].position.entry < last:
+                break
+            at = ledgers.at_or_after(Position(at.ledger, last + 1))
+        return found
+
+    async def position_of_index(self, ledgers: LedgerList, index: int) -> Position:
+        """See `ManagedLedger.position_of_index`."""
+        return await self._find(
+            ledgers,
+            ledgers.ledger_of_index(index),
+            lambda entry: entry.first_index + entry.message_count > index,
+            lambda slots: slots.chunk_of_index(index),
+        )
+
+    async def position_at_time(self, ledgers: LedgerList, timestamp_ms: int) -> Position:
+        """See `ManagedLedger.position_at_time`."""
+        return await self._find(
+            ledgers,
+            ledgers.ledger_at_time(timestamp_ms),
+            lambda entry: entry.timestamp_ms >= timestamp_ms,
+            lambda slots: slots.chunk_of_time(timestamp_ms),
+        )
+
+    async def _find(
+        self,
+        ledgers: LedgerList,
+        ledger: int | None,
+        reaches: Callable[[Entry], bool],
+        chunk_of: Callable[[SparseIndex], int],
+    ) -> Position:
+        ledger = ledgers.open_id if ledger is None else ledger
+        if ledger is None:
+            return ledgers.next_position()
+        reader = await self._reader(ledgers, ledger)
+        if isinstance(reader, OpenLedger):
+            log, last = reader.log, reader.confirmed_entry
+        else:
+            log, last = await reader.log(), reader.last_entry
+        entry = await log.first_reaching(reaches, chunk_of(log.index), last)
+        return ledgers.next_after(Position(ledger, entry - 1))
+
+    async def _reader(self, ledgers: LedgerList, ledger: int) -> OpenLedger | SealedLedger:
+        reader = self._readers.get(ledger)
+        if reader is None:
+            info = ledgers.info(ledger)
+            if info is None:
+                raise LedgerNotFound(f"ledger {ledger} is gone")
+            reader = self._readers[ledger] = await self._store.open_sealed(ledger, info.entries - 1)
+        return reader
+
+
+async def closed_info(ledger: SealedLedger, first_index: int) -> LedgerInfo:
+    """What the record says of a ledger with an end; `first_index` is for one without entries."""
+    index = (await ledger.log()).index
+    if not index.slots:
+        return LedgerInfo(ledger.id, first_index, closed=True)
+    first = index.slots[0].first_index
+    return LedgerInfo(
+        id=ledger.id,
+        first_index=first,
+        entries=index.last_entry + 1,
+        messages=index.next_index - first,
+        size=index.end_offset,
+        last_timestamp_ms=index.last_timestamp_ms,
+        closed=True,
+    )

@@ -1,0 +1,410 @@
+"""A managed ledger: a sequence of ledgers that reads and grows as one.
+
+One ledger takes entries; when it is large or old enough the next one takes over, and old ones can be trimmed. Which
+ledgers there are, and where each closed one ends, is one record in the metadata store, changed by compare-and-set only
+and with the owner's claim as a condition, so a stale owner changes nothing (DESIGN section 6).
+
+What is open in the record has no known end. Whoever opens the managed ledger recovers those ledgers, which fences their
+writer, records the ends, and goes on in a new ledger with a greater id: positions rise and are never used twice. A
+ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of them.
+"""
+
+from dataclasses import dataclass, replace
+
+import trio
+
+from storage.clock import WallClock
+from storage.entry import Entry, EntryFormat, TxnId
+from storage.errors import Fenced, LedgerSealed
+from storage.ledger import OpenLedger
+from storage.ledger_ids import LedgerIds
+from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord
+from storage.ledger_reading import LedgerReading, closed_info
+from storage.ledger_store import LedgerStore
+from storage.managed_ledger_record import RecordChanged, RecordKeeper
+from storage.metadata.store import Check, MetadataStore
+from storage.position import EARLIEST, Position
+from storage.signal import Signal
+from storage.watermark import Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerConfig:
+    """When a ledger is followed by the next one. Both are soft: entries go on in the old one meanwhile."""
+
+    ledger_bytes_max: int = 256 * 1024 * 1024
+    ledger_age_max_ms: int = 4 * 60 * 60 * 1000
+    """Looked at when an entry is appended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerStatistics:
+    """A snapshot for metrics; reading it costs nothing."""
+
+    ledgers: int
+    entries: int
+    """Entries there are, confirmed or not."""
+    size_bytes: int
+    next_index: int
+    is_sealed: bool
+
+
+class ManagedLedger:
+    """See the module. One owner at a time, by its claim."""
+
+    def __init__(
+        self,
+        name: str,
+        keeper: RecordKeeper,
+        store: LedgerStore,
+        ids: LedgerIds,
+        config: ManagedLedgerConfig,
+        now_ms: WallClock,
+    ) -> None:
+        self.name = name
+        self.confirmed = Watermark(EARLIEST)
+        """The last entry that is durable, inclusive. At the start, the last that the owner before left."""
+        self._keeper = keeper
+        self._store = store
+        self._ids = ids
+        self._config = config
+        self._now_ms = now_ms
+        self._list = LedgerList(())
+        self._reading = LedgerReading(store)
+        self._current: OpenLedger | None = None
+        self._current_first_index = 0
+        self._current_opened_ms = 0
+        self._unfinished: list[OpenLedger] = []
+        """Ledgers that another followed and whose end is not on record yet, in order."""
+        self._next_index = 0
+        self._last_timestamp_ms = 0
+        self._is_closing = False
+        self._roll_due = Signal()
+        self._changing = trio.Lock()
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        *,
+        metadata: MetadataStore,
+        ledgers: LedgerStore,
+        claim: Check | None,
+        config: ManagedLedgerConfig,
+        now_ms: WallClock,
+        ids: LedgerIds | None = None,
+    ) -> "ManagedLedger":
+        """Take over the managed ledger of this name, made if there is none.
+
+        On return no earlier owner's writer gets anything confirmed, what was confirmed is durable and readable, and
+        unless it is sealed it takes entries. `ids` is best shared by all managed ledgers of a process.
+
+        Raises:
+            Fenced: the claim does not hold.
+            LedgerCorrupt: confirmed entries at its end are damaged or missing.
+        """
+        ids = ids or LedgerIds(metadata)
+        while True:
+            keeper = RecordKeeper(name, metadata, claim)
+            opened = cls(name, keeper, ledgers, ids, config, now_ms)
+            try:
+                await opened._take_over(await keeper.read())
+            except RecordChanged:
+                continue  # By somebody with the same claim, or none; what it says now decides.
+            return opened
+
+    async def _take_over(self, record: ManagedLedgerRecord | None) -> None:
+        if record is None:
+            ledger = await self._ids.take(above=-1)
+            # The id is unique for all time, so it also tells this managed ledger from another of its name.
+            record = ManagedLedgerRecord(str(ledger), (), ledger)
+        else:
+            await self._recover(record)
+            ledger = record.newest_id if record.sealed else await self._ids.take(above=record.newest_id)
+        self.confirmed.raise_to(self._list.last())
+        if record.sealed:
+            self._is_closing = True
+            return
+        new = LedgerInfo(ledger, self._next_index)
+        await self._keeper.write(replace(record, ledgers=(*self._list.closed, new), newest_id=ledger))
+        self._go_on_in(await self._store.create(ledger, confirmed=self.confirmed))
+
+    async def _recover(self, record: ManagedLedgerRecord) -> None:
+        """Find the ends that are not on record; ledgers that turn out to be empty are left out from here on."""
+        closed: list[LedgerInfo] = []
+        self._next_index = record.trimmed.next_index
+        for info in record.ledgers:
+            found = info
+            if not info.closed:
+                sealed = await self._store.recover(info.id)
+                found = await closed_info(sealed, self._next_index)
+                self._reading.put(sealed)
+            if found.entries:
+                assert found.first_index == self._next_index, "the index has no gaps"
+                closed.append(found)
+                self._next_index += found.messages
+                self._last_timestamp_ms = max(self._last_timestamp_ms, found.last_timestamp_ms)
+        self._list = LedgerList(closed, record.trimmed)
+
+    def _go_on_in(self, ledger: OpenLedger) -> None:
+        self._current = ledger
+        self._current_first_index = self._next_index
+        self._current_opened_ms = self._now_ms()
+        self._reading.put(ledger)
+        self._list.open(ledger.id)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Go on in a new ledger whenever the current one has reached its size or age; until cancelled.
+
+        Raises:
+            Fenced: the claim is lost.
+        """
+        task_status.started()
+        while True:
+            await self._roll_due.wait()
+            async with self._changing:
+                if self._current is not None and not self._is_closing and self._is_due(self._current):
+                    await self._roll()
+
+    # -- where things are
+
+    @property
+    def creation_id(self) -> str:
+        """Tells this managed ledger from an earlier or later one of the same name."""
+        return self._record.creation_id
+
+    @property
+    def is_sealed(self) -> bool:
+        """True once nothing is ever appended again, durably."""
+        return self._record.sealed
+
+    @property
+    def last_position(self) -> Position:
+        """The last entry appended, confirmed or not, also if it was trimmed since; EARLIEST if there never was one."""
+        return self._list.last()
+
+    @property
+    def next_position(self) -> Position:
+        """A lower bound of where the next entry goes; exact unless a new ledger takes over before."""
+        return self._list.next_position()
+
+    @property
+    def next_index(self) -> int:
+        """Index that the next message gets."""
+        return self._next_index
+
+    def next_after(self, position: Position) -> Position:
+        """The next place above: an entry, or where the next one goes. For EARLIEST the first."""
+        return self._list.next_after(position)
+
+    def previous(self, position: Position) -> Position:
+        """The last entry there is below the position, or EARLIEST."""
+        return self._list.previous(position)
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """How many entries stand above `after` and at or below `upto`."""
+        return self._list.entries_between(after, upto)
+
+    async def position_of_index(self, index: int) -> Position:
+        """The confirmed entry that holds the message of this index, else the next place above it that there is.
+
+        Raises:
+            LedgerCorrupt: the search met damage.
+        """
+        return await self._reading.position_of_index(self._list, index)
+
+    async def position_at_time(self, timestamp_ms: int) -> Position:
+        """The first confirmed entry taken at this time or later, else the next place behind them.
+
+        Raises:
+            LedgerCorrupt: the search met damage.
+        """
+        return await self._reading.position_at_time(self._list, timestamp_ms)
+
+    # -- entries
+
+    def append(
+        self,
+        payload: bytes,
+        *,
+        message_count: int = 1,
+        txn: TxnId | None = None,
+        entry_format: EntryFormat = EntryFormat.PULSAR,
+    ) -> Position:
+        """Take an entry and return its position; entries keep the order of the calls.
+
+        Durable when `confirmed.wait_for(position)` returns. Call `wait_room` first.
+
+        Raises:
+            LedgerSealed: nothing is appended here any more.
+            LedgerFailed: the writer has ended.
+        """
+        current = self._current
+        if self._is_closing or current is None:
+            raise LedgerSealed(f"{self.name} takes no more entries")
+        # Never earlier than the entry before, so that times can be searched; the clock may step back.
+        now = max(self._now_ms(), self._last_timestamp_ms)
+        position = current.append(
+            payload,
+            first_index=self._next_index,
+            message_count=message_count,
+            timestamp_ms=now,
+            txn=txn,
+            entry_format=entry_format,
+        )
+        self._last_timestamp_ms = now
+        self._next_index += message_count
+        self._list.open_entries = position.entry + 1
+        if self._is_due(current):
+            self._roll_due.set()
+        return position
+
+    async def wait_room(self) -> None:
+        """Return when the bytes appended and not confirmed, over all ledgers of the broker, are below their bound.
+
+        Appending without a pause afterwards keeps the bound up to one entry. Does not yield while there is room.
+
+        Raises:
+            LedgerSealed, LedgerFailed: as `append` would.
+        """
+        if self._current is None:
+            raise LedgerSealed(f"{self.name} takes no more entries")
+        await self._current.wait_room()
+
+    async def read(self, start: Position, *, upto: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Entries with start <= position <= upto, in order and across ledgers; never above `confirmed`.
+
+        At least one if there is one, even if it is larger than `bytes_max`; fewer than the bounds allow is no sign of
+        the end. Does not yield while everything is in memory.
+
+        Raises:
+            LedgerCorrupt: the first entry is damaged or missing.
+        """
+        upto = min(upto, self.confirmed.value)
+        return await self._reading.read(self._list, start, upto, entries_max, bytes_max)
+
+    # -- changes
+
+    async def seal(self) -> Position:
+        """Take no more entries, wait for those taken, and record that for good; the last position.
+
+        From the call on `append` raises `LedgerSealed`, also if this is cancelled: call it again. Durable on return.
+        Idempotent.
+
+        Raises:
+            LedgerFailed: the writer has ended. Fenced: the claim is lost.
+        """
+        self._is_closing = True
+        async with self._changing:
+            if not self._record.sealed:
+                self._leave_current()
+                await self._finish()
+                await self._write(replace(self._record, ledgers=tuple(self._list.closed), sealed=True))
+        return self._list.last()
+
+    async def trim(self, upto: Position) -> None:
+        """Remove the ledgers whose every entry is at or below `upto`, except the one that takes entries.
+
+        The record says so, durably, before anything is removed.
+
+        Raises:
+            Fenced: the claim is lost; nothing was removed.
+        """
+        async with self._changing:
+            await self._finish()
+            trimmed = LedgerList(self._list.closed, self._list.trimmed)
+            gone = trimmed.trim(min(upto, self.confirmed.value))
+            if not gone:
+                return
+            await self._write(replace(self._record, ledgers=self._listing(trimmed), trimmed=trimmed.trimmed))
+            self._list.trim(upto)
+            for info in gone:
+                self._reading.forget(info.id)
+                await self._store.delete(info.id)
+
+    async def delete(self) -> None:
+        """Remove it with all its entries: first the record, then the ledgers. Durable on return.
+
+        A process that dies in between leaves ledger files that nobody refers to.
+
+        Raises:
+            Fenced: the claim is lost; nothing was removed.
+        """
+        self._is_closing = True
+        async with self._changing:
+            ledgers = self._record.ledgers
+            try:
+                await self._keeper.remove()
+            except RecordChanged as changed:
+                raise Fenced(f"{self.name} was changed by another owner") from changed
+            self._current = None
+            for info in ledgers:
+                await self._store.delete(info.id)
+
+    def statistics(self) -> ManagedLedgerStatistics:
+        """Counters at this moment."""
+        current = self._current
+        return ManagedLedgerStatistics(
+            ledgers=len(self._list.closed) + (current is not None),
+            entries=self._list.entries_between(EARLIEST, self._list.last()),
+            size_bytes=sum(info.size for info in self._list.closed) + (0 if current is None else current.size_bytes),
+            next_index=self._next_index,
+            is_sealed=self._record.sealed,
+        )
+
+    @property
+    def _record(self) -> ManagedLedgerRecord:
+        assert self._keeper.record is not None, "it was read when the managed ledger was opened, and not removed since"
+        return self._keeper.record
+
+    async def _write(self, record: ManagedLedgerRecord) -> None:
+        try:
+            await self._keeper.write(record)
+        except RecordChanged as changed:
+            raise Fenced(f"{self.name} was changed by another owner") from changed
+
+    def _is_due(self, current: OpenLedger) -> bool:
+        is_old = self._last_timestamp_ms - self._current_opened_ms >= self._config.ledger_age_max_ms
+        return current.size_bytes >= self._config.ledger_bytes_max or (is_old and current.next_entry > 0)
+
+    async def _roll(self) -> None:
+        """Record a new ledger, switch to it between two appends, then record where the one before it ends.
+
+        Should the process end in between, the record has two ledgers without an end, and both are recovered: the store
+        confirms in order across them, so the second has entries only if the first is complete.
+        """
+        ledger = await self._ids.take(above=self._record.newest_id)
+        new = LedgerInfo(ledger, self._next_index)
+        await self._write(replace(self._record, ledgers=(*self._record.ledgers, new), newest_id=ledger))
+        following = await self._store.create(ledger, confirmed=self.confirmed)
+        self._leave_current()
+        self._go_on_in(following)
+        await self._finish()
+        await self._write(replace(self._record, ledgers=self._listing(self._list)))
+
+    def _listing(self, ledgers: LedgerList) -> tuple[LedgerInfo, ...]:
+        current = self._current
+        return (*ledgers.closed, *([] if current is None else [LedgerInfo(current.id, self._current_first_index)]))
+
+    def _leave_current(self) -> None:
+        """Fix the end of the current ledger; what it took may still be unconfirmed."""
+        left, self._current = self._current, None
+        if left is None:
+            return
+        left.close()
+        self._unfinished.append(left)
+        entries = left.next_entry
+        first = self._current_first_index
+        messages = self._next_index - first
+        info = LedgerInfo(left.id, first, entries, messages, left.size_bytes, self._last_timestamp_ms)
+        self._list.close(info if entries else None)
+
+    async def _finish(self) -> None:
+        """Make the ledgers that were left complete and durable, so that the record may say where they end."""
+        while self._unfinished:
+            left = self._unfinished[0]
+            sealed = await self._store.seal(left)
+            if sealed.last_entry >= 0:
+                self._list.replace(await closed_info(sealed, 0))
+                self._reading.put(sealed)
+            del self._unfinished[0]

@@ -1,0 +1,281 @@
+"""What damage means: the decisions of recovery, as tables that are read by people and by the code below.
+
+**A journal**, at the place where its next block is due. The first row that fits decides. "Later": the good header of a
+later block stands further on, in this file or (of a damaged block) a later one; blocks are written one at a time, each
+synced before the next, so then this one was durable and may have been confirmed. "Empty sector": a sector of the block
+holds only zeros though the block put something there; a disk writes sectors whole, so the write was interrupted and
+never confirmed.
+
+    header      directory  body     later  empty sector | decision
+    unwritten   -          -        no     -            | END         of this file; the block may begin the next one
+    unwritten   -          -        yes    -            | UNREADABLE  a block is lost, and which ledgers it was of
+    misplaced   -          -        -      -            | UNREADABLE  blocks between this one and the last are missing
+    good        good       good     -      -            | REPLAY
+    -           -          -        no     yes          | TORN        the write was interrupted, not confirmed: cut (D9)
+    good        damaged    good     -      -            | SALVAGE     the body tells its own parts: nothing is lost
+    damaged     good       -        -      -            | SALVAGE     the directory finds the parts, each checks itself
+    good        good       damaged  -      -            | SALVAGE     the same; ledgers of bad parts are quarantined
+    -           -          -        -      -            | UNREADABLE  nobody can tell which ledgers lost entries
+
+REPLAY and SALVAGE write the good parts to their ledger files at the offsets they carry, which repeats harmlessly. A bad
+part whose batch stands good in its ledger file has lost nothing. Otherwise the ledger gets a quarantine mark and
+everything else goes on. UNREADABLE stops the start (`JournalDamaged`).
+
+**A ledger file**, after the journal was replayed, at the place where its next batch is due. Only confirmed batches are
+ever written there and the journal still has every one that was not synced, so there are no torn tails here:
+
+    found                                               | decision
+    the end of the file                                 | END
+    a batch that continues the last one's crc           | NEXT
+    anything else                                       | CORRUPT  quarantined from here (D9)
+    no file; not closed, no index                       | END      nothing was ever confirmed in it
+    no file; closed with entries, or it has an index    | CORRUPT  listed but absent
+    a quarantine mark at or behind the end              | CORRUPT  the journal lost a batch of this ledger
+    fewer entries than the record of its end says       | CORRUPT
+
+**The index of a ledger**, written only after the ledger's bytes were synced:
+
+    missing, or its checksum differs                    | REBUILD  from the batches
+    ends before the file does                           | EXTEND   by the batches behind it
+    ends behind the end of the file                     | CORRUPT  the file lost synced bytes
+
+**Names**: a file of another name than ours in a folder of ours is left alone and counted. Journal files of an epoch
+below the newest one are leftovers of a writer that was fenced or of an interrupted start: everything they confirmed was
+synced into the ledger files before the newer epoch's first file was made, so they are removed unread (D2).
+
+Pure: bytes in, decisions out.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from storage.errors import JournalDamaged
+from storage.journal_block import (
+    HEADER_SIZE,
+    BlockHeader,
+    DamagedBlock,
+    Directory,
+    Part,
+    decode_directory,
+    decode_header,
+    empty_sectors,
+    finds_later_header,
+    is_body_good,
+    is_unwritten,
+    parts_by_body,
+    parts_by_directory,
+)
+
+
+class State(Enum):
+    """How a region of a block was found."""
+
+    GOOD = auto()
+    DAMAGED = auto()
+    UNWRITTEN = auto()
+    MISPLACED = auto()
+    """Good, but not the block that is due."""
+
+
+class Decision(Enum):
+    """See the table in the module's docstring."""
+
+    REPLAY = auto()
+    SALVAGE = auto()
+    END = auto()
+    TORN = auto()
+    UNREADABLE = auto()
+
+
+class Finding(NamedTuple):
+    """What was found where a block is due."""
+
+    header: State
+    directory: State
+    body: State
+    is_later: bool
+    has_empty_sector: bool
+
+
+class Row(NamedTuple):
+    """One row of the table; None fits anything."""
+
+    header: State | None
+    directory: State | None
+    body: State | None
+    is_later: bool | None
+    has_empty_sector: bool | None
+    decision: Decision
+    reason: str
+
+    def fits(self, finding: Finding) -> bool:
+        """True if every field that the row names is as it says."""
+        return all(wanted is None or wanted is found for wanted, found in zip(self[:5], finding, strict=True))
+
+
+JOURNAL_TABLE: Final = (
+    Row(State.UNWRITTEN, None, None, False, None, Decision.END, ""),
+    Row(State.UNWRITTEN, None, None, True, None, Decision.UNREADABLE, "a block is gone, later ones are there"),
+    Row(State.MISPLACED, None, None, None, None, Decision.UNREADABLE, "blocks before this one are missing"),
+    Row(State.GOOD, State.GOOD, State.GOOD, None, None, Decision.REPLAY, ""),
+    Row(None, None, None, False, True, Decision.TORN, ""),
+    Row(State.GOOD, State.DAMAGED, State.GOOD, None, None, Decision.SALVAGE, "its directory is damaged"),
+    Row(State.DAMAGED, State.GOOD, None, None, None, Decision.SALVAGE, "its header is damaged"),
+    Row(State.GOOD, State.GOOD, State.DAMAGED, None, None, Decision.SALVAGE, "its batches are damaged"),
+    Row(None, None, None, None, None, Decision.UNREADABLE, "neither header nor directory can be read"),
+)
+
+
+def decide(finding: Finding) -> Row:
+    """The first row of the table that fits."""
+    return next(row for row in JOURNAL_TABLE if row.fits(finding))
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPart:
+    """A batch that the journal no longer has."""
+
+    ledger: int
+    ledger_offset: int
+    """Where the batch belongs in the ledger file."""
+    path: Path
+    offset: int
+    """Where the damaged block begins in the journal file `path`."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredBlock:
+    """What one block gives to the ledgers."""
+
+    parts: tuple[Part, ...]
+    deleted: tuple[int, ...]
+    damaged: tuple[DamagedPart, ...]
+
+
+class JournalReader:
+    """Reads one stream's files in order and decides at every block. Holds one file's bytes at a time.
+
+    `load` returns a file's bytes, or None if it is no longer there.
+    """
+
+    def __init__(self, stream: int, paths: Sequence[Path], load: Callable[[Path], bytes | None]) -> None:
+        self._stream = stream
+        self._paths = paths
+        self._load = load
+        self._due: int | None = None
+        """Sequence of the next block; None before the first and after a header that could not be read."""
+        self._previous_crc: int | None = None
+
+    def blocks(self) -> Iterator[RecoveredBlock]:
+        """Every block that was written whole, up to the end or the torn tail.
+
+        Raises:
+            JournalDamaged: the table says UNREADABLE.
+        """
+        for number, path in enumerate(self._paths):
+            data = self._load(path)
+            if data is None:
+                # Freed by its writer since it was listed, so its blocks are in the ledger files.
+                self._due = self._previous_crc = None
+                continue
+            offset = 0
+            while True:
+                block, size, row = self._judge(data, offset, path, self._paths[number + 1 :])
+                if row.decision is Decision.UNREADABLE:
+                    raise JournalDamaged(path, offset, row.reason)
+                if row.decision is Decision.TORN:
+                    return
+                # A file ends where its next block did not fit; should that one be missing, the next file's first block
+                # is found misplaced.
+                if block is None:
+                    break
+                yield block
+                offset += size
+
+    def _judge(
+        self, data: bytes, offset: int, path: Path, later_paths: Sequence[Path]
+    ) -> tuple[RecoveredBlock | None, int, Row]:
+        header_state, header = self._header(data, offset)
+        directory_state = body_state = State.DAMAGED
+        directory = None
+        if header_state in (State.GOOD, State.DAMAGED):
+            try:
+                directory = decode_directory(data, offset + HEADER_SIZE)
+                directory_state = State.GOOD
+            except DamagedBlock:
+                pass  # The table decides what that means.
+            if header is not None and is_body_good(header, data, offset):
+                body_state = State.GOOD
+        is_whole = header_state is directory_state is body_state is State.GOOD
+        # The searches are for damage only: a good block is what it is, whatever stands behind it.
+        finding = Finding(
+            header_state,
+            directory_state,
+            body_state,
+            not is_whole and self._is_later(data, offset, () if header_state is State.UNWRITTEN else later_paths),
+            not is_whole and _has_empty_sector(header, directory, data, offset),
+        )
+        row = decide(finding)
+        if row.decision not in (Decision.REPLAY, Decision.SALVAGE):
+            return None, 0, row
+        self._due = None if self._due is None else self._due + 1
+        if header is not None:
+            self._due = header.sequence + 1
+        self._previous_crc = None if header is None else header.body_crc
+        block, size = _contents(header, directory, data, offset, path, row)
+        return block, size, row
+
+    def _header(self, data: bytes, offset: int) -> tuple[State, BlockHeader | None]:
+        if is_unwritten(data, offset):
+            return State.UNWRITTEN, None
+        try:
+            header = decode_header(data, offset)
+        except DamagedBlock:
+            return State.DAMAGED, None
+        if header.stream != self._stream or self._due not in (None, header.sequence):
+            return State.MISPLACED, None
+        if self._previous_crc not in (None, header.previous_crc):
+            return State.MISPLACED, None
+        return State.GOOD, header
+
+    def _is_later(self, data: bytes, offset: int, later_paths: Sequence[Path]) -> bool:
+        due = -1 if self._due is None else self._due
+        return finds_later_header(data, offset, self._stream, due) or any(
+            finds_later_header(self._load(path) or b"", -1, self._stream, due) for path in later_paths
+        )
+
+
+def _has_empty_sector(header: BlockHeader | None, directory: Directory | None, data: bytes, offset: int) -> bool:
+    rightly_empty: frozenset[int] = frozenset()
+    if directory is not None:
+        size = HEADER_SIZE + directory.size + directory.body_size
+        rightly_empty = directory.empty_sectors
+    elif header is not None:
+        size = HEADER_SIZE + header.directory_size
+    else:
+        size = HEADER_SIZE
+    # What lies behind the end of the file was not written either.
+    extent = data[offset : offset + size].ljust(size, b"\0")
+    is_cut = len(data) < offset + size
+    return is_cut or not rightly_empty.issuperset(empty_sectors(extent, offset))
+
+
+def _contents(
+    header: BlockHeader | None, directory: Directory | None, data: bytes, offset: int, path: Path, row: Row
+) -> tuple[RecoveredBlock, int]:
+    if directory is None:
+        assert header is not None, "the table salvages only what one of the two describes"
+        return RecoveredBlock(tuple(parts_by_body(header, data, offset)), (), ()), header.size
+    good: list[Part] = []
+    damaged: list[DamagedPart] = []
+    for part, is_good in parts_by_directory(directory, data, offset):
+        if is_good:
+            good.append(part)
+        else:
+            damaged.append(DamagedPart(part.ledger, part.offset, path, offset, row.reason))
+    size = HEADER_SIZE + directory.size + directory.body_size
+    return RecoveredBlock(tuple(good), directory.deleted, tuple(damaged)), size

@@ -1,0 +1,152 @@
+"""Taking over a journal: fence its writer, then bring what it made durable into the ledger files.
+
+Everything here may be interrupted at any point and done again: batches are written where they belong, and the old
+files go only after the ledger files are synced and a file of the new epoch says so. Decisions follow the tables in
+`recovery`. All of it blocks.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage.fence import Fence, claim, remove_older
+from storage.files import Files
+from storage.journal_files import JournalName, journal_names, make_journal_file
+from storage.ledger_folder import LedgerFolder
+from storage.recovery import DamagedPart, JournalReader
+
+_GATHER_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A journal after it was taken over."""
+
+    fence: Fence
+    replayed_blocks: int
+    quarantined: tuple[DamagedPart, ...]
+    """Batches that are lost; their ledgers bear quarantine marks."""
+    unknown_names: tuple[str, ...]
+    """Files in the ledgers' folder that are not ours, left alone."""
+    obsolete: tuple[Path, ...]
+    """Journal files to remove once a file of the new epoch exists."""
+
+
+def take_over(files: Files, directory: Path, folder: LedgerFolder) -> Takeover:
+    """Fence the journal's writer and replay what it wrote. Durable on return.
+
+    Raises:
+        JournalDamaged: nobody can tell which ledgers lost entries.
+    """
+    fence = claim(files, directory)
+    names = journal_names(files, directory)
+    newest = [name for name in names if name.epoch == names[-1].epoch]
+    replay = _Replay(files, folder)
+    if newest:
+        paths = [directory / str(name) for name in newest]
+        replay.run(JournalReader(newest[0].stream, paths, lambda path: _load(files, path)))
+    return Takeover(
+        fence,
+        replay.blocks,
+        replay.settle(),
+        tuple(folder.unknown_names()),
+        tuple(directory / str(name) for name in names),
+    )
+
+
+def finish(files: Files, directory: Path, takeover: Takeover) -> None:
+    """Remove what the new epoch's first file makes obsolete. Files with damage stay, under another name, for people."""
+    damaged = {part.path for part in takeover.quarantined}
+    for path in takeover.obsolete:
+        try:
+            if path in damaged:
+                files.rename(path, path.with_suffix(".journal-damaged"))
+            else:
+                files.remove(path)
+        except FileNotFoundError:
+            continue  # Its fenced writer freed it meanwhile.
+    remove_older(files, directory, takeover.fence)
+
+
+def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, *, stream: int) -> Takeover:
+    """Take over a journal that this process will not write: a dead broker's."""
+    takeover = take_over(files, directory, folder)
+    make_journal_file(files, directory, JournalName(takeover.fence.epoch, 0, stream), 0).close()
+    finish(files, directory, takeover)
+    return takeover
+
+
+@dataclass(slots=True)
+class _Run:
+    begin: int
+    stop: int
+    batches: list[bytes]
+
+
+class _Replay:
+    def __init__(self, files: Files, folder: LedgerFolder) -> None:
+        self._files = files
+        self._folder = folder
+        self._gathered: dict[int, _Run] = {}
+        self._gathered_bytes = 0
+        self._touched: set[int] = set()
+        self._damaged: list[DamagedPart] = []
+        self.blocks = 0
+
+    def run(self, reader: JournalReader) -> None:
+        for block in reader.blocks():
+            self.blocks += 1
+            for ledger, offset, batch in block.parts:
+                self._gather(ledger, offset, batch)
+            self._damaged.extend(block.damaged)
+            for ledger in block.deleted:
+                self._gathered.pop(ledger, None)
+                self._touched.discard(ledger)
+                self._damaged = [part for part in self._damaged if part.ledger != ledger]
+                self._folder.remove(ledger)
+            if self._gathered_bytes >= _GATHER_BYTES:
+                self._write()
+
+    def settle(self) -> tuple[DamagedPart, ...]:
+        self._write()
+        for ledger in sorted(self._touched):
+            self._folder.open_files.sync(self._folder.ledger_path(ledger))
+        self._files.sync_dir(self._folder.path)
+        lost = []
+        for part in self._damaged:
+            loaded = self._folder.load(part.ledger)
+            # The batch may stand whole in the ledger file, written there before the journal was damaged.
+            if loaded.index.end_offset <= part.ledger_offset:
+                reason = f"{part.path} is damaged at byte {part.offset}: {part.reason}"
+                self._folder.mark_damaged(part.ledger, part.ledger_offset, reason)
+                lost.append(part)
+        return tuple(lost)
+
+    def _gather(self, ledger: int, offset: int, batch: bytes) -> None:
+        run = self._gathered.get(ledger)
+        if run is not None and run.stop != offset:
+            self._write()
+            run = None
+        if run is None:
+            run = self._gathered[ledger] = _Run(offset, offset, [])
+        run.batches.append(batch)
+        run.stop += len(batch)
+        self._gathered_bytes += len(batch)
+
+    def _write(self) -> None:
+        for ledger, run in self._gathered.items():
+            self._folder.open_files.write(self._folder.ledger_path(ledger), run.begin, b"".join(run.batches))
+            self._touched.add(ledger)
+        self._gathered = {}
+        self._gathered_bytes = 0
+
+
+def _load(files: Files, path: Path) -> bytes | None:
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read_at(0, file.size())
+    finally:
+        file.close()

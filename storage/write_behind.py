@@ -1,0 +1,229 @@
+"""Confirmed batches on their way from memory into their ledger files, outside the path of an acknowledgement.
+
+The journal made them durable, so nobody waits here: batches gather until there are enough, or a ledger is closed, or
+the journal's files shall be freed; then each ledger gets one write. One task does all of it, so writes, syncs and
+removals of a ledger never meet.
+
+- After a **write** the batches are in their files and may leave memory; how many stay for readers is bounded in bytes.
+- A **flush** makes one ledger complete on the disk: synced, indexed, its name durable. A ledger is closed only then, so
+  closed ledgers never need a journal.
+- A **checkpoint** does that for every ledger written to since the last one, and then removes the journal files that
+  held those batches.
+
+A failure here ends the store's writer: the journal still has everything, and recovery will write it again.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import trio
+
+from storage.errors import LedgerFailed
+from storage.ledger import Batch
+from storage.ledger_folder import LedgerFolder
+from storage.ledger_index import SparseIndex
+from storage.ledger_log import LedgerLog
+from storage.signal import Signal
+
+WRITE_BEHIND_BYTES: Final = 8 * 1024 * 1024
+"""Confirmed bytes that gather before they are written."""
+WRITE_BEHIND_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Above this the journal's writer waits for the ledger files to catch up."""
+TAIL_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of the newest entries kept in memory for readers, over all ledgers, beyond what is not written yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBehindStatistics:
+    """A snapshot for metrics."""
+
+    pending_bytes: int
+    tail_bytes: int
+    open_files: int
+    checkpoints: int
+    written_bytes: int
+
+
+class _Request(NamedTuple):
+    log: LedgerLog
+    done: trio.Event
+
+
+class WriteBehind:
+    """The writer of the ledger files."""
+
+    def __init__(self, folder: LedgerFolder, *, tail_bytes_max: int = TAIL_BYTES_MAX) -> None:
+        self._folder = folder
+        self._tail_bytes_max = tail_bytes_max
+        self._wake = Signal()
+        self._room = Signal()
+        self._pending: dict[int, list[Batch]] = {}
+        self._pending_bytes = 0
+        self._unsynced: dict[int, LedgerLog] = {}
+        self._flushes: list[_Request] = []
+        self._removals: list[tuple[int, trio.Event]] = []
+        self._retired: list[Path] = []
+        self._tail: deque[tuple[LedgerLog, int, int]] = deque()
+        self._tail_bytes = 0
+        self._failure: LedgerFailed | None = None
+        self._checkpoints = 0
+        self._written_bytes = 0
+
+    def add(self, batch: Batch) -> None:
+        """Take a confirmed batch."""
+        self._pending.setdefault(batch.header.ledger, []).append(batch)
+        size = len(batch.data)
+        self._pending_bytes += size
+        self._tail.append((batch.ledger.log, batch.header.last_entry, size))
+        self._tail_bytes += size
+        if self._pending_bytes >= WRITE_BEHIND_BYTES:
+            self._wake.set()
+
+    async def wait_room(self) -> None:
+        """Return when the pending bytes are below their bound. One task at a time."""
+        while self._pending_bytes >= WRITE_BEHIND_BYTES_MAX:
+            if self._failure is not None:
+                raise self._failure
+            await self._room.wait()
+
+    async def flush(self, log: LedgerLog) -> None:
+        """Return when all that is confirmed of this ledger is in its file, durably, with its index.
+
+        Raises:
+            LedgerFailed: the writer has ended.
+        """
+        done = trio.Event()
+        self._flushes.append(_Request(log, done))
+        await self._await(done)
+
+    async def remove(self, ledger: int) -> None:
+        """Forget what waits for this ledger and remove its files. Durable at the next checkpoint."""
+        done = trio.Event()
+        self._removals.append((ledger, done))
+        await self._await(done)
+
+    def retire(self, paths: Sequence[Path]) -> None:
+        """Remove these journal files once all that was confirmed before this call is synced into its ledger files."""
+        self._retired.extend(paths)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write, flush, remove and checkpoint until cancelled.
+
+        Raises:
+            OSError: a ledger file could not be written.
+        """
+        while True:
+            await self._wake.wait()
+            while self._is_due():
+                await self._round()
+
+    def fail(self, cause: LedgerFailed) -> None:
+        """Release every waiter with `cause`; nothing is written any more."""
+        if self._failure is None:
+            self._failure = cause
+        for request in self._flushes:
+            request.done.set()
+        for _ledger, done in self._removals:
+            done.set()
+        self._room.set()
+
+    def statistics(self) -> WriteBehindStatistics:
+        """Counters at this moment."""
+        return WriteBehindStatistics(
+            self._pending_bytes,
+            self._tail_bytes,
+            len(self._folder.open_files),
+            self._checkpoints,
+            self._written_bytes,
+        )
+
+    async def _await(self, done: trio.Event) -> None:
+        if self._failure is None:
+            self._wake.set()
+            await done.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _is_due(self) -> bool:
+        is_asked = bool(self._flushes or self._removals or self._retired)
+        return is_asked or self._pending_bytes >= WRITE_BEHIND_BYTES
+
+    async def _round(self) -> None:
+        run = self._folder.files.run
+        flushes, self._flushes = self._flushes, []
+        removals, self._removals = self._removals, []
+        retired, self._retired = self._retired, []
+        try:
+            removed = [ledger for ledger, _done in removals]
+            for ledger in removed:
+                self._forget(ledger)
+            pending, self._pending = self._pending, {}
+            taken = self._pending_bytes
+            # Indexes are copied now, while they cover exactly what will be in the files after this write.
+            settled = {request.log.id: request.log for request in flushes}
+            if retired:
+                settled |= self._unsynced | {ledger: batches[0].ledger.log for ledger, batches in pending.items()}
+            indexes = [log.index.copy() for log in settled.values()]
+            await run(self._write, pending, removed)
+            self._pending_bytes -= taken
+            self._written(pending)
+            if settled or retired:
+                await run(self._settle, indexes, retired)
+                for ledger in settled:
+                    self._unsynced.pop(ledger, None)
+                self._checkpoints += bool(retired)
+        except (OSError, trio.Cancelled):
+            # Whoever asked waits on; `fail` must find them.
+            self._flushes = flushes + self._flushes
+            self._removals = removals + self._removals
+            raise
+        for request in flushes:
+            request.done.set()
+        for _ledger, done in removals:
+            done.set()
+
+    def _forget(self, ledger: int) -> None:
+        for batch in self._pending.pop(ledger, ()):
+            self._pending_bytes -= len(batch.data)
+        self._unsynced.pop(ledger, None)
+
+    def _written(self, pending: dict[int, list[Batch]]) -> None:
+        for ledger, batches in pending.items():
+            last = batches[-1]
+            log = last.ledger.log
+            log.written_offset = last.offset + len(last.data)
+            log.written_entry = last.header.last_entry
+            self._unsynced[ledger] = log
+            self._written_bytes += sum(len(batch.data) for batch in batches)
+        while self._tail_bytes > self._tail_bytes_max and self._tail:
+            log, last_entry, size = self._tail[0]
+            if log.written_entry < last_entry:
+                break
+            self._tail.popleft()
+            self._tail_bytes -= size
+            log.forget(last_entry)
+        self._room.set()
+
+    def _write(self, pending: dict[int, list[Batch]], removed: Sequence[int]) -> None:
+        for ledger in removed:
+            self._folder.remove(ledger)
+        for ledger, batches in pending.items():
+            # One write for each ledger: its batches follow one another without gaps.
+            data = b"".join([batch.data for batch in batches])
+            self._folder.open_files.write(self._folder.ledger_path(ledger), batches[0].offset, data)
+
+    def _settle(self, indexes: Sequence[SparseIndex], retired: Sequence[Path]) -> None:
+        files = self._folder.files
+        written = [index for index in indexes if index.last_entry >= 0]
+        for index in written:
+            self._folder.open_files.sync(self._folder.ledger_path(index.ledger))
+        if written or retired:
+            files.sync_dir(self._folder.path)
+        for index in written:
+            self._folder.store_index(index)
+        for path in retired:
+            files.remove(path)

@@ -28,7 +28,11 @@ final class Admin {
         }
     }
 
-    private final HttpClient http = HttpClient.newBuilder().connectTimeout(Limits.HTTP_MAX).build();
+    /** HTTP/1.1 as Pulsar's admin clients speak it; by itself this client would first ask to switch to HTTP/2. */
+    private final HttpClient http = HttpClient.newBuilder()
+            .version(HttpClient.Version.HTTP_1_1)
+            .connectTimeout(Limits.HTTP_MAX)
+            .build();
     private final String base;
 
     Admin(String httpUrl) {

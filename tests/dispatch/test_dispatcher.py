@@ -1,0 +1,444 @@
+"""The dispatcher: what it sends, in which order, when it sleeps, and what an end of topic is."""
+
+import pytest
+import trio
+import trio.testing
+
+from dispatch import dispatcher as dispatcher_module
+from dispatch.consumer import Consumer
+from dispatch.subscription import Acknowledgement, SubscriptionKind
+from storage import progress
+from storage.entry import Entry
+from storage.position import EARLIEST, LATEST, Position
+from tests.dispatch.test_subscription import EXCLUSIVE, SHARED, running, settled, stream_of
+from tests.support.idle import TaskSteps
+from tests.support.outlet import RecordingOutlet, recording_consumer
+from tests.support.stream import MemoryStream
+
+DISPATCHER = "Subscription.run"
+"""The dispatcher runs in this task."""
+WRITER = "Cursor.run"
+
+
+async def test_an_idle_dispatcher_is_never_scheduled(autojump_clock: trio.testing.MockClock) -> None:
+    """T16: parked with consumers and permits, with an idle source and an hour passing, it wakes zero times."""
+    async with running(stream_of(3)) as rig:
+        _, outlet = rig.join()
+        await settled()
+        rig.acknowledge(Position(7, 2), cumulative=True)
+        await rig.subscription.synced()
+        await settled()
+        with TaskSteps() as steps:
+            await trio.sleep(3600)
+            await settled()
+            assert steps.of(DISPATCHER) == 0
+            assert steps.of(WRITER) == 0
+            reads = rig.stream.reads
+            rig.stream.append()
+            await settled()
+            assert outlet.positions[-1] == Position(7, 3)
+            assert 0 < steps.of(DISPATCHER) < 8, "a rise of the readable position wakes it"
+            assert rig.stream.reads == reads + 1
+
+
+async def test_nothing_to_send_for_is_idle_too(autojump_clock: trio.testing.MockClock) -> None:
+    """T16: without permits, or with an outlet that takes nothing, a backlog costs nothing."""
+    async with running(stream_of(5), SHARED) as rig:
+        _, closed = rig.join(permits=10)
+        closed.writable = False
+        rig.join(permits=0)
+        await settled()
+        with TaskSteps() as steps:
+            await trio.sleep(3600)
+            await settled()
+            assert steps.of(DISPATCHER) == 0
+        assert rig.stream.reads == 0
+        closed.writable = True
+        await settled()
+        assert closed.positions == rig.stream.positions
+
+
+async def test_never_above_the_readable_position() -> None:
+    """T16: entries of an open transaction are sent when the watermark passes them, at once and without being asked."""
+    stream = stream_of(2)
+    for _ in range(3):
+        stream.append(readable=False)
+    async with running(stream) as rig:
+        _, outlet = rig.join()
+        await settled()
+        assert outlet.positions == stream.positions[:2]
+        stream.show(Position(7, 3))
+        await settled()
+        assert outlet.positions == stream.positions[:4]
+
+
+async def test_aborted_entries_are_skipped_and_acknowledged(autojump_clock: trio.testing.MockClock) -> None:
+    """D11: a sealed segment that ends in aborted entries drains once the visible ones are acknowledged."""
+    stream = MemoryStream()
+    stream.append(aborted=True)
+    visible = stream.append()
+    stream.roll()
+    stream.append(aborted=True)
+    stream.append(aborted=True)
+    stream.seal()
+    async with running(stream) as rig:
+        _, outlet = rig.join(permits=1)
+        await settled()
+        assert outlet.positions == [visible]
+        assert not rig.subscription.is_drained
+        rig.subscription.flow(rig.subscription.consumers[0], 1)
+        rig.acknowledge(visible)
+        await rig.subscription.wait_drained()
+        assert rig.subscription.cursor.durable.value == stream.last_position
+        await settled()
+        assert outlet.ends == 1
+        assert outlet.positions == [visible]
+
+
+async def test_aborted_entries_take_no_permits() -> None:
+    stream = MemoryStream()
+    for number in range(20):
+        stream.append(aborted=number % 2 == 0)
+    async with running(stream, SHARED) as rig:
+        consumer, outlet = rig.join(permits=10)
+        await settled()
+        assert outlet.positions == stream.positions[1::2]
+        assert consumer.permits.available == 0
+
+
+async def test_permits_bound_what_is_sent() -> None:
+    """Never more messages than permits, apart from the entry that uses the last one."""
+    async with running(stream_of(10, messages=3)) as rig:
+        consumer, outlet = rig.join(permits=4)
+        await settled()
+        assert len(outlet.deliveries) == 2
+        assert consumer.permits.available == -2
+        rig.subscription.flow(consumer, 2)
+        await settled()
+        assert len(outlet.deliveries) == 2
+        rig.subscription.flow(consumer, 1)
+        await settled()
+        assert len(outlet.deliveries) == 3
+
+
+async def test_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large backlog is read in chunks; a small number of permits reads little."""
+    stream = stream_of(2000)
+    async with running(stream) as rig:
+        consumer, outlet = rig.join(permits=1)
+        await settled()
+        assert stream.entries_read == 1
+        rig.subscription.flow(consumer, 5000)
+        await settled()
+        assert outlet.positions == stream.positions
+        assert stream.reads - 1 == -(-1999 // dispatcher_module.CHUNK_ENTRIES_MAX)
+    big = MemoryStream()
+    for _ in range(4):
+        big.append(size=400)
+    monkeypatch.setattr(dispatcher_module, "CHUNK_BYTES_MAX", 1000)
+    async with running(big) as rig:
+        rig.join()
+        await settled()
+        assert big.reads == 2
+
+
+async def test_batches_are_not_read_over_and_over() -> None:
+    """The number of messages per entry is learnt, so permits for a few batches do not read hundreds of entries."""
+    stream = stream_of(300, messages=100)
+    async with running(stream) as rig:
+        consumer, outlet = rig.join(permits=100)
+        await settled()
+        first = stream.entries_read
+        for _ in range(50):
+            rig.subscription.flow(consumer, 100)
+            await settled()
+        assert len(outlet.deliveries) == 51
+        assert stream.entries_read - first <= 100
+
+
+async def test_a_slow_consumer_blocks_nobody() -> None:
+    """Its outlet is not writable, so the policy passes over it, and what it would have got goes to others."""
+    async with running(stream_of(0), SHARED) as rig:
+        _, slow = rig.join("slow")
+        _, fast = rig.join("fast")
+        slow.writable = False
+        for _ in range(6):
+            rig.stream.append()
+        await settled()
+        assert fast.positions == rig.stream.positions
+        slow.writable = True
+        rig.stream.append()
+        rig.stream.append()
+        await settled()
+        assert len(slow.positions) == 1
+
+
+async def test_priorities_among_shared_consumers() -> None:
+    async with running(stream_of(5), SHARED) as rig:
+        _, second = rig.join("second", permits=10, priority=1)
+        _, first = rig.join("first", permits=3, priority=0)
+        await settled()
+        assert first.positions == rig.stream.positions[:3]
+        assert second.positions == rig.stream.positions[3:]
+
+
+async def test_unacknowledged_messages_are_bounded_per_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever acknowledges nothing gets no more at some point, and acknowledging lets it go on."""
+    monkeypatch.setattr(dispatcher_module, "UNACKED_MESSAGES_PER_CONSUMER_MAX", 3)
+    async with running(stream_of(9), SHARED) as rig:
+        _, idler = rig.join("idler")
+        await settled()
+        assert len(idler.positions) == 3
+        _, worker = rig.join("worker")
+        await settled()
+        assert len(worker.positions) == 3
+        rig.acknowledge(worker.positions[0])
+        await settled()
+        assert len(worker.positions) == 4
+        rig.subscription.acknowledge([Acknowledgement(idler.positions[0])])
+        await settled()
+        assert len(idler.positions) == 4
+
+
+async def test_unacknowledged_messages_are_bounded_per_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound of the subscription is passed by one entry at most, however many consumers there are."""
+    monkeypatch.setattr(dispatcher_module, "UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX", 10)
+    async with running(stream_of(9, messages=4), SHARED) as rig:
+        outlets = [rig.join(str(number))[1] for number in range(5)]
+        await settled()
+        assert sum(len(outlet.positions) for outlet in outlets) == 3
+        assert rig.subscription.statistics().unacked_messages == 12
+        rig.acknowledge(Position(7, 1))
+        await settled()
+        assert sum(len(outlet.positions) for outlet in outlets) == 4
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+async def test_a_full_cursor_gets_holes_filled_first(monkeypatch: pytest.MonkeyPatch, kind: SubscriptionKind) -> None:
+    """When no more can be remembered out of order, new entries wait; old ones that come back are sent."""
+    monkeypatch.setattr(progress, "STORED_MAX", 3)
+    async with running(stream_of(7), kind) as rig:
+        consumer, outlet = rig.join()
+        await settled()
+        rig.acknowledge(*rig.stream.positions[1::2])
+        rig.stream.append()
+        await settled()
+        assert len(outlet.positions) == 7
+        outlet.deliveries.clear()
+        rig.subscription.redeliver(consumer)
+        await settled()
+        assert outlet.positions == rig.stream.positions[0:7:2][: 4 if kind is SHARED else 3]
+        rig.acknowledge(Position(7, 0))
+        await settled()
+        assert outlet.positions[-1] == Position(7, 7)
+
+
+async def test_end_of_topic_is_told_once() -> None:
+    """FACTS 13: told when the durable mark-delete stands at the sealed end, never with each later acknowledgement."""
+    async with running(stream_of(3), SHARED) as rig:
+        one, first = rig.join("one")
+        _, second = rig.join("two", permits=0)
+        await settled()
+        rig.acknowledge(*rig.stream.positions[:2])
+        rig.stream.seal()
+        await rig.subscription.synced()
+        await settled()
+        assert (first.ends, second.ends) == (0, 0)
+        rig.acknowledge(rig.stream.positions[2])
+        await settled()
+        assert (first.ends, second.ends) == (0, 0), "not before it is durable"
+        await rig.subscription.wait_drained()
+        await settled()
+        assert (first.ends, second.ends) == (1, 1)
+        rig.acknowledge(rig.stream.positions[2])
+        rig.subscription.redeliver(one)
+        rig.subscription.flow(one, 10)
+        await rig.subscription.synced()
+        await settled()
+        assert (first.ends, second.ends) == (1, 1)
+        _, late = rig.join("late")
+        await settled()
+        assert late.ends == 1
+        assert first.ends == 1
+
+
+@pytest.mark.parametrize("start", [EARLIEST, LATEST])
+async def test_an_empty_sealed_source_is_drained(start: Position) -> None:
+    """A segment sealed before anything was written has an end that lies before every entry."""
+    stream = MemoryStream()
+    stream.seal()
+    async with running(stream, start=start) as rig:
+        _, outlet = rig.join()
+        await rig.subscription.wait_drained()
+        await settled()
+        assert outlet.ends == 1
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_source_that_is_drained_already_tells_new_consumers(durable: bool) -> None:
+    stream = stream_of(3)
+    stream.seal()
+    async with running(stream, durable=durable, start=LATEST) as rig:
+        _, outlet = rig.join(permits=0)
+        await settled()
+        assert outlet.ends == 1
+        assert outlet.positions == []
+
+
+async def test_a_reader_is_told_when_it_was_sent_everything() -> None:
+    """A non-durable reader need not acknowledge; what it was sent is what counts, up to the last aborted entry."""
+    stream = stream_of(3)
+    stream.append(aborted=True)
+    async with running(stream, durable=False) as rig:
+        reader, outlet = rig.join(permits=3)
+        stream.seal()
+        await settled()
+        assert len(outlet.positions) == 3
+        assert outlet.ends == 0, "the end is not reached before the last entry was looked at"
+        rig.subscription.flow(reader, 1)
+        await settled()
+        assert outlet.ends == 1
+
+
+async def test_a_reader_with_holes_is_told_as_well() -> None:
+    stream = stream_of(4)
+    stream.seal()
+    async with running(stream, durable=False) as rig:
+        first, _ = rig.join()
+        await settled()
+        rig.acknowledge(*stream.positions[1:])
+        rig.subscription.remove_consumer(first)
+        _, outlet = rig.join()
+        await settled()
+        assert outlet.positions == stream.positions[:1]
+        assert outlet.ends == 1
+
+
+async def test_seek_takes_the_end_back(autojump_clock: trio.testing.MockClock) -> None:
+    """Draining again after a seek tells the consumers of then; waiting for it spins for nobody."""
+    stream = stream_of(2)
+    stream.seal()
+    async with running(stream) as rig:
+        rig.join()
+        await settled()
+        rig.acknowledge(stream.positions[1], cumulative=True)
+        await rig.subscription.wait_drained()
+        await rig.subscription.seek(EARLIEST)
+        assert not rig.subscription.is_drained
+        _, outlet = rig.join()
+        with trio.move_on_after(5) as waited:
+            await rig.subscription.wait_drained()
+        assert waited.cancelled_caught
+        assert outlet.ends == 0
+        rig.acknowledge(stream.positions[1], cumulative=True)
+        await rig.subscription.wait_drained()
+        await settled()
+        assert outlet.ends == 1
+
+
+async def test_entries_that_were_trimmed_are_forgotten() -> None:
+    """What is to be sent again but is gone from the log is given up, without asking for it over and over."""
+    stream = stream_of(4)
+    async with running(stream, SHARED) as rig:
+        first, _ = rig.join("first")
+        await settled()
+        del stream._entries[:2], stream._positions[:2]
+        rig.subscription.remove_consumer(first)
+        _, outlet = rig.join()
+        await settled()
+        assert outlet.positions == stream.positions
+        assert rig.subscription.statistics().entries_to_send_again == 0
+
+
+async def test_sparse_redelivery_reads_little() -> None:
+    """Entries far apart are fetched one by one, near ones together, and nothing that was not asked for is sent."""
+    stream = stream_of(200)
+    async with running(stream, SHARED) as rig:
+        consumer, outlet = rig.join()
+        await settled()
+        outlet.deliveries.clear()
+        wanted = [stream.positions[number] for number in (3, 5, 100, 199)]
+        before = stream.entries_read
+        rig.subscription.redeliver(consumer, wanted)
+        await settled()
+        assert outlet.positions == wanted
+        assert stream.entries_read - before == 3 + 1 + 1
+
+
+async def test_acknowledged_during_the_read_is_not_sent_again() -> None:
+    stream = stream_of(3)
+    async with running(stream, SHARED) as rig:
+        consumer, outlet = rig.join()
+        await settled()
+        outlet.deliveries.clear()
+        stream.hold_reads = trio.Event()
+        rig.subscription.redeliver(consumer)
+        await settled()
+        rig.acknowledge(Position(7, 1))
+        stream.hold_reads.set()
+        await settled()
+        assert outlet.positions == [Position(7, 0), Position(7, 2)]
+
+
+async def test_leaving_during_a_read_sends_nothing_to_who_left() -> None:
+    stream = stream_of(3)
+    async with running(stream, SHARED) as rig:
+        stream.hold_reads = trio.Event()
+        first, gone = rig.join()
+        await settled()
+        rig.subscription.remove_consumer(first)
+        stream.hold_reads.set()
+        await settled()
+        assert gone.positions == []
+        _, outlet = rig.join()
+        await settled()
+        assert outlet.positions == stream.positions
+
+
+async def test_what_the_source_raises_ends_the_task() -> None:
+    class Broken(MemoryStream):
+        async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
+            raise OSError("the disk is gone")
+
+    stream = Broken()
+    stream.append()
+    with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+        async with running(stream) as rig:
+            rig.join()
+            await trio.sleep_forever()
+
+
+async def test_cancelling_detaches_from_everything() -> None:
+    """Cancelled anywhere, the dispatcher leaves no signal behind on what outlives it."""
+    stream = stream_of(3)
+    async with running(stream):
+        pass
+    assert stream._signals == []
+    assert stream.readable._attached == []
+
+
+async def test_outlets_overrun_by_one_chunk_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the permits, between two looks at `writable` no more than one chunk is sent."""
+    monkeypatch.setattr(dispatcher_module, "CHUNK_ENTRIES_MAX", 4)
+
+    class Stopping(RecordingOutlet):
+        def send(self, deliveries: object) -> None:
+            super().send(deliveries)  # type: ignore[arg-type]
+            self.writable = False
+
+    async with running(stream_of(20)) as rig:
+        outlet = Stopping()
+        consumer = Consumer(1, "c", outlet)
+        rig.subscription.add_consumer(consumer)
+        rig.subscription.flow(consumer, 1000)
+        await settled()
+        assert len(outlet.positions) == 4
+        outlet.writable = True
+        await settled()
+        assert len(outlet.positions) == 8
+
+
+def test_consumers_are_told_apart_by_identity() -> None:
+    """Two connections may both call their consumer 1, and both consumers may have one name."""
+    one, two = recording_consumer()[0], recording_consumer()[0]
+    assert len({one, two}) == 2

@@ -1,0 +1,41 @@
+"""Counts how often tasks are scheduled: the proof that waiting costs nothing.
+
+with TaskSteps() as steps:
+    await trio.testing.wait_all_tasks_blocked()
+    steps.clear()
+    ...
+    assert steps.of("run") == 0
+"""
+
+from collections import Counter
+from types import TracebackType
+
+import trio
+
+
+class TaskSteps(trio.abc.Instrument):
+    """Counts the scheduler's steps by task while its context is open."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[str] = Counter()
+
+    def __enter__(self) -> "TaskSteps":
+        trio.lowlevel.add_instrument(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        trio.lowlevel.remove_instrument(self)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Called by Trio."""
+        self._steps[task.name] += 1
+
+    def clear(self) -> None:
+        """Count from here."""
+        self._steps.clear()
+
+    def of(self, name: str) -> int:
+        """Steps of the tasks whose name (the qualified name of their function) ends with `name`."""
+        return sum(count for task, count in self._steps.items() if task.endswith(name))

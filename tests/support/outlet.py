@@ -1,0 +1,68 @@
+"""A consumer's outlet that keeps what it was sent, and closes and opens as a test says.
+
+outlet = RecordingOutlet()
+outlet.writable = False       # a slow consumer
+outlet.writable = True        # tells whoever attached
+outlet.positions, outlet.deliveries, outlet.ends
+"""
+
+from collections.abc import Sequence
+
+from dispatch.consumer import Consumer, Delivery
+from storage.position import Position
+from storage.signal import Signal
+
+
+class RecordingOutlet:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.ends = 0
+        self._is_writable = True
+        self._signals: list[Signal] = []
+
+    @property
+    def writable(self) -> bool:
+        """Whether more may be sent."""
+        return self._is_writable
+
+    @writable.setter
+    def writable(self, value: bool) -> None:
+        self._is_writable = value
+        if value:
+            for signal in self._signals:
+                signal.set()
+
+    @property
+    def positions(self) -> list[Position]:
+        """Of everything sent, in order."""
+        return [delivery.entry.position for delivery in self.deliveries]
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether somebody wants to be told."""
+        return bool(self._signals)
+
+    def send(self, deliveries: Sequence[Delivery]) -> None:
+        """Keep them."""
+        assert deliveries, "nothing is not sent"
+        self.deliveries.extend(deliveries)
+
+    def end_of_topic(self) -> None:
+        """Count it."""
+        self.ends += 1
+
+    def attach(self, signal: Signal) -> None:
+        """As `Outlet`."""
+        self._signals.append(signal)
+
+    def detach(self, signal: Signal) -> None:
+        """As `Outlet`."""
+        self._signals.remove(signal)
+
+
+def recording_consumer(name: str = "c", *, priority: int = 0) -> tuple[Consumer, RecordingOutlet]:
+    """A consumer without permits, and what it is sent."""
+    outlet = RecordingOutlet()
+    return Consumer(1, name, outlet, priority=priority), outlet

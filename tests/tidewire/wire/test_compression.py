@@ -125,6 +125,15 @@ def test_blocks_written_by_others_are_read() -> None:
     assert bytes(decompress(SNAPPY, b"\x09\x00a\x1e\x01\x00", 9)) == b"a" * 9
 
 
+def test_a_block_that_looks_as_if_its_size_stood_before_it_is_read_as_it_is() -> None:
+    """Its first four bytes are also a possible size, and what follows them is also a block."""
+    literals, copy, end = b"\0\0\0\xf0", b"\1\0\x32", b"abcdefghijklm"
+    block = b"\x4f" + literals + copy + b"\xd0" + end
+    original = literals + b"\xf0" * (4 + 15 + 50) + end
+    assert read_lz4_block(block) == original
+    assert bytes(decompress(LZ4, block, len(original))) == original
+
+
 @pytest.mark.parametrize("codec", CODECS)
 @given(original=contents)
 def test_what_is_compressed_is_decompressed(codec: int, original: bytes) -> None:

@@ -1,5 +1,6 @@
 import contextlib
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -177,7 +178,11 @@ def test_a_batch_compacted_as_a_whole_keeps_its_indexes() -> None:
     metadata.num_messages_in_batch = 2**31 - 1
     metadata.compacted_batch_indexes.extend([0, 5, 2**31 - 2])
     body = encode_batch([(pb.SingleMessageMetadata(), b"%d" % place) for place in range(3)])
+    tracemalloc.start()
     got = split_messages(build_payload(metadata, body))
+    _, memory_bytes_max = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert memory_bytes_max < 100_000, "what the batch claims to have been costs nothing"
     assert [(message.batch_index, message.batch_size) for message in got] == [
         (0, 2**31 - 1),
         (5, 2**31 - 1),

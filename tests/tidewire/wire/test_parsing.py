@@ -32,6 +32,15 @@ def test_what_is_no_command_is_refused(data: str) -> None:
         parse_command(bytes.fromhex(data))
 
 
+@pytest.mark.parametrize("kind", ["", "0845", "08ffffffff0f"])
+def test_a_missing_or_unknown_type_does_not_pass_for_the_first_one(kind: str) -> None:
+    """The parser drops an enum's unknown value, and an absent one reads as the first, CONNECT."""
+    connect = commands.connect("test").SerializeToString()
+    assert connect[:2] == b"\x08\x02"
+    with pytest.raises(MalformedCommand, match="no type"):
+        parse_command(bytes.fromhex(kind) + connect[2:])
+
+
 def test_a_command_without_its_member_is_refused() -> None:
     with pytest.raises(MalformedCommand, match="type SEND lacks"):
         parse_command(bytes.fromhex("0806"))

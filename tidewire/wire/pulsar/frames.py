@@ -93,11 +93,7 @@ class FrameDecoder:
             payload = bytes(memoryview(buffer)[command_end:end])
         elif command.type in _WITH_PAYLOAD:
             raise MalformedCommand(f"a command of type {pb.BaseCommand.Type.Name(command.type)} has no payload")
-        if end == len(buffer):
-            buffer.clear()
-            self._start = 0
-        else:
-            self._start = end
+        self._start = end
         return Frame(command, payload)
 
     def _check_size(self, size: int) -> None:

@@ -15,6 +15,11 @@ app: Final = typer.Typer(
 app.command("broker")(broker.command)
 
 
+@app.callback()
+def _commands() -> None:
+    """Keep `tidewire` a set of commands."""
+
+
 def main() -> None:
     """Run the command line's command; the entry point of `tidewire`."""
     app()

@@ -1,0 +1,205 @@
+"""The unmodified Python `pulsar-client` on `persistent://` topics, against a broker started as a user starts it."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pulsar
+import pytest
+
+from tests.support.processes import RunningBroker, running_broker
+
+RECEIVE_MS_MAX = 10_000
+
+
+@contextmanager
+def connected(broker: RunningBroker, timeout_seconds: int = 20) -> Iterator[pulsar.Client]:
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(broker.service_url, operation_timeout_seconds=timeout_seconds, logger=logger)
+    with closing(client):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """One broker for the whole module; each test has a topic of its own."""
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test uses."""
+    return f"persistent://public/default/{uuid.uuid4().hex}"
+
+
+def receive_all(consumer: pulsar.Consumer, count: int) -> list[bytes]:
+    received = []
+    for _ in range(count):
+        message = consumer.receive(timeout_millis=RECEIVE_MS_MAX)
+        received.append(message.data())
+        consumer.acknowledge(message)
+    return received
+
+
+def expect_nothing(consumer: pulsar.Consumer) -> None:
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(timeout_millis=300)
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
+@pytest.mark.parametrize(
+    "compression",
+    [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4, pulsar.CompressionType.ZSTD],
+    ids=["plain", "lz4", "zstd"],
+)
+def test_an_exclusive_consumer_gets_what_was_sent_in_order(
+    broker: RunningBroker, topic: str, batching: bool, compression: pulsar.CompressionType
+) -> None:
+    with connected(broker) as client:
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        producer = client.create_producer(
+            topic, batching_enabled=batching, compression_type=compression, batching_max_publish_delay_ms=5
+        )
+        sent = [f"message {number} ".encode() * 20 for number in range(300)]
+        for value in sent[:-1]:
+            producer.send_async(value, callback=lambda _result, _message_id: None)
+        producer.send(sent[-1])
+        assert receive_all(consumer, len(sent)) == sent
+        expect_nothing(consumer)
+
+
+def test_properties_key_and_event_time_arrive(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as client:
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        client.create_producer(topic).send(
+            b"value", properties={"a": "1", "b": "2"}, partition_key="key", event_timestamp=1357034400000
+        )
+        message = consumer.receive(timeout_millis=RECEIVE_MS_MAX)
+        assert message.data() == b"value"
+        assert message.properties() == {"a": "1", "b": "2"}
+        assert message.partition_key() == "key"
+        assert message.event_timestamp() == 1357034400000
+        assert message.topic_name() == topic
+
+
+def test_shared_consumers_divide_the_messages(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as client:
+        shared = [
+            client.subscribe(
+                topic,
+                "s",
+                consumer_type=pulsar.ConsumerType.Shared,
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=5,
+            )
+            for _ in range(2)
+        ]
+        producer = client.create_producer(topic, batching_enabled=False)
+        sent = {f"{number}".encode() for number in range(100)}
+        for value in sent:
+            producer.send(value)
+        received: list[set[bytes]] = [set(), set()]
+        while sum(map(len, received)) < len(sent):
+            for consumer, mine in zip(shared, received, strict=True):
+                try:
+                    message = consumer.receive(timeout_millis=200)
+                except pulsar.Timeout:
+                    continue
+                mine.add(message.data())
+                consumer.acknowledge(message)
+        assert received[0] | received[1] == sent
+        assert not received[0] & received[1]
+        assert all(received)
+
+
+def test_a_second_exclusive_consumer_is_refused(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as client:
+        client.subscribe(topic, "s")
+        with pytest.raises(pulsar.ConsumerBusy):
+            client.subscribe(topic, "s")
+
+
+def test_what_was_acknowledged_does_not_come_again_and_the_rest_does(broker: RunningBroker, topic: str) -> None:
+    """D3: an acknowledgement that its consumer saw answered survives kill -9; what was not acknowledged comes again."""
+    with connected(broker) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        for number in range(10):
+            producer.send(f"{number}".encode())
+        for _ in range(6):
+            consumer.acknowledge(consumer.receive(timeout_millis=RECEIVE_MS_MAX))
+        consumer.close()
+        consumer = client.subscribe(topic, "s")
+        assert receive_all(consumer, 4) == [b"6", b"7", b"8", b"9"]
+
+
+def test_acknowledged_publishes_survive_kill_and_restart(broker: RunningBroker, topic: str) -> None:
+    """D8: everything whose send was answered is there after kill -9, in order, and new sends follow it."""
+    with connected(broker) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(50):
+            producer.send(f"{number}".encode())
+        broker.kill()
+        broker.restart()
+        producer.send(b"50")
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert receive_all(consumer, 51) == [f"{number}".encode() for number in range(51)]
+
+
+def test_a_negative_acknowledgement_brings_the_message_back(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as client:
+        consumer = client.subscribe(
+            topic,
+            "s",
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=100,
+        )
+        client.create_producer(topic).send(b"value")
+        first = consumer.receive(timeout_millis=RECEIVE_MS_MAX)
+        consumer.negative_acknowledge(first)
+        second = consumer.receive(timeout_millis=RECEIVE_MS_MAX)
+        assert second.data() == b"value"
+        assert second.redelivery_count() == 1
+        consumer.acknowledge(second)
+
+
+def test_a_reader_reads_from_the_beginning_and_from_a_message(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        ids = [producer.send(f"{number}".encode()) for number in range(5)]
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        values = []
+        while reader.has_message_available():
+            values.append(reader.read_next(timeout_millis=RECEIVE_MS_MAX).data())
+        assert values == [b"0", b"1", b"2", b"3", b"4"]
+        later = client.create_reader(topic, ids[2])
+        assert later.read_next(timeout_millis=RECEIVE_MS_MAX).data() == b"3"
+
+
+def test_seeking_goes_back(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(5):
+            producer.send(f"{number}".encode())
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        receive_all(consumer, 5)
+        consumer.seek(pulsar.MessageId.earliest)
+        assert receive_all(consumer, 5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_unsubscribing_forgets(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as client:
+        client.create_producer(topic).send(b"value")
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert receive_all(consumer, 1) == [b"value"]
+        consumer.unsubscribe()
+        again = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert receive_all(again, 1) == [b"value"]
+
+
+def test_an_illegal_name_is_refused(broker: RunningBroker) -> None:
+    """The broker answers InvalidTopicName; this client takes that for passing trouble and asks until its deadline."""
+    with connected(broker, timeout_seconds=1) as client, pytest.raises(pulsar.Timeout):
+        client.create_producer("persistent://public/default/..")

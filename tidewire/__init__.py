@@ -1,1 +1,147 @@
-"""Tidewire."""
+"""Tidewire: a transactional event-streaming broker, and its client.
+
+    import tidewire
+
+    async with tidewire.connect("pulsar://127.0.0.1:6650") as client:
+        async with client.producer("topic://public/default/flights") as producer:
+            async with client.transaction() as txn:
+                await producer.send(b"departed", key="JFK", txn=txn)
+
+The names here are imported when first used: the broker and Spark's workers live in the same package and need none of
+them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tidewire.client.client import Client, connect
+    from tidewire.client.consumers import Consumer
+    from tidewire.client.errors import (
+        BrokerBusy,
+        Closed,
+        ConnectFailed,
+        ConnectionLost,
+        InvalidName,
+        InvalidTopic,
+        MessageCorrupted,
+        MessageTooLarge,
+        NameTaken,
+        NotAllowed,
+        NotPermitted,
+        OperationTimedOut,
+        OutcomeUnknown,
+        ProducerFenced,
+        ProtocolViolation,
+        Refused,
+        SendUnanswered,
+        SubscriptionBusy,
+        TidewireError,
+        TopicNotFound,
+        TopicTerminated,
+        TransactionConflict,
+        TransactionEnded,
+        TransactionNotFound,
+        UnsupportedBroker,
+    )
+    from tidewire.client.message import Message, MessageId, Position
+    from tidewire.client.producer import Producer
+    from tidewire.client.reader import Reader
+    from tidewire.client.sending import Batching, Receipt
+    from tidewire.client.stream_consumer import StreamConsumer
+    from tidewire.client.transactions import Transaction, TransactionState
+
+_MODULES: Final[dict[str, tuple[str, ...]]] = {
+    "client": ("Client", "connect"),
+    "consumers": ("Consumer",),
+    "errors": (
+        "BrokerBusy",
+        "Closed",
+        "ConnectFailed",
+        "ConnectionLost",
+        "InvalidName",
+        "InvalidTopic",
+        "MessageCorrupted",
+        "MessageTooLarge",
+        "NameTaken",
+        "NotAllowed",
+        "NotPermitted",
+        "OperationTimedOut",
+        "OutcomeUnknown",
+        "ProducerFenced",
+        "ProtocolViolation",
+        "Refused",
+        "SendUnanswered",
+        "SubscriptionBusy",
+        "TidewireError",
+        "TopicNotFound",
+        "TopicTerminated",
+        "TransactionConflict",
+        "TransactionEnded",
+        "TransactionNotFound",
+        "UnsupportedBroker",
+    ),
+    "message": ("Message", "MessageId", "Position"),
+    "producer": ("Producer",),
+    "reader": ("Reader",),
+    "sending": ("Batching", "Receipt"),
+    "stream_consumer": ("StreamConsumer",),
+    "transactions": ("Transaction", "TransactionState"),
+}
+_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "Batching",
+    "BrokerBusy",
+    "Client",
+    "Closed",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Consumer",
+    "InvalidName",
+    "InvalidTopic",
+    "Message",
+    "MessageCorrupted",
+    "MessageId",
+    "MessageTooLarge",
+    "NameTaken",
+    "NotAllowed",
+    "NotPermitted",
+    "OperationTimedOut",
+    "OutcomeUnknown",
+    "Position",
+    "Producer",
+    "ProducerFenced",
+    "ProtocolViolation",
+    "Reader",
+    "Receipt",
+    "Refused",
+    "SendUnanswered",
+    "StreamConsumer",
+    "SubscriptionBusy",
+    "TidewireError",
+    "TopicNotFound",
+    "TopicTerminated",
+    "Transaction",
+    "TransactionConflict",
+    "TransactionEnded",
+    "TransactionNotFound",
+    "TransactionState",
+    "UnsupportedBroker",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import the module that a public name lives in, when the name is first used."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"tidewire.client.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return [*__all__]

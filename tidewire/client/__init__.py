@@ -1,1 +1,15 @@
-"""tidewire/client."""
+"""The client of Tidewire, and of any broker that speaks Pulsar's protocol with scalable topics.
+
+Users import from `tidewire`. The files, from the outside in:
+
+- `client`: `connect` and `Client`; owns the task group
+- `producer`, `segment_producer`: routing, and one segment's session
+- `outbox`, `sending`: what is waiting and how it is batched, and one message on its way
+- `stream_consumer`, `consumers`, `reader`: the three kinds of consumer
+- `topic_consumer`, `inbox`, `acknowledgements`: one segment's session, what has arrived, what was dealt with
+- `transactions`, `coordinators`: one transaction, and who decides it
+- `layout`, `layout_watch`: a topic's segments, and how we know of them
+- `network`, `connection`, `names`: brokers by address and by topic, and one connection
+- `message`, `errors`: what users get to see
+- `waking`, `backoff`: how tasks wait
+"""

@@ -1,0 +1,410 @@
+"""One TCP connection to a broker: bytes in, answers to whoever asked and events to whoever listens; commands out.
+
+Two tasks serve it. The reader divides what arrives into frames and hands each one over at once: an answer to the
+request that waits for it, an event to the listener of its producer, consumer or session. Handing over never waits, so
+no slow consumer can hold up another's receipt; what is handed over is bounded by what was asked for (outstanding
+requests, unanswered sends, flow permits). The writer sends what others have left in a buffer, all that is there in one
+piece, so many small commands cost one system call, and nobody's cancellation can cut a frame in two.
+
+There are no timers here but the deadlines of a connect and of a request. A connection that ends fails everything that
+waits on it with `ConnectionLost`; making another one is for those who need it (network.py).
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+import anyio
+import anyio.abc
+from google.protobuf.message import Message as ProtobufMessage
+
+from tidewire.client.errors import (
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    OperationTimedOut,
+    ProtocolViolation,
+    TidewireError,
+    fresh,
+    refusal,
+)
+from tidewire.client.names import Address
+from tidewire.client.waking import Changes, Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.errors import WireError
+from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE, FrameDecoder, encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.parsing import MEMBERS
+
+CLIENT_VERSION: Final = "tidewire-python"
+
+RECEIVE_BYTES_MAX: Final = 128 * 1024
+"""The most bytes taken from the socket at once."""
+
+WRITE_BUFFER_BYTES_MAX: Final = 1024 * 1024
+"""Whoever has something to write waits while more than this is unsent."""
+
+WRITE_BUFFER_BYTES_LIMIT: Final = WRITE_BUFFER_BYTES_MAX + MAX_FRAME_SIZE + 1024 * 1024
+"""A peer that lets this much pile up does not read; its connection is closed. Only answers to its own commands
+(PONG) and the small commands that may not wait (FLOW, CLOSE) get past WRITE_BUFFER_BYTES_MAX."""
+
+_Type: TypeAlias = pb.BaseCommand.Type
+_Answer = TypeVar("_Answer", bound=ProtobufMessage)
+
+_RESPONSES: Final = frozenset(
+    (
+        _Type.SUCCESS,
+        _Type.PRODUCER_SUCCESS,
+        _Type.PARTITIONED_METADATA_RESPONSE,
+        _Type.LOOKUP_RESPONSE,
+        _Type.GET_LAST_MESSAGE_ID_RESPONSE,
+        _Type.ACK_RESPONSE,
+        _Type.NEW_TXN_RESPONSE,
+        _Type.ADD_PARTITION_TO_TXN_RESPONSE,
+        _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+        _Type.END_TXN_RESPONSE,
+        _Type.TC_CLIENT_CONNECT_RESPONSE,
+        _Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
+    )
+)
+"""Commands that answer the request whose id they carry. All but the first two may carry an error instead."""
+
+
+class Kind(Enum):
+    """What a listener listens for. Ids count separately for each."""
+
+    PRODUCER = "producer_id"
+    CONSUMER = "consumer_id"
+    LAYOUT = "session_id"
+    COORDINATORS = "watch_id"
+
+
+_EVENTS: Final[dict[int, Kind]] = {
+    _Type.SEND_RECEIPT: Kind.PRODUCER,
+    _Type.SEND_ERROR: Kind.PRODUCER,
+    _Type.CLOSE_PRODUCER: Kind.PRODUCER,
+    _Type.MESSAGE: Kind.CONSUMER,
+    _Type.CLOSE_CONSUMER: Kind.CONSUMER,
+    _Type.REACHED_END_OF_TOPIC: Kind.CONSUMER,
+    _Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE: Kind.CONSUMER,
+    _Type.SCALABLE_TOPIC_UPDATE: Kind.LAYOUT,
+    _Type.WATCH_TC_ASSIGNMENTS_UPDATE: Kind.COORDINATORS,
+}
+"""Commands that the broker sends unasked, and whose listeners they are for."""
+
+
+class Listener(Protocol):
+    """Gets what the broker sends unasked. Both methods are called from the reading task: they return at once."""
+
+    def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
+        """A command for this listener.
+
+        Raises:
+            ProtocolViolation: it makes no sense; the connection is closed.
+        """
+        ...
+
+    def connection_lost(self, error: TidewireError) -> None:
+        """Nothing more will come, and the listener is detached. Called once, unless it was detached before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    """A connection at one moment."""
+
+    address: str
+    is_open: bool
+    requests_waiting: int
+    listeners: int
+    write_buffer_bytes: int
+
+
+class _Request:
+    """A question on its way: exactly one of `response` and `error` is set before `answered`."""
+
+    __slots__ = ("answered", "error", "response")
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.response: ProtobufMessage | None = None
+        self.error: TidewireError | None = None
+
+
+class Connection:
+    """A connection from its handshake to its end. `run` serves it; everything else may be called by any task."""
+
+    def __init__(
+        self,
+        stream: anyio.abc.ByteStream,
+        address: Address,
+        *,
+        proxied_to: Address | None = None,
+        connect_timeout_seconds: float,
+        operation_timeout_seconds: float,
+    ) -> None:
+        """A connection over `stream`, which it will close.
+
+        Args:
+            stream: connected, nothing sent yet.
+            address: who is at the other end.
+            proxied_to: the broker that the peer, a proxy, shall pass everything on to.
+            connect_timeout_seconds: how long the handshake may take.
+            operation_timeout_seconds: how long a request may stay unanswered.
+        """
+        self.address = address
+        self.features = pb.FeatureFlags()
+        """What the broker announced."""
+        self.message_bytes_max = MAX_MESSAGE_SIZE
+        """The largest message the broker takes."""
+        self._stream = stream
+        self._proxied_to = proxied_to
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._operation_timeout_seconds = operation_timeout_seconds
+        self._decoder = FrameDecoder()
+        self._request_ids = count(1)
+        self._requests: dict[int, _Request] = {}
+        self._ids = {kind: count(1) for kind in Kind}
+        self._listeners: dict[tuple[Kind, int], Listener] = {}
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._has_output = Signal()
+        self._output_shrunk = Changes()
+        self._scope = anyio.CancelScope()
+        self._lost: TidewireError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be used, as far as this side knows."""
+        return self._lost is None
+
+    def statistics(self) -> ConnectionStatistics:
+        """How it stands."""
+        return ConnectionStatistics(
+            str(self.address), self.is_open, len(self._requests), len(self._listeners), self._output_bytes
+        )
+
+    # ------------------------------------------------------------------------------------------------- serving it
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Shake hands, report started, and serve until the connection ends; returns then.
+
+        Raises:
+            ConnectFailed: the handshake did not come to its end.
+            Refused: the broker refused it.
+            ProtocolViolation: the peer answered with something else.
+        """
+        error: TidewireError = Closed(f"the connection to {self.address} was closed")
+        try:
+            with self._scope:
+                await self._shake_hands()
+                task_status.started()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._write)
+                    await self._read()
+        except TidewireError as failure:
+            error = failure
+            raise
+        finally:
+            self._lose(error)
+            await anyio.aclose_forcefully(self._stream)
+
+    async def _shake_hands(self) -> None:
+        features = commands.client_features()
+        features.supports_scalable_topics = True
+        features.supports_tc_metadata_discovery = True
+        proxied_to = None if self._proxied_to is None else f"{self._proxied_to.host}:{self._proxied_to.port}"
+        command = commands.connect(CLIENT_VERSION, proxy_to_broker_url=proxied_to, features=features)
+        try:
+            with anyio.fail_after(self._connect_timeout_seconds):
+                await self._stream.send(encode_command(command))
+                answer = await self._first_command()
+        except TimeoutError as error:
+            raise ConnectFailed(f"{self.address} did not answer within {self._connect_timeout_seconds} s") from error
+        except (anyio.EndOfStream, anyio.BrokenResourceError, OSError) as error:
+            raise ConnectFailed(f"{self.address} closed the connection during the handshake") from error
+        except WireError as error:
+            raise ProtocolViolation(f"{self.address} does not speak Pulsar's protocol: {error}") from error
+        if answer.type == _Type.ERROR:
+            raise refusal(answer.error.error, answer.error.message)
+        if answer.type != _Type.CONNECTED:
+            raise ProtocolViolation(f"{self.address} answered CONNECT with {_Type.Name(answer.type)}")
+        connected = answer.connected
+        self.features = connected.feature_flags
+        if connected.max_message_size > 0:
+            self.message_bytes_max = min(connected.max_message_size, MAX_MESSAGE_SIZE)
+
+    async def _first_command(self) -> pb.BaseCommand:
+        while (frame := self._decoder.next_frame()) is None:
+            self._decoder.feed(await self._stream.receive(RECEIVE_BYTES_MAX))
+        return frame.command
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                # Frames may have come together with the handshake's answer.
+                while (frame := self._decoder.next_frame()) is not None:
+                    self._hand_over(*frame)
+                self._decoder.feed(await self._stream.receive(RECEIVE_BYTES_MAX))
+        except anyio.EndOfStream:
+            self._lose(ConnectionLost(f"{self.address} closed the connection"))
+        except (anyio.BrokenResourceError, OSError) as error:
+            self._lose(_with_cause(ConnectionLost(f"the connection to {self.address} broke"), error))
+        except (WireError, ProtocolViolation) as error:
+            self._lose(_with_cause(ProtocolViolation(f"{self.address} broke the protocol: {error}"), error))
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._has_output.wait()
+                while self._output:
+                    data = b"".join(self._output)
+                    self._output.clear()
+                    await self._stream.send(data)
+                    self._output_bytes -= len(data)
+                    self._output_shrunk.notify()
+        except (anyio.BrokenResourceError, OSError) as error:
+            self._lose(_with_cause(ConnectionLost(f"the connection to {self.address} broke"), error))
+
+    def _hand_over(self, command: pb.BaseCommand, payload: bytes | None) -> None:
+        kind = _EVENTS.get(command.type)
+        if kind is not None:
+            identity = getattr(getattr(command, MEMBERS[command.type]), kind.value)
+            listener = self._listeners.get((kind, identity))
+            # One that is not known was closed while this was on its way.
+            if listener is not None:
+                listener.received(command, payload)
+        elif command.type in _RESPONSES:
+            response = getattr(command, MEMBERS[command.type])
+            request = self._requests.pop(response.request_id, None)
+            if request is not None:
+                if "error" in response.DESCRIPTOR.fields_by_name and response.HasField("error"):
+                    request.error = refusal(response.error, response.message)
+                else:
+                    request.response = response
+                request.answered.set()
+        elif command.type == _Type.ERROR:
+            request = self._requests.pop(command.error.request_id, None)
+            if request is not None:
+                request.error = refusal(command.error.error, command.error.message)
+                request.answered.set()
+        elif command.type == _Type.PING:
+            self.write(encode_command(commands.pong()))
+
+    def _lose(self, error: TidewireError) -> None:
+        if self._lost is not None:
+            return
+        self._lost = error
+        self._scope.cancel()
+        self._output.clear()
+        self._output_bytes = 0
+        self._output_shrunk.notify()
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.error = error
+            request.answered.set()
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener.connection_lost(error)
+
+    async def aclose(self) -> None:
+        """Send what is still in the buffer, then end the connection. Cancelled, it ends at once."""
+        try:
+            while self.is_open and self._output_bytes:
+                await self._output_shrunk.wait()
+        finally:
+            self._lose(Closed(f"the connection to {self.address} was closed"))
+
+    # -------------------------------------------------------------------------------------------------- using it
+
+    def attach(self, kind: Kind, listener: Listener) -> int:
+        """Give the listener an id, unique on this connection, under which the broker may send to it.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        self._check_open()
+        identity = next(self._ids[kind])
+        self._listeners[kind, identity] = listener
+        return identity
+
+    def detach(self, kind: Kind, identity: int) -> None:
+        """What still comes for this id is dropped."""
+        self._listeners.pop((kind, identity), None)
+
+    def write(self, frame: bytes) -> None:
+        """Leave a frame in the buffer; it is sent in order, unless the connection ends before. Never waits.
+
+        Call `writable` first, unless the frame is small and there are few of its kind.
+        """
+        if self._lost is not None:
+            return
+        self._output.append(frame)
+        self._output_bytes += len(frame)
+        self._has_output.set()
+        if self._output_bytes > WRITE_BUFFER_BYTES_LIMIT:
+            self._lose(ConnectionLost(f"{self.address} does not read what it is sent"))
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether `writable` would return at once."""
+        return self._lost is None and self._output_bytes <= WRITE_BUFFER_BYTES_MAX
+
+    async def writable(self) -> None:
+        """Return when no more than WRITE_BUFFER_BYTES_MAX is unsent.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        while self._lost is None and self._output_bytes > WRITE_BUFFER_BYTES_MAX:
+            await self._output_shrunk.wait()
+        self._check_open()
+
+    async def request(self, make: Callable[[int], pb.BaseCommand], expected: type[_Answer]) -> _Answer:
+        """Send the command that `make` makes with a request id, and return the message that answers it.
+
+        Cancelled, the command may or may not have been sent; its answer is dropped.
+
+        Raises:
+            ProtocolViolation: it was answered, but not by the `expected` message.
+            ConnectionLost: the connection ended first.
+            OperationTimedOut: there was no answer in time.
+            Refused: the broker answered with an error.
+        """
+        request = _Request()
+        request_id = next(self._request_ids)
+        command = make(request_id)
+        try:
+            with anyio.fail_after(self._operation_timeout_seconds):
+                await self.writable()
+                self._requests[request_id] = request
+                self.write(encode_command(command))
+                await request.answered.wait()
+        except TimeoutError as error:
+            raise OperationTimedOut(
+                f"{self.address} did not answer {_Type.Name(command.type)} within {self._operation_timeout_seconds} s"
+            ) from error
+        finally:
+            self._requests.pop(request_id, None)
+        if request.error is not None:
+            raise fresh(request.error)
+        if not isinstance(request.response, expected):
+            raise ProtocolViolation(
+                f"{self.address} answered {_Type.Name(command.type)} with {type(request.response).__name__}"
+            )
+        return request.response
+
+    def _check_open(self) -> None:
+        if self._lost is not None:
+            raise fresh(self._lost)
+
+
+Dial: TypeAlias = Callable[[Address], Awaitable[anyio.abc.ByteStream]]
+"""Opens a stream to an address; raises OSError when nobody answers there."""
+
+
+def _with_cause(error: TidewireError, cause: BaseException) -> TidewireError:
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,236 @@
+"""What all consumers have in common, and the plain consumer of `persistent://` topics.
+
+The plain one subscribes to the topic, or to each of its partitions, and acknowledges message by message, or, when it
+has them for itself, all up to one.
+"""
+
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Final, Literal, Self, TypeAlias
+
+import anyio
+
+from tidewire.client.errors import Closed, InvalidName, OperationTimedOut, TidewireError, fresh
+from tidewire.client.inbox import Inbox
+from tidewire.client.layout_watch import partitions_of
+from tidewire.client.message import Message, MessageId
+from tidewire.client.names import is_scalable
+from tidewire.client.network import Network
+from tidewire.client.topic_consumer import SubscriptionPlan, TopicConsumer
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Initial: TypeAlias = Literal["earliest", "latest"]
+"""Where a subscription that does not exist yet begins."""
+
+SubscriptionType: TypeAlias = Literal["exclusive", "shared"]
+
+_INITIAL: Final[dict[str, pb.CommandSubscribe.InitialPosition]] = {
+    "earliest": pb.CommandSubscribe.InitialPosition.Earliest,
+    "latest": pb.CommandSubscribe.InitialPosition.Latest,
+}
+_TYPES: Final[dict[str, pb.CommandSubscribe.SubType]] = {
+    "exclusive": pb.CommandSubscribe.SubType.Exclusive,
+    "shared": pb.CommandSubscribe.SubType.Shared,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """A consumer or reader at one moment."""
+
+    topic: str
+    segments: int
+    """Segments or partitions it consumes."""
+    segments_connected: int
+    entries_waiting: int
+    """Entries (batches, or messages sent alone) that have arrived and whose turn has not come."""
+
+
+def initial_position(initial: Initial) -> pb.CommandSubscribe.InitialPosition:
+    """The wire's word for it.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if initial not in _INITIAL:
+        raise ValueError(f"a subscription begins at 'earliest' or 'latest', not {initial!r}")
+    return _INITIAL[initial]
+
+
+def new_name(kind: str) -> str:
+    """A name that no other consumer has."""
+    return f"tidewire-{kind}-{token_hex(5)}"
+
+
+class Receiving:
+    """Receives from any number of segments. The base of every consumer and of the reader."""
+
+    def __init__(self, network: Network, topic: str, queue_messages_max: int) -> None:
+        """Not yet open."""
+        if queue_messages_max < 1:
+            raise ValueError("a consumer takes at least one message at a time")
+        self.topic = topic
+        self._network = network
+        self._queue_messages_max = queue_messages_max
+        self._inbox = Inbox()
+        self._segments: dict[int, TopicConsumer] = {}
+
+    def statistics(self) -> ConsumerStatistics:
+        """How it stands."""
+        consumers = self._segments.values()
+        connected = sum(consumer.is_connected for consumer in consumers)
+        return ConsumerStatistics(self.topic, len(consumers), connected, self._inbox.entries_waiting)
+
+    async def receive(self) -> Message:
+        """The next message; waits for one as long as it takes. Cancelled, no message is lost.
+
+        Raises:
+            MessageCorrupted: the next entry cannot be read. The next call goes on behind it.
+            TidewireError: there will be no further message, and why.
+        """
+        return await self._inbox.receive()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """All messages from here on, without end."""
+        return self
+
+    async def __anext__(self) -> Message:
+        """As `receive`."""
+        return await self._inbox.receive()
+
+    async def _until_opened(self, consumers: "list[TopicConsumer]") -> None:
+        # Each of them has subscribed, or one of them never will.
+        for consumer in consumers:
+            await consumer.opened.wait()
+            self._inbox.check()
+
+    async def aclose(self) -> None:
+        """Tell the broker what was acknowledged, and leave. `receive` fails with `Closed` from now on."""
+        self._inbox.fail(Closed(f"the consumer of {self.topic} was closed"))
+        await self._close_segments()
+
+    async def _close_segments(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for consumer in self._segments.values():
+                tasks.start_soon(consumer.aclose)
+
+
+class Consumer(Receiving):
+    """Consumes a `persistent://` topic. Made by `Client.consumer`."""
+
+    def __init__(
+        self,
+        network: Network,
+        topic: str,
+        subscription: str,
+        subscription_type: SubscriptionType,
+        name: str | None,
+        initial: Initial,
+        queue_messages_max: int,
+    ) -> None:
+        """For the client's own use; `open` comes next."""
+        super().__init__(network, topic, queue_messages_max)
+        if is_scalable(topic):
+            raise InvalidName(f"{topic} is a scalable topic; consume it by a stream consumer or a reader")
+        if subscription_type not in _TYPES:
+            raise ValueError(f"a subscription is 'exclusive' or 'shared', not {subscription_type!r}")
+        self.subscription = subscription
+        self.name = name or new_name("consumer")
+        self._plan = SubscriptionPlan(
+            subscription,
+            self.name,
+            _TYPES[subscription_type],
+            initial_position(initial),
+            queue_messages_max=queue_messages_max,
+        )
+
+    async def open(self) -> Self:
+        """Subscribe to the topic or to all of its partitions.
+
+        Raises:
+            SubscriptionBusy: somebody else has it for himself.
+            TidewireError: it was refused otherwise, or could not be asked for in time.
+        """
+        layout = await partitions_of(self._network, self.topic)
+        for segment in layout.active:
+            consumer = TopicConsumer(
+                self._network, self._inbox, self._plan, segment_id=segment.segment_id, topic=segment.topic
+            )
+            self._segments[segment.segment_id] = consumer
+            consumer.start()
+        await within_operation_time(self._network, self._until_opened(list(self._segments.values())), self.topic)
+        return self
+
+    async def acknowledge(self, message: Message | MessageId, *, confirmed: bool = False) -> None:
+        """The message was dealt with and need not come again. The broker is told soon, several at a time.
+
+        What is not told when a connection is lost comes again. With `confirmed`, return only when the broker has taken
+        it in (on Tidewire: durably).
+
+        Raises:
+            ConnectionLost: only if `confirmed`: the message may come again.
+            Refused: only if `confirmed`: the broker does not accept it.
+        """
+        message_id = message.message_id if isinstance(message, Message) else message
+        consumer = self._consumer_of(message_id)
+        consumer.acknowledge(message_id.position)
+        if confirmed:
+            await consumer.confirm()
+
+    async def acknowledge_cumulative(self, message: Message | MessageId, *, confirmed: bool = False) -> None:
+        """As `acknowledge`, for this message and all before it on its partition. Not for shared subscriptions.
+
+        Raises:
+            ValueError: the subscription is shared.
+            ConnectionLost, Refused: as `acknowledge`.
+        """
+        if self._plan.sub_type == pb.CommandSubscribe.SubType.Shared:
+            raise ValueError("messages before this one may be with other consumers of a shared subscription")
+        message_id = message.message_id if isinstance(message, Message) else message
+        consumer = self._consumer_of(message_id)
+        consumer.acknowledge_upto(message_id.position)
+        if confirmed:
+            await consumer.confirm()
+
+    def _consumer_of(self, message_id: MessageId) -> TopicConsumer:
+        self._inbox.check()
+        consumer = self._segments.get(message_id.segment_id)
+        if consumer is None:
+            raise ValueError(f"{message_id} is not of a message of {self.topic}")
+        return consumer
+
+
+async def within_operation_time(network: Network, work: Awaitable[None], topic: str) -> None:
+    """Await `work`, but not longer than an operation may take.
+
+    Raises:
+        OperationTimedOut: it took longer.
+    """
+    seconds = network.settings.operation_timeout_seconds
+    try:
+        with anyio.fail_after(seconds):
+            await work
+    except TimeoutError as error:
+        raise OperationTimedOut(f"subscribing to {topic} did not succeed within {seconds} s") from error
+
+
+async def confirm_all(consumers: "list[TopicConsumer]") -> None:
+    """Confirm on several segments at a time.
+
+    Raises:
+        TidewireError: the first failure, when all are through.
+    """
+    errors: list[TidewireError] = []
+
+    async def confirm(consumer: TopicConsumer) -> None:
+        try:
+            await consumer.confirm()
+        except TidewireError as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for consumer in consumers:
+            tasks.start_soon(confirm, consumer)
+    if errors:
+        raise fresh(errors[0])

@@ -1,0 +1,210 @@
+"""The transaction coordinators: who leads which, asked once and then pushed, and what can be asked of one.
+
+A transaction's id says which coordinator decides it (its upper half). The broker tells which broker leads each of them
+and pushes every change; a connection is introduced to a coordinator before the first request it carries to it.
+"""
+
+import logging
+from functools import partial
+from itertools import count
+from typing import Final
+
+import anyio
+
+from tidewire.client.connection import Connection, Kind
+from tidewire.client.errors import (
+    BrokerBusy,
+    ConnectFailed,
+    OperationTimedOut,
+    OutcomeUnknown,
+    ProtocolViolation,
+    TidewireError,
+    TransactionNotFound,
+    UnsupportedBroker,
+    fresh,
+    refusal,
+)
+from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.waking import Changes, Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Coordinators:
+    """All coordinators of a cluster. Nothing happens before the first transaction."""
+
+    def __init__(self, network: Network) -> None:
+        """Those that the brokers of `network` lead."""
+        self._network = network
+        self._backoff = network.backoff()
+        self._turn = count()
+        self._leaders: dict[int, str] = {}
+        """By coordinator, its broker's URL."""
+        self._changed = Changes()
+        self._is_watching = False
+        self._failure: TidewireError | None = None
+        self._ended = Signal()
+        self._end: TidewireError | None = None
+        self._introduced: dict[int, Connection] = {}
+
+    async def new_transaction(self, timeout_ms: int) -> tuple[int, int]:
+        """A transaction's id; coordinators take turns. The broker aborts it by itself after `timeout_ms`.
+
+        Raises:
+            TidewireError: none was to be had in time.
+        """
+        return await self._network.persistently(partial(self._new, timeout_ms), "beginning a transaction")
+
+    async def _new(self, timeout_ms: int) -> tuple[int, int]:
+        leaders = await self._known_leaders()
+        coordinator = sorted(leaders)[next(self._turn) % len(leaders)]
+        connection = await self._connection(coordinator)
+        answer = await connection.request(
+            partial(commands.new_txn, tc_id=coordinator, timeout_ms=timeout_ms), pb.CommandNewTxnResponse
+        )
+        if answer.txnid_most_bits != coordinator:
+            # Later requests go to the coordinator that the id names.
+            raise ProtocolViolation(f"coordinator {coordinator} gave out an id of {answer.txnid_most_bits}")
+        return answer.txnid_most_bits, answer.txnid_least_bits
+
+    async def include(self, transaction_id: tuple[int, int], topic: str) -> None:
+        """Announce that the transaction is going to write to the topic or segment.
+
+        Raises:
+            TidewireError: it was refused, or nobody could be told in time.
+        """
+
+        async def announce() -> None:
+            connection = await self._connection(transaction_id[0])
+            await connection.request(
+                partial(commands.add_partition_to_txn, txn=transaction_id, partitions=[topic]),
+                pb.CommandAddPartitionToTxnResponse,
+            )
+
+        await self._network.persistently(announce, f"adding {topic} to transaction {transaction_id}")
+
+    async def end(self, transaction_id: tuple[int, int], *, commit: bool) -> None:
+        """Commit or abort; returns when the outcome is durable. Unanswered, it is asked again, with the same id.
+
+        Raises:
+            TransactionConflict: it was decided otherwise before, by its time-out for instance.
+            TransactionNotFound: there is no such transaction.
+            OutcomeUnknown: it was asked and not answered in time.
+            OperationTimedOut: it could not even be asked in time, so it did not happen.
+        """
+        verb = "committing" if commit else "aborting"
+        seconds = self._network.settings.operation_timeout_seconds
+        backoff = self._network.backoff()
+        asked = False
+        last: TidewireError | None = None
+        try:
+            with anyio.fail_after(seconds):
+                while True:
+                    try:
+                        connection = await self._connection(transaction_id[0])
+                        first, asked = not asked, True
+                        await connection.request(
+                            partial(commands.end_txn, txn=transaction_id, commit=commit), pb.CommandEndTxnResponse
+                        )
+                    except TRANSIENT as error:
+                        last = error
+                        if isinstance(error, BrokerBusy):
+                            # Perhaps it is no longer led there.
+                            self._introduced.pop(transaction_id[0], None)
+                    except TransactionNotFound as error:
+                        if first:
+                            raise
+                        # What was asked before may have ended it, and its traces may be gone.
+                        raise OutcomeUnknown(f"{verb} {transaction_id} was not answered in time to tell") from error
+                    else:
+                        return
+                    await backoff.wait()
+        except (TimeoutError, OperationTimedOut) as error:
+            if asked:
+                raise OutcomeUnknown(f"{verb} {transaction_id} was not answered within {seconds} s") from (
+                    last or error
+                )
+            raise OperationTimedOut(f"{verb} {transaction_id}: no coordinator within {seconds} s") from (last or error)
+
+    # ------------------------------------------------------------------------------------------- finding the leaders
+
+    async def _connection(self, coordinator: int) -> Connection:
+        leaders = await self._known_leaders()
+        url = leaders.get(coordinator)
+        if url is None:
+            raise ConnectFailed(f"transaction coordinator {coordinator} is led by no broker at the moment")
+        connection = await self._network.connection_to(url)
+        if self._introduced.get(coordinator) is not connection:
+            await connection.request(
+                partial(commands.tc_client_connect, tc_id=coordinator), pb.CommandTcClientConnectResponse
+            )
+            self._introduced[coordinator] = connection
+        return connection
+
+    async def _known_leaders(self) -> dict[int, str]:
+        if not self._is_watching:
+            self._is_watching = True
+            self._failure = None
+            self._network.start(self._watch_until_refused(), name="watch of transaction coordinators")
+        while not self._leaders:
+            if self._failure is not None:
+                raise fresh(self._failure)
+            await self._changed.wait()
+        return self._leaders
+
+    async def _watch_until_refused(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._watch()
+                except TRANSIENT as error:
+                    _log.info("the watch of transaction coordinators ended: %s", error)
+                await self._backoff.wait()
+        except TidewireError as error:
+            self._failure = error
+            self._leaders = {}
+            self._changed.notify()
+        finally:
+            # The next transaction tries again.
+            self._is_watching = False
+
+    async def _watch(self) -> None:
+        connection = await self._network.service()
+        if not connection.features.supports_tc_metadata_discovery:
+            raise UnsupportedBroker(f"{connection.address} does not serve transactions of scalable topics")
+        self._end = None
+        watch_id = connection.attach(Kind.COORDINATORS, self)
+        try:
+            connection.write(encode_command(commands.watch_tc_assignments(watch_id)))
+            while self._end is None:
+                await self._ended.wait()
+            raise self._end
+        finally:
+            connection.detach(Kind.COORDINATORS, watch_id)
+            connection.write(encode_command(commands.watch_tc_assignments_close(watch_id)))
+
+    def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
+        """See `Listener`."""
+        assert payload is None
+        update = command.watch_tc_assignments_update
+        if update.HasField("error"):
+            self._finish(refusal(update.error, update.message))
+        elif update.HasField("snapshot"):
+            self._backoff.reset()
+            self._leaders = {
+                assignment.tc_id: assignment.broker_service_url
+                for assignment in update.snapshot.assignments
+                if assignment.broker_service_url
+            }
+            self._changed.notify()
+
+    def connection_lost(self, error: TidewireError) -> None:
+        """See `Listener`."""
+        self._finish(error)
+
+    def _finish(self, error: TidewireError) -> None:
+        self._end = fresh(error)
+        self._ended.set()

@@ -1,0 +1,186 @@
+"""What has arrived for a consumer: entries of all its segments as they came, taken apart when their turn comes.
+
+The reading task of a connection only puts entries in; checking, decompressing and dividing them is done by the task
+that wants the messages. How much can be waiting is bounded by the flow permits that each segment's consumer has given;
+an entry counts against them until its turn comes.
+
+Positions of other segments travel with each message id (message.py). They are one mapping that is replaced, not
+changed, when the turn passes from one segment to another, so that all messages of an entry share it.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+from tidewire.client.errors import MessageCorrupted, TidewireError, fresh
+from tidewire.client.message import Message, MessageId, Position
+from tidewire.client.waking import Changes, Fairness
+from tidewire.wire.pulsar.checksums import verify_payload
+from tidewire.wire.pulsar.errors import MessageError
+from tidewire.wire.pulsar.messages import parse_payload, split_body
+
+_NOTHING: Final[Mapping[int, Position]] = MappingProxyType({})
+
+
+class Source(Protocol):
+    """The consumer of one segment, as its entries know it."""
+
+    segment_id: int
+    topic: str
+
+    @property
+    def start_after(self) -> Position | None:
+        """Messages up to this one are not wanted."""
+        ...
+
+    def taken(self, messages: int) -> None:
+        """An entry of so many messages no longer waits."""
+        ...
+
+    def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
+        """A message is in its reader's hands; `ends_entry`: the last of its entry that will be."""
+        ...
+
+
+class Delivery(NamedTuple):
+    """One entry as it came."""
+
+    source: Source
+    ledger_id: int
+    entry_id: int
+    redelivery_count: int
+    ack_set: tuple[int, ...]
+    payload: bytes
+
+
+class Inbox:
+    """Entries in, messages out. Any number of tasks may wait for the next message."""
+
+    def __init__(self) -> None:
+        """Nothing has come."""
+        self._deliveries: deque[Delivery] = deque()
+        self._arrivals = Changes()
+        self._fairness = Fairness()
+        self._failure: TidewireError | None = None
+        # Messages of the entry whose turn it is, and where that came from.
+        self._ready: deque[Message] = deque()
+        self._ready_source: Source | None = None
+        # The places of the last messages delivered, by segment; the newest segment's own place is in _last.
+        self._places: Mapping[int, Position] = _NOTHING
+        self._last: MessageId | None = None
+
+    @property
+    def entries_waiting(self) -> int:
+        """Entries whose turn has not come."""
+        return len(self._deliveries)
+
+    def put(self, delivery: Delivery) -> None:
+        """An entry has come."""
+        self._deliveries.append(delivery)
+        self._arrivals.notify()
+
+    def drop(self, source: Source) -> None:
+        """Forget what has come from this source and is not delivered: it will come again, or is not ours any more."""
+        if any(delivery.source is source for delivery in self._deliveries):
+            self._deliveries = deque(delivery for delivery in self._deliveries if delivery.source is not source)
+        if self._ready_source is source:
+            self._ready.clear()
+            self._ready_source = None
+
+    def forget(self, segment_id: int) -> None:
+        """Further message ids need not say how far this segment was read."""
+        if segment_id in self._places:
+            self._places = {segment: place for segment, place in self._places.items() if segment != segment_id}
+        if self._last is not None and self._last.segment_id == segment_id:
+            self._last = None
+
+    def fail(self, error: TidewireError) -> None:
+        """No more will come, and why."""
+        if self._failure is None:
+            self._failure = error
+        self._deliveries.clear()
+        self._ready.clear()
+        self._arrivals.notify()
+
+    def check(self) -> None:
+        """See that more may come.
+
+        Raises:
+            TidewireError: it will not, and why.
+        """
+        if self._failure is not None:
+            raise fresh(self._failure)
+
+    async def receive(self) -> Message:
+        """The next message; waits for it. Cancelled, nothing is taken.
+
+        Raises:
+            MessageCorrupted: the next entry cannot be read; the one after it can.
+            TidewireError: there will be no further one, and why.
+        """
+        await self._fairness.checkpoint()
+        while True:
+            self.check()
+            if self._ready:
+                return self._hand_out()
+            if self._deliveries:
+                self._open(self._deliveries.popleft())
+            else:
+                await self._arrivals.wait()
+
+    def _hand_out(self) -> Message:
+        message = self._ready.popleft()
+        self._last = message.message_id
+        source = self._ready_source
+        assert source is not None
+        source.delivered(message.message_id, ends_entry=not self._ready)
+        return message
+
+    def _open(self, delivery: Delivery) -> None:
+        source = delivery.source
+        segment_id = source.segment_id
+        ledger_id, entry_id = delivery.ledger_id, delivery.entry_id
+        if self._last is not None and self._last.segment_id != segment_id:
+            self._places = {**self._places, self._last.segment_id: self._last.position}
+            self._last = None
+        places = self._places
+        messages_in_entry = 1
+        try:
+            verify_payload(delivery.payload)
+            metadata, body = parse_payload(delivery.payload)
+            messages_in_entry = max(1, metadata.num_messages_in_batch)
+            singles = split_body(metadata, body, delivery.ack_set)
+        except MessageError as error:
+            place = MessageId(segment_id, ledger_id, entry_id, others=places)
+            raise MessageCorrupted(f"{source.topic} {ledger_id}:{entry_id}: {error}", place) from error
+        finally:
+            source.taken(messages_in_entry)
+        redelivery_count = delivery.redelivery_count
+        topic = source.topic
+        self._ready_source = source
+        self._ready.extend(
+            Message(
+                single.value,
+                single.key,
+                single.properties,
+                single.event_time_ms,
+                single.publish_time_ms,
+                MessageId(segment_id, ledger_id, entry_id, single.batch_index, single.batch_size, places)
+                if single.batch_index is not None
+                else MessageId(segment_id, ledger_id, entry_id, others=places),
+                topic,
+                single.producer_name,
+                single.sequence_id,
+                redelivery_count,
+                single.null_value,
+            )
+            for single in singles
+        )
+        after = source.start_after
+        if after is not None and (ledger_id, entry_id) <= after[:2]:
+            # The entry that a reader starts within is sent whole.
+            self._ready = deque(message for message in self._ready if message.message_id.position.order > after.order)
+        if not self._ready:
+            # Nothing of it is wanted, so nobody will be told of its last message.
+            source.delivered(MessageId(segment_id, ledger_id, entry_id), ends_entry=True)

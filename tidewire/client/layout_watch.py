@@ -1,0 +1,243 @@
+"""The layout session: the broker pushes a topic's layout whenever it changes, and we always know the newest.
+
+A watch is two things: the knowledge (`TopicLayout`), which anybody may look at or wait on, and the task that keeps it
+fresh (`LayoutWatch`), which opens the session anew, wherever the topic then is, when its connection is lost. Meanwhile
+the last layout stays: it is wrong at worst about what happened since, and whoever acts on it is corrected by the
+segments themselves.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from tidewire.client.connection import Connection, Kind
+from tidewire.client.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh, refusal
+from tidewire.client.layout import Layout
+from tidewire.client.names import is_scalable
+from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.waking import Changes, Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_log: Final = logging.getLogger(__name__)
+
+
+class TopicLayout:
+    """The newest layout known of one topic. Epochs only rise here; an older layout that comes late is dropped."""
+
+    def __init__(self, topic: str, layout: Layout | None = None) -> None:
+        """Nothing is known yet, unless a `layout` that never changes is given."""
+        self.topic = topic
+        self.changes = Changes()
+        """Notified at each new layout, and at the failure that ends it."""
+        self._layout = layout
+        self._failure: TidewireError | None = None
+
+    @property
+    def current(self) -> Layout:
+        """The newest layout; there is one after the first `until` has returned.
+
+        Raises:
+            TidewireError: there will be no further one, and why.
+        """
+        if self._failure is not None:
+            raise fresh(self._failure)
+        assert self._layout is not None, "looked at before the first layout came"
+        return self._layout
+
+    def offer(self, layout: Layout) -> None:
+        """A layout has come."""
+        # The same epoch comes again when only the controller moved.
+        if self._layout is None or layout.epoch >= self._layout.epoch:
+            self._layout = layout
+            self.changes.notify()
+
+    def fail(self, error: TidewireError) -> None:
+        """There will be no further one."""
+        if self._failure is None:
+            self._failure = error
+            self.changes.notify()
+
+    async def until(self, wanted: Callable[[Layout], bool]) -> Layout:
+        """The first layout, from the current one on, for which `wanted` holds. Waits as long as that takes.
+
+        Raises:
+            TidewireError: there will be no further one, and why.
+        """
+        while True:
+            if self._failure is not None:
+                raise fresh(self._failure)
+            if self._layout is not None and wanted(self._layout):
+                return self._layout
+            await self.changes.wait()
+
+
+class LayoutWatch:
+    """Keeps the layout of one scalable topic fresh."""
+
+    def __init__(self, network: Network, topic: str) -> None:
+        """A watch of `topic`; `run` does it."""
+        self.layout = TopicLayout(topic)
+        self.trouble: TidewireError | None = None
+        """Why there is no session at the moment."""
+        self._network = network
+        self._backoff = network.backoff()
+        self._ended = Signal()
+        self._end: TidewireError | None = None
+
+    async def run(self) -> None:
+        """Hold a session open until cancelled, or until the broker says that there is nothing to watch."""
+        while True:
+            try:
+                await self._watch()
+            except TRANSIENT as error:
+                _log.info("the layout session of %s ended: %s", self.layout.topic, error)
+                self.trouble = error
+            except TidewireError as error:
+                self.layout.fail(error)
+                return
+            await self._backoff.wait()
+
+    async def _watch(self) -> None:
+        connection = await self._network.owner_of(self.layout.topic)
+        check_scalable(connection)
+        self._end = None
+        session_id = connection.attach(Kind.LAYOUT, self)
+        try:
+            connection.write(encode_command(commands.scalable_topic_lookup(session_id, self.layout.topic)))
+            while self._end is None:
+                await self._ended.wait()
+            raise self._end
+        finally:
+            connection.detach(Kind.LAYOUT, session_id)
+            connection.write(encode_command(commands.scalable_topic_close(session_id)))
+
+    def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
+        """See `Listener`."""
+        assert payload is None
+        update = command.scalable_topic_update
+        if update.HasField("error"):
+            self._finish(refusal(update.error, update.message))
+        elif update.HasField("dag"):
+            resolved = update.resolved_topic_name
+            topic = resolved if resolved.startswith("topic://") else self.layout.topic
+            self.trouble = None
+            self._backoff.reset()
+            self.layout.offer(Layout.of_dag(topic, update.dag))
+
+    def connection_lost(self, error: TidewireError) -> None:
+        """See `Listener`."""
+        self._finish(error)
+
+    def _finish(self, error: TidewireError) -> None:
+        self._end = fresh(error)
+        self._ended.set()
+
+
+def check_scalable(connection: Connection) -> None:
+    """See that the broker knows scalable topics.
+
+    Raises:
+        UnsupportedBroker: it does not.
+    """
+    if not connection.features.supports_scalable_topics:
+        raise UnsupportedBroker(f"{connection.address} does not serve scalable topics (topic://)")
+
+
+class _OneLook:
+    """Listens for the first layout of a session."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.controller_url: str | None = None
+        self.error: TidewireError | None = None
+
+    def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
+        """See `Listener`."""
+        assert payload is None
+        update = command.scalable_topic_update
+        if update.HasField("error"):
+            self.error = refusal(update.error, update.message)
+        else:
+            self.controller_url = update.dag.controller_broker_url or None
+        self.answered.set()
+
+    def connection_lost(self, error: TidewireError) -> None:
+        """See `Listener`."""
+        self.error = error
+        self.answered.set()
+
+
+async def controller_of(network: Network, topic: str) -> Connection:
+    """A connection to the broker that divides the topic's segments among its stream consumers, or that can become it.
+
+    Raises:
+        TidewireError: there is no such topic, or nobody could say.
+    """
+    connection = await network.owner_of(topic)
+    check_scalable(connection)
+    look = _OneLook()
+    session_id = connection.attach(Kind.LAYOUT, look)
+    seconds = network.settings.operation_timeout_seconds
+    try:
+        connection.write(encode_command(commands.scalable_topic_lookup(session_id, topic)))
+        with anyio.fail_after(seconds):
+            await look.answered.wait()
+    except TimeoutError as error:
+        raise OperationTimedOut(
+            f"{connection.address} did not tell the layout of {topic} within {seconds} s"
+        ) from error
+    finally:
+        connection.detach(Kind.LAYOUT, session_id)
+        connection.write(encode_command(commands.scalable_topic_close(session_id)))
+    if look.error is not None:
+        raise fresh(look.error)
+    # Before the first consumer there is no controller; the first to ask makes one.
+    return connection if look.controller_url is None else await network.connection_to(look.controller_url)
+
+
+async def partitions_of(network: Network, topic: str) -> Layout:
+    """The layout of a `persistent://` topic: its partitions, or itself.
+
+    Raises:
+        TidewireError: nobody could say.
+    """
+
+    async def ask() -> Layout:
+        connection = await network.service()
+        answer = await connection.request(
+            lambda request_id: commands.partitioned_metadata(topic, request_id),
+            pb.CommandPartitionedTopicMetadataResponse,
+        )
+        if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+            raise refusal(answer.error, answer.message)
+        return Layout.of_partitions(topic, answer.partitions)
+
+    return await network.persistently(ask, f"asking for the partitions of {topic}")
+
+
+async def open_layout(network: Network, topic: str) -> "tuple[TopicLayout, anyio.TaskHandle[None, None] | None]":
+    """The layout of a topic of either kind, known when this returns, and the task that keeps it fresh, if any does.
+
+    Raises:
+        TidewireError: there is no such topic, or nobody could say in time.
+    """
+    if not is_scalable(topic):
+        return TopicLayout(topic, await partitions_of(network, topic)), None
+    watch = LayoutWatch(network, topic)
+    task = network.start(watch.run(), name=f"layout watch of {topic}")
+    seconds = network.settings.operation_timeout_seconds
+    try:
+        with anyio.fail_after(seconds):
+            await watch.layout.until(lambda _: True)
+    except TimeoutError as error:
+        task.cancel()
+        reason = watch.trouble or ConnectionLost("the broker is silent")
+        raise OperationTimedOut(f"no layout of {topic} came within {seconds} s: {reason}") from error
+    except BaseException:
+        task.cancel()
+        raise
+    return watch.layout, task

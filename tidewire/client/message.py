@@ -1,0 +1,123 @@
+"""What a consumer gets: a message, and the id that says where it stands and how far its consumer had come.
+
+An id names a place in one segment. A stream consumer reads several segments at once and acknowledges "all up to this
+message", which is a place in each of them; so the ids it hands out also carry the places of the last messages it had
+delivered from its other segments by then (`others`). They are shared between the messages of one batch and cost next to
+nothing. A reader can start from such an id, in another process too: `to_bytes` and `from_bytes` keep all of it.
+"""
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple, Self
+
+_FORMAT: Final = 1
+_HEAD: Final = struct.Struct(">B")
+_COUNT: Final = struct.Struct(">I")
+# Segment, ledger and entry are signed: -1 stands for none. Then the place in the batch and the batch's size.
+_PLACE: Final = struct.Struct(">qqqii")
+
+NO_SEGMENT: Final = -1
+"""The segment of an id on a topic that is neither scalable nor partitioned."""
+
+
+class Position(NamedTuple):
+    """A place in one segment: the message at it is the last one meant."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    """The message's place in its entry's batch; -1 when the entry holds one message, or all of them are meant."""
+    batch_size: int = 0
+    """Messages in the entry's batch; 0 when it is none."""
+
+    @property
+    def is_whole_entry(self) -> bool:
+        """Whether nothing of the entry comes after this place."""
+        return self.batch_index < 0 or self.batch_index == self.batch_size - 1
+
+    @property
+    def order(self) -> tuple[int, int, float]:
+        """Compares as the places do: the end of an entry comes after every message in it."""
+        return self.ledger_id, self.entry_id, math.inf if self.is_whole_entry else self.batch_index
+
+
+_NOWHERE: Final[Mapping[int, Position]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class MessageId:
+    """Where a message stands. Ids of one segment are ordered by `position`; those of different segments are not."""
+
+    segment_id: int
+    """The segment of a scalable topic, the index of a partition, or NO_SEGMENT."""
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    """Its place in the batch it was sent in; -1 when it was sent alone."""
+    batch_size: int = field(default=0, compare=False)
+    """Messages in that batch; 0 when it was sent alone."""
+    others: Mapping[int, Position] = field(default_factory=lambda: _NOWHERE, compare=False, repr=False)
+    """By segment: the last message delivered from it before this one. Only in ids that a consumer handed out."""
+
+    @property
+    def position(self) -> Position:
+        """The place within the segment."""
+        return Position(self.ledger_id, self.entry_id, self.batch_index, self.batch_size)
+
+    def vector(self) -> dict[int, Position]:
+        """By segment, the last message delivered up to and including this one."""
+        return {**self.others, self.segment_id: self.position}
+
+    def to_bytes(self) -> bytes:
+        """All of the id, for `from_bytes` in this or another process. The format carries a version."""
+        parts = [_HEAD.pack(_FORMAT), _PLACE.pack(self.segment_id, *self.position)]
+        others = sorted((segment, place) for segment, place in self.others.items() if segment != self.segment_id)
+        parts.append(_COUNT.pack(len(others)))
+        parts.extend(_PLACE.pack(segment, *place) for segment, place in others)
+        return b"".join(parts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            ValueError: the bytes are no id, or one of a format that this version does not know.
+        """
+        fixed_size = _HEAD.size + _PLACE.size + _COUNT.size
+        if len(data) < fixed_size:
+            raise ValueError(f"{len(data)} bytes are no message id")
+        (version,) = _HEAD.unpack_from(data)
+        if version != _FORMAT:
+            raise ValueError(f"a message id of format {version}; {_FORMAT} is known")
+        segment_id, ledger_id, entry_id, batch_index, batch_size = _PLACE.unpack_from(data, _HEAD.size)
+        (count,) = _COUNT.unpack_from(data, _HEAD.size + _PLACE.size)
+        if len(data) != fixed_size + count * _PLACE.size:
+            raise ValueError(f"a message id with {count} further places has another size than {len(data)} bytes")
+        others = {segment: Position(*rest) for segment, *rest in _PLACE.iter_unpack(data[fixed_size:])}
+        return cls(segment_id, ledger_id, entry_id, batch_index, batch_size, MappingProxyType(others))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as it was sent, and where it stands."""
+
+    value: bytes
+    key: str | None
+    properties: Mapping[str, str]
+    event_time_ms: int | None
+    """When it happened, as the sender said; milliseconds since the epoch."""
+    publish_time_ms: int
+    """When it was sent, by the sender's clock; milliseconds since the epoch."""
+    message_id: MessageId
+    topic: str
+    """The topic, segment or partition it was read from."""
+    producer_name: str
+    sequence_id: int
+    """Counts up within one producer and segment."""
+    redelivery_count: int
+    """How often the broker had sent it before on this subscription."""
+    is_null: bool = False
+    """It was sent without a value, which is not the same as an empty one."""

@@ -1,0 +1,253 @@
+"""How the parts of one client reach brokers: connections by address, lookups by topic, and patience.
+
+Everything that one client shares stands here: its task group, its settings, and one connection per broker, made when
+first needed and made anew when it is needed after it was lost. Whoever holds a topic open (a producer, a consumer, a
+watch) asks `owner_of` again after each loss, because the topic may meanwhile belong to another broker.
+"""
+
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.abc
+
+from tidewire.client.backoff import DELAY_SECONDS_MAX, Backoff
+from tidewire.client.connection import Connection, ConnectionStatistics, Dial
+from tidewire.client.errors import (
+    BrokerBusy,
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    OperationTimedOut,
+    ProtocolViolation,
+    TidewireError,
+    refusal,
+)
+from tidewire.client.names import Address, parse_address
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+LOOKUP_REDIRECTS_MAX: Final = 20
+"""How many brokers may send a lookup on to the next one."""
+
+CLOSE_SECONDS_MAX: Final = 2.0
+"""How long closing something may take, cancelled or not: goodbyes are a courtesy, the broker notices anyway."""
+
+KEEP_ALIVE_IDLE_SECONDS: Final = 20
+KEEP_ALIVE_INTERVAL_SECONDS: Final = 5
+UNACKNOWLEDGED_SECONDS_MAX: Final = 30
+"""The kernel asks a silent peer after so many seconds whether it is there, repeats that, and gives up on it after so
+many. It does so without waking this process."""
+
+TRANSIENT: Final = (ConnectFailed, ConnectionLost, BrokerBusy)
+"""What asking again a little later may cure."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a client can be told about waiting."""
+
+    connect_timeout_seconds: float = 10.0
+    """How long making one connection may take."""
+    operation_timeout_seconds: float = 30.0
+    """How long a question may stay unanswered, reconnecting included."""
+    reconnect_seconds_max: float = DELAY_SECONDS_MAX
+    """The longest pause between two attempts to reach a broker that is not there."""
+
+
+async def dial_tcp(address: Address) -> anyio.abc.ByteStream:
+    """A TCP connection whose small packets are not held back and whose dead peer is noticed by the kernel.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+    stream = await anyio.connect_tcp(address.host, address.port)
+    plain = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - no Django here
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # These three exist on Linux; elsewhere the kernel's own, longer times hold.
+    with suppress(AttributeError):
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_SECONDS)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_INTERVAL_SECONDS)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_SECONDS_MAX * 1000)
+    return stream
+
+
+class Network:
+    """The brokers, as one client sees them."""
+
+    def __init__(
+        self,
+        service: Address,
+        tasks: anyio.abc.TaskGroup,
+        *,
+        settings: Settings,
+        dial: Dial = dial_tcp,
+        random: Random | None = None,
+    ) -> None:
+        """The brokers behind `service`.
+
+        Args:
+            service: any of them; the others are found by asking.
+            tasks: runs the connections and whatever `start` is given.
+            settings: how long to wait.
+            dial: opens streams.
+            random: where back-off gets its jitter.
+        """
+        self.service_address = service
+        self.settings = settings
+        self._tasks = tasks
+        self._dial = dial
+        self._random = random or Random()  # noqa: S311 - spreads reconnects, guards nothing
+        self._connections: dict[tuple[Address, Address | None], Connection] = {}
+        self._dialing: dict[tuple[Address, Address | None], anyio.Lock] = {}
+        self._is_closed = False
+
+    def statistics(self) -> list[ConnectionStatistics]:
+        """The connections that are open."""
+        return [connection.statistics() for connection in self._connections.values() if connection.is_open]
+
+    def backoff(self) -> Backoff:
+        """Delays for one series of attempts."""
+        return Backoff(self._random, self.settings.reconnect_seconds_max)
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> anyio.TaskHandle[None, None]:
+        """Run `work` in the client's task group until it ends, is cancelled by its handle, or the client closes.
+
+        Raises:
+            Closed: the client is closed.
+        """
+        if self._is_closed:
+            work.close()
+            raise Closed("the client was closed")
+        return self._tasks.create_task(work, name=name)
+
+    async def service(self) -> Connection:
+        """A connection to the broker the client was given.
+
+        Raises:
+            ConnectFailed, Refused, ProtocolViolation: there is none to be had now.
+        """
+        return await self.connection(self.service_address)
+
+    async def connection(self, address: Address, proxied_to: Address | None = None) -> Connection:
+        """The connection to a broker, made if there is none. One at a time is made to each address.
+
+        Raises:
+            As `service`.
+        """
+        key = (address, proxied_to)
+        if (open_one := self._open(key)) is not None:
+            return open_one
+        async with self._dialing.setdefault(key, anyio.Lock()):
+            if (open_one := self._open(key)) is not None:
+                return open_one
+            connection = await self._connect(address, proxied_to)
+            self._connections[key] = connection
+            return connection
+
+    def _open(self, key: tuple[Address, Address | None]) -> Connection | None:
+        connection = self._connections.get(key)
+        return connection if connection is not None and connection.is_open else None
+
+    async def _connect(self, address: Address, proxied_to: Address | None) -> Connection:
+        if self._is_closed:
+            raise Closed("the client was closed")
+        settings = self.settings
+        try:
+            with anyio.fail_after(settings.connect_timeout_seconds):
+                stream = await self._dial(address)
+        except TimeoutError as error:
+            raise ConnectFailed(f"{address} did not answer within {settings.connect_timeout_seconds} s") from error
+        except OSError as error:
+            raise ConnectFailed(f"cannot connect to {address}: {error.__cause__ or error}") from error
+        connection = Connection(
+            stream,
+            address,
+            proxied_to=proxied_to,
+            connect_timeout_seconds=settings.connect_timeout_seconds,
+            operation_timeout_seconds=settings.operation_timeout_seconds,
+        )
+        await self._tasks.start(connection.run, name=f"connection to {address}")
+        return connection
+
+    async def owner_of(self, topic: str) -> Connection:
+        """A connection to the broker that serves the topic or segment now.
+
+        Raises:
+            Refused: there is no such topic, or nobody may tell.
+            ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation: nobody could be asked.
+        """
+        connection = await self.service()
+        authoritative = False
+        for _ in range(LOOKUP_REDIRECTS_MAX):
+            answer = await connection.request(
+                partial(commands.lookup, topic, authoritative=authoritative), pb.CommandLookupTopicResponse
+            )
+            url = answer.broker_service_url
+            if answer.response == pb.CommandLookupTopicResponse.Failed:
+                raise refusal(answer.error, answer.message or f"the lookup of {topic} failed")
+            if answer.response == pb.CommandLookupTopicResponse.Redirect:
+                connection = await self.connection_to(url)
+                authoritative = answer.authoritative
+            elif answer.proxy_through_service_url and parse_broker(url) != self.service_address:
+                return await self.connection(self.service_address, proxied_to=parse_broker(url))
+            else:
+                return await self.connection_to(url)
+        raise ProtocolViolation(f"the lookup of {topic} was sent on more than {LOOKUP_REDIRECTS_MAX} times")
+
+    async def connection_to(self, url: str) -> Connection:
+        """The connection to a broker that another one named.
+
+        Raises:
+            As `service`.
+        """
+        return await self.connection(parse_broker(url))
+
+    async def persistently(self, work: Callable[[], Awaitable[T]], what: str) -> T:
+        """Do `work`, and again after whatever is transient, until it succeeds or the operation's time has passed.
+
+        Raises:
+            OperationTimedOut: it did not succeed in time; the last failure is its cause.
+            TidewireError: as `work` does, when that is not transient.
+        """
+        backoff = self.backoff()
+        last: TidewireError | None = None
+        try:
+            with anyio.fail_after(self.settings.operation_timeout_seconds):
+                while True:
+                    try:
+                        return await work()
+                    except TRANSIENT as error:
+                        last = error
+                    await backoff.wait()
+        except TimeoutError as error:
+            seconds = self.settings.operation_timeout_seconds
+            raise OperationTimedOut(f"{what} did not succeed within {seconds} s") from (last or error)
+
+    async def aclose(self) -> None:
+        """Make no further connections, send what is left to send on the open ones, and end them."""
+        self._is_closed = True
+        with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+            async with anyio.create_task_group() as tasks:
+                for connection in self._connections.values():
+                    tasks.start_soon(connection.aclose)
+
+
+def parse_broker(url: str) -> Address:
+    """The address a broker named; one it cannot have is its mistake, not our caller's.
+
+    Raises:
+        ProtocolViolation: it is none.
+    """
+    try:
+        return parse_address(url)
+    except ValueError as error:
+        raise ProtocolViolation(f"a broker named {url!r} as a broker's address") from error

@@ -1,0 +1,173 @@
+"""What one segment's producer has to send, in order, and how it falls into frames. Pure.
+
+Batches form by themselves: a message that finds nothing of its transaction (or, outside of any, of no transaction) on
+the way to the segment leaves at once; those that come while one is on the way leave together, when it is answered or
+when they fill a frame, whatever is first. So a lone message is not delayed, a stream of them costs a frame per
+thousand, and no timer has to be guessed.
+
+Order is the promise: frames leave in the order of their messages, a frame holds consecutive messages only, and what was
+taken back after a lost connection leaves again before anything else, in the same frames under the same sequence ids.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from tidewire.client.sending import Batching, Outgoing, SendFrame
+
+if TYPE_CHECKING:
+    from tidewire.client.transactions import Transaction
+
+FRAMES_IN_FLIGHT_MAX: Final = 128
+"""Frames of one segment that may be unanswered at once; what they hold is bounded by the producer's room as well."""
+
+
+class Outbox:
+    """One segment's messages from their coming to their answer."""
+
+    def __init__(self, batching: Batching) -> None:
+        """Nothing to send."""
+        self._batching = batching
+        self._next_sequence_id = 0
+        self._waiting: deque[Outgoing] = deque()
+        # Of what waits: its size, and how many messages belong to another transaction than the one before them.
+        self._waiting_bytes = 0
+        self._waiting_turns = 0
+        # Frames of a lost connection, to be sent again before anything that waits.
+        self._returned: deque[SendFrame] = deque()
+        # In the order sent; every frame here was written to the current connection.
+        self._in_flight: dict[int, SendFrame] = {}
+        # How many frames of each transaction are in flight; never zero.
+        self._in_flight_of: dict[Transaction | None, int] = {}
+
+    @property
+    def frames_in_flight(self) -> int:
+        """Frames sent and unanswered."""
+        return len(self._in_flight)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything was answered."""
+        return not (self._waiting or self._returned or self._in_flight)
+
+    def outstanding(self) -> Iterator[Outgoing]:
+        """All messages that are unanswered, in order."""
+        for frame in (*self._in_flight.values(), *self._returned):
+            yield from frame.messages
+        yield from self._waiting
+
+    def append(self, message: Outgoing) -> None:
+        """One more, behind all others."""
+        if self._waiting and self._waiting[-1].txn is not message.txn:
+            self._waiting_turns += 1
+        self._waiting.append(message)
+        self._waiting_bytes += message.size
+
+    def prepend(self, messages: Iterable[Outgoing]) -> None:
+        """Put these before what waits: they were there earlier."""
+        behind = tuple(self._waiting)
+        self._forget_waiting()
+        for message in (*messages, *behind):
+            self.append(message)
+
+    def _pop(self) -> Outgoing:
+        message = self._waiting.popleft()
+        self._waiting_bytes -= message.size
+        if self._waiting and self._waiting[0].txn is not message.txn:
+            self._waiting_turns -= 1
+        return message
+
+    def _forget_waiting(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._waiting_turns = 0
+
+    def next_txn(self) -> "tuple[Transaction | None] | None":
+        """The transaction (or none) of the frame that may leave now, as a tuple of it; None when no frame may."""
+        if len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX:
+            return None
+        if self._returned:
+            return (self._returned[0].txn,)
+        # What failed meanwhile (its transaction was aborted) is not sent any more.
+        while self._waiting and self._waiting[0].answer is not None:
+            self._pop()
+        if not self._waiting:
+            return None
+        txn = self._waiting[0].txn
+        if txn in self._in_flight_of and not self._is_complete():
+            return None
+        return (txn,)
+
+    def _is_complete(self) -> bool:
+        # Whether waiting longer could not add to the frame at the head.
+        return (
+            self._waiting_turns > 0
+            or len(self._waiting) >= self._batching.messages_max
+            or self._waiting_bytes >= self._batching.bytes_max
+        )
+
+    def next_frame(self) -> SendFrame:
+        """Take the frame that `next_txn` announced; from now on it is in flight."""
+        if self._returned:
+            frame = self._returned.popleft()
+        else:
+            messages = self._take_run()
+            frame = SendFrame(self._next_sequence_id, messages, messages[0].txn)
+            self._next_sequence_id += len(messages)
+        for message in frame.messages:
+            message.is_sent = True
+        self._in_flight[frame.sequence_id] = frame
+        self._in_flight_of[frame.txn] = self._in_flight_of.get(frame.txn, 0) + 1
+        return frame
+
+    def _take_run(self) -> list[Outgoing]:
+        waiting = self._waiting
+        first = self._pop()
+        run = [first]
+        size = first.size
+        while waiting and len(run) < self._batching.messages_max:
+            message = waiting[0]
+            if message.answer is None:
+                size += message.size
+                if message.txn is not first.txn or size > self._batching.bytes_max:
+                    break
+                run.append(message)
+            self._pop()
+        return run
+
+    def answered(self, sequence_id: int) -> SendFrame | None:
+        """Take the frame in flight that the broker answered; None when there is none of this id."""
+        frame = self._in_flight.pop(sequence_id, None)
+        if frame is not None:
+            left = self._in_flight_of[frame.txn] - 1
+            if left:
+                self._in_flight_of[frame.txn] = left
+            else:
+                del self._in_flight_of[frame.txn]
+        return frame
+
+    def take_back(self) -> list[SendFrame]:
+        """After a lost connection: what was in flight is to be sent again, except what belongs to a transaction.
+
+        Those frames are returned: whether they arrived is not known, and a second copy would count.
+        """
+        in_doubt = [frame for frame in self._in_flight.values() if frame.txn is not None]
+        again = [frame for frame in self._in_flight.values() if frame.txn is None]
+        self._returned.extendleft(reversed(again))
+        self._in_flight.clear()
+        self._in_flight_of.clear()
+        for frame in again:
+            for message in frame.messages:
+                message.is_sent = False
+        return in_doubt
+
+    def take_all(self) -> list[Outgoing]:
+        """Everything unanswered, in order; nothing is left."""
+        messages = [message for message in self.outstanding() if message.answer is None]
+        for message in messages:
+            message.is_sent = False
+        self._forget_waiting()
+        self._returned.clear()
+        self._in_flight.clear()
+        self._in_flight_of.clear()
+        return messages

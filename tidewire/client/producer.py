@@ -1,0 +1,265 @@
+"""Producing to a topic: each message goes to the segment that holds its key's hash, wherever that is by now.
+
+The producer of a topic routes; the producers of its segments send (segment_producer.py). Segments get one when their
+first message comes. What is on its way is bounded, in messages and in bytes, over all segments together: `send` and
+`enqueue` wait for room. There is no time-out for a send: it waits for the broker to come back, as long as its caller
+does (wrap it in `anyio.fail_after`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Literal, TypeAlias
+
+import anyio
+
+from tidewire.client.errors import Closed, MessageTooLarge, TidewireError, fresh
+from tidewire.client.layout import Segment
+from tidewire.client.layout_watch import TopicLayout, open_layout
+from tidewire.client.message import MessageId
+from tidewire.client.network import Network
+from tidewire.client.segment_producer import SegmentProducer
+from tidewire.client.sending import Batching, Outgoing, Receipt, Tally, size_of
+from tidewire.client.transactions import Transaction
+from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.hashing import key_hash
+
+PENDING_MESSAGES_MAX: Final = 10_000
+PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Unanswered messages of one producer, and their size; who has more waits until some are answered."""
+
+FAILURES_KEPT_MAX: Final = 1000
+"""Failed sends whose receipts nobody has awaited; `flush` raises the first. Of more, the oldest are forgotten."""
+
+EVENT_TIME_MS_MAX: Final = 2**63 - 1
+
+Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
+
+_CODECS: Final[dict[str, pb.CompressionType]] = {
+    "none": pb.CompressionType.NONE,
+    "lz4": pb.CompressionType.LZ4,
+    "zlib": pb.CompressionType.ZLIB,
+    "zstd": pb.CompressionType.ZSTD,
+    "snappy": pb.CompressionType.SNAPPY,
+}
+_ALONE: Final = Batching(messages_max=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """A producer at one moment."""
+
+    topic: str
+    pending_messages: int
+    pending_bytes: int
+    segments_connected: int
+
+
+class Producer:
+    """Sends messages to one topic, scalable or not. Made by `Client.producer`; any number of tasks may use it."""
+
+    def __init__(
+        self, network: Network, topic: str, name: str | None, compression: Compression, batching: Batching | bool
+    ) -> None:
+        """For the client's own use; `open` comes next."""
+        if compression not in _CODECS:
+            raise ValueError(f"{compression!r} is no compression; there are {', '.join(_CODECS)}")
+        self.network = network
+        self.topic = topic
+        self.name = name
+        """The name given to it; without one, each segment's broker chooses."""
+        self.batching = batching if isinstance(batching, Batching) else Batching() if batching else _ALONE
+        self.codec = _CODECS[compression]
+        self.layout = TopicLayout(topic)
+        self._tally = Tally(
+            messages_max=PENDING_MESSAGES_MAX, bytes_max=PENDING_BYTES_MAX, failures_max=FAILURES_KEPT_MAX
+        )
+        self._turn = count()
+        self._segments: dict[int, SegmentProducer] = {}
+        self._failure: TidewireError | None = None
+        self._watch: anyio.TaskHandle[None, None] | None = None
+        self._follow: anyio.TaskHandle[None, None] | None = None
+
+    async def open(self) -> None:
+        """Learn the topic's layout.
+
+        Raises:
+            TidewireError: there is no such topic, or it could not be asked for in time.
+        """
+        self.layout, self._watch = await open_layout(self.network, self.topic)
+        if self._watch is not None:
+            self._follow = self.network.start(self._follow_layout(), name=f"producer of {self.topic}")
+
+    def statistics(self) -> ProducerStatistics:
+        """How it stands."""
+        return ProducerStatistics(
+            self.topic,
+            self._tally.room.messages,
+            self._tally.room.bytes,
+            sum(segment.is_connected for segment in self._segments.values()),
+        )
+
+    # --------------------------------------------------------------------------------------------------------- sending
+
+    async def send(
+        self,
+        value: bytes | bytearray | memoryview,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        txn: Transaction | None = None,
+    ) -> MessageId:
+        """Send a message and wait until the broker has it, as durably as the topic's policy says (by default: synced).
+
+        Cancelled, the message may or may not be sent.
+
+        Args:
+            value: the message.
+            key: messages of one key are read in the order they were sent in; without a key, segments take turns.
+            properties: text to go with it.
+            event_time_ms: when it happened, milliseconds since the epoch.
+            txn: makes it visible when that commits, together with everything else in it.
+
+        Raises:
+            MessageTooLarge: the broker does not take messages of this size.
+            TransactionEnded: the transaction takes no more.
+            SendUnanswered: in a transaction: the connection was lost meanwhile. Run the transaction again.
+            TidewireError: the broker refused it, or the producer is closed.
+        """
+        receipt = await self.enqueue(value, key=key, properties=properties, event_time_ms=event_time_ms, txn=txn)
+        return await receipt.wait()
+
+    async def enqueue(
+        self,
+        value: bytes | bytearray | memoryview,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        txn: Transaction | None = None,
+    ) -> Receipt:
+        """As `send`, but return once the message is in the queue; `await` the receipt for the rest.
+
+        Waits only while PENDING_MESSAGES_MAX messages or PENDING_BYTES_MAX bytes are unanswered. A receipt need not be
+        awaited: `flush` and the end of the producer's `async with` raise the first failure that nobody awaited, and so
+        does the commit of a transaction. Cancelled, the message is not sent.
+
+        Raises:
+            MessageTooLarge, TransactionEnded, TidewireError: as `send`, what is known by now.
+        """
+        if not isinstance(value, bytes):
+            # Copied, since its owner may change it; and text is refused here rather than where it would be sent.
+            value = bytes(memoryview(value))
+        size = size_of(value, key, properties)
+        if size > MAX_MESSAGE_SIZE:
+            raise MessageTooLarge(f"a message of {size} bytes; {MAX_MESSAGE_SIZE} are allowed")
+        if event_time_ms is not None and not 0 <= event_time_ms <= EVENT_TIME_MS_MAX:
+            raise ValueError(f"an event time of {event_time_ms} ms")
+        self._check(txn)
+        hashed = None if key is None else key_hash(key)
+        room = self._tally.room
+        await room.take(size)
+        try:
+            segment = self._route(hashed) if txn is None else await self._route_in(txn, hashed)
+            self._check(txn)
+        except BaseException:
+            room.give_back(1, size)
+            raise
+        message = Outgoing(value, key, hashed, properties, event_time_ms, txn, size, self._tally)
+        if txn is not None:
+            txn.send_begins(message)
+        self._producer_of(segment).append(message)
+        return Receipt(message)
+
+    async def flush(self) -> None:
+        """Wait for the answers to everything that was enqueued before.
+
+        Raises:
+            TidewireError: the first failure, since the last `flush`, of a message outside of transactions whose
+                receipt nobody has awaited.
+        """
+        outstanding = [message for segment in self._segments.values() for message in segment.outstanding()]
+        for message in outstanding:
+            await message.answered()
+        failure = self._tally.take_failure()
+        if failure is not None:
+            raise fresh(failure)
+
+    def _check(self, txn: Transaction | None) -> None:
+        if self._failure is not None:
+            raise fresh(self._failure)
+        if txn is not None:
+            txn.check_open()
+
+    # --------------------------------------------------------------------------------------------------------- routing
+
+    def _route(self, hashed: int | None) -> Segment:
+        layout = self.layout.current
+        if hashed is None:
+            return layout.active[next(self._turn) % len(layout.active)]
+        return layout.segment_of(hashed)
+
+    async def _route_in(self, txn: Transaction, hashed: int | None) -> Segment:
+        while True:
+            segment = self._route(hashed)
+            if txn.includes(segment.topic):
+                return segment
+            await txn.include(segment.topic)
+            # The layout may have changed meanwhile; a message without key would also get another turn.
+            if self.layout.current.is_active(segment.segment_id):
+                return segment
+
+    def _producer_of(self, segment: Segment) -> SegmentProducer:
+        producer = self._segments.get(segment.segment_id)
+        if producer is None:
+            forerunners = {
+                other
+                for other in self._segments.values()
+                if not self.layout.current.is_active(other.segment.segment_id) and other.segment.overlaps(segment)
+            }
+            producer = SegmentProducer(self, segment, forerunners)
+            producer.start()
+            self._segments[segment.segment_id] = producer
+        return producer
+
+    async def _follow_layout(self) -> None:
+        while True:
+            await self.layout.changes.wait()
+            for segment in self._segments.values():
+                segment.layout_changed()
+
+    # ------------------------------------------------------------------------------------------ what its segments tell
+
+    def hand_over(self, segment: SegmentProducer, messages: list[Outgoing]) -> None:
+        """See `Owner`."""
+        del self._segments[segment.segment.segment_id]
+        for message in messages:
+            if self._failure is None:
+                try:
+                    self._producer_of(self._route(message.key_hash)).inherit(message)
+                except TidewireError as error:
+                    self.fail(error)
+            if self._failure is not None:
+                message.finish(self._failure)
+        for other in tuple(self._segments.values()):
+            other.forerunner_finished(segment)
+
+    def fail(self, error: TidewireError) -> None:
+        """See `Owner`."""
+        if self._failure is None:
+            self._failure = error
+        for segment in self._segments.values():
+            for message in segment.take_all():
+                message.finish(error)
+
+    async def aclose(self) -> None:
+        """Close the segments' sessions. What is unanswered fails with `Closed`; `flush` first if that matters."""
+        self.fail(Closed(f"the producer of {self.topic} was closed"))
+        for task in (self._watch, self._follow):
+            if task is not None:
+                task.cancel()
+        async with anyio.create_task_group() as tasks:
+            for segment in self._segments.values():
+                tasks.start_soon(segment.aclose)

@@ -1,0 +1,136 @@
+"""Reading a topic from a place of the reader's choosing, without leaving a trace at the broker.
+
+The reader keeps its own position: each message id says all of it (message.py), so it can stop, and start again from a
+stored id. On a scalable topic it reads parents to their end before their children, which keeps each key in order; the
+broker says when a sealed segment is read to its end.
+"""
+
+from collections.abc import Collection, Mapping
+from secrets import token_hex
+from typing import Final, Literal, Self, TypeAlias
+
+import anyio
+
+from tidewire.client.consumers import Receiving, within_operation_time
+from tidewire.client.errors import TidewireError, TopicNotFound
+from tidewire.client.layout import Layout, Segment
+from tidewire.client.layout_watch import TopicLayout, open_layout
+from tidewire.client.message import MessageId, Position
+from tidewire.client.network import Network
+from tidewire.client.topic_consumer import AFTER_ALL, BEFORE_ALL, SubscriptionPlan, TopicConsumer
+
+Start: TypeAlias = Literal["earliest", "latest"] | MessageId
+"""Where a reader begins: at the first message there is, at the first one to come, or right behind a message."""
+
+_NOWHERE: Final[Mapping[int, Position]] = {}
+
+
+def finished_at_start(layout: Layout, start: Start) -> set[int]:
+    """The segments of which a reader that begins at `start` wants nothing.
+
+    From a message on: those that the segments it had been reading came of, since they had been read to their end.
+    """
+    if start == "latest":
+        return {segment.segment_id for segment in layout.segments.values() if not segment.is_active}
+    if isinstance(start, MessageId):
+        return layout.ancestors(start.vector())
+    return set()
+
+
+def segments_due(layout: Layout, begun: Collection[int], finished: Collection[int]) -> list[Segment]:
+    """The segments to begin with now: not begun, and all of their parents finished or no longer known."""
+    return [
+        segment
+        for segment_id, segment in sorted(layout.segments.items())
+        if segment_id not in begun
+        and segment_id not in finished
+        and all(parent in finished or parent not in layout.segments for parent in segment.parent_ids)
+    ]
+
+
+class Reader(Receiving):
+    """Reads a topic, scalable or not. Made by `Client.reader`."""
+
+    def __init__(self, network: Network, topic: str, start: Start, queue_messages_max: int) -> None:
+        """For the client's own use; `open` comes next."""
+        super().__init__(network, topic, queue_messages_max)
+        if not isinstance(start, MessageId) and start not in {"earliest", "latest"}:
+            raise ValueError(f"a reader starts at 'earliest', at 'latest' or behind a message, not at {start!r}")
+        self._start = start
+        # Behind which message to begin a segment that the reader had been reading; and all others.
+        self._places = start.vector() if isinstance(start, MessageId) else _NOWHERE
+        self._otherwise = AFTER_ALL if start == "latest" else BEFORE_ALL
+        self._plan = SubscriptionPlan(
+            f"reader-{token_hex(5)}",
+            is_durable=False,
+            queue_messages_max=queue_messages_max,
+            # The segment may have been removed with all it held; the next layout says so.
+            bears=(TopicNotFound,),
+        )
+        self._layout = TopicLayout(topic)
+        self._finished: set[int] = set()
+        self._watch: anyio.TaskHandle[None, None] | None = None
+        self._follow: anyio.TaskHandle[None, None] | None = None
+
+    async def open(self) -> Self:
+        """Find the topic and begin to read.
+
+        Raises:
+            TidewireError: there is no such topic, or it was refused or could not be asked for in time.
+        """
+        self._layout, self._watch = await open_layout(self._network, self.topic)
+        if self._watch is None:
+            # What an ordinary topic refuses, it refuses for good.
+            self._plan = SubscriptionPlan(
+                self._plan.subscription, is_durable=False, queue_messages_max=self._queue_messages_max
+            )
+        self._finished = finished_at_start(self._layout.current, self._start)
+        self._advance()
+        # What appears from now on is new, and wanted from its beginning.
+        self._otherwise = BEFORE_ALL
+        self._follow = self._network.start(self._follow_layout(), name=f"reader of {self.topic}")
+        await within_operation_time(self._network, self._until_opened(list(self._segments.values())), self.topic)
+        return self
+
+    async def _follow_layout(self) -> None:
+        try:
+            while True:
+                self._advance()
+                await self._layout.changes.wait()
+        except TidewireError as error:
+            self._inbox.fail(error)
+
+    def _advance(self) -> None:
+        layout = self._layout.current
+        over = [
+            segment_id
+            for segment_id, consumer in self._segments.items()
+            # A removed segment that still sends has something to send.
+            if consumer.is_ended or (segment_id not in layout.segments and not consumer.is_connected)
+        ]
+        for segment_id in over:
+            consumer = self._segments.pop(segment_id)
+            self._finished.add(segment_id)
+            self._network.start(consumer.aclose(), name=f"leaving {consumer.topic}")
+        for gone in [known for known in self._finished if known not in layout.segments]:
+            self._finished.discard(gone)
+            self._inbox.forget(gone)
+        for segment in segments_due(layout, self._segments, self._finished):
+            consumer = TopicConsumer(
+                self._network,
+                self._inbox,
+                self._plan,
+                segment_id=segment.segment_id,
+                topic=segment.topic,
+                start_after=self._places.get(segment.segment_id, self._otherwise),
+                on_change=self._layout.changes.notify,
+            )
+            self._segments[segment.segment_id] = consumer
+            consumer.start()
+
+    async def aclose(self) -> None:
+        """Stop reading. `receive` fails with `Closed` from now on."""
+        for task in (self._watch, self._follow):
+            if task is not None:
+                task.cancel()
+        await super().aclose()

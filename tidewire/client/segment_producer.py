@@ -1,0 +1,315 @@
+"""The producer of one segment (or partition, or plain topic): it connects, sends, and ends when the segment is sealed.
+
+One task does all of it. It opens a session at the segment's owner, sends what may leave, and sleeps until something
+happens: messages to send, answers, a lost connection, a session that the broker closed, a new layout. After a lost
+connection it opens another session and sends again what was unanswered, except for transactions, whose sends in doubt
+fail so that their transactions are run again.
+
+**A sealed segment.** The broker answers every send it appended before it says that the segment is sealed (by refusing
+a send or by closing the session), so whatever is unanswered then was not appended, and is handed to the segment's
+children in order. A child does not begin before all its sealed forerunners have handed over; so the messages of a key
+stay in order through any number of splits and merges, even when several come at once.
+
+A session that the broker closes while the layout calls the segment active is either the same thing seen early or a
+change of owner. Opening the next session tells: refused as terminated, it is sealed; accepted, it has moved.
+"""
+
+import logging
+from functools import partial
+from typing import Final, Protocol
+
+import anyio
+
+from tidewire.client.connection import Connection, Kind
+from tidewire.client.errors import (
+    NameTaken,
+    SendUnanswered,
+    TidewireError,
+    TopicNotFound,
+    TopicTerminated,
+    fresh,
+    refusal,
+)
+from tidewire.client.layout import Layout, Segment
+from tidewire.client.layout_watch import TopicLayout
+from tidewire.client.network import CLOSE_SECONDS_MAX, TRANSIENT, Network
+from tidewire.client.outbox import Outbox
+from tidewire.client.sending import Batching, Outgoing, SendFrame
+from tidewire.client.waking import Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import position
+
+_log: Final = logging.getLogger(__name__)
+
+_MANAGED: Final = {"__pulsar.v5.managed": "true"}
+"""What tells a broker that the producer of an older, regular topic came through a scalable one."""
+
+
+class Owner(Protocol):
+    """The producer of the whole topic."""
+
+    network: Network
+    layout: TopicLayout
+    name: str | None
+    batching: Batching
+    codec: pb.CompressionType
+
+    def hand_over(self, segment: "SegmentProducer", messages: list[Outgoing]) -> None:
+        """The segment is sealed; these messages, in order, were not appended. It is finished."""
+        ...
+
+    def fail(self, error: TidewireError) -> None:
+        """Producing to this topic is over, and why."""
+        ...
+
+
+class SegmentProducer:
+    """Sends the messages of one segment. `run` does it; everything else may be called by any task."""
+
+    def __init__(self, owner: Owner, segment: Segment, forerunners: "set[SegmentProducer]") -> None:
+        """A producer of `segment` that does not begin before every one of `forerunners` has handed over."""
+        self.segment = segment
+        self._owner = owner
+        self._network = owner.network
+        self._outbox = Outbox(owner.batching)
+        self._forerunners = forerunners
+        self._inherited: list[Outgoing] = []
+        self._may_begin = anyio.Event()
+        if not forerunners:
+            self._may_begin.set()
+        self._wake = Signal()
+        self._backoff = owner.network.backoff()
+        # The session: its connection, its id there, and what has happened to it.
+        self._connection: Connection | None = None
+        self._producer_id = 0
+        self._name = owner.name
+        self._attempts = 0
+        self._lost: TidewireError | None = None
+        self._is_closed_by_broker = False
+        self._is_terminated = False
+        self._is_stopping = False
+        self._task: anyio.TaskHandle[None, None] | None = None
+
+    def start(self) -> None:
+        """Begin to send, in the client's task group.
+
+        Raises:
+            Closed: the client is closed.
+        """
+        self._task = self._network.start(self.run(), name=f"producer of {self.segment.topic}")
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a session."""
+        return self._connection is not None
+
+    def append(self, message: Outgoing) -> None:
+        """One more message, behind all others."""
+        self._outbox.append(message)
+        self._wake.set()
+
+    def inherit(self, message: Outgoing) -> None:
+        """A message that a sealed segment did not take; it stands before this segment's own."""
+        if self._may_begin.is_set():
+            # Only a message without a key gets here, and those have no order among segments.
+            self.append(message)
+        else:
+            self._inherited.append(message)
+
+    def forerunner_finished(self, forerunner: "SegmentProducer") -> None:
+        """It has handed over."""
+        self._forerunners.discard(forerunner)
+        if not self._forerunners and not self._may_begin.is_set():
+            self._outbox.prepend(self._inherited)
+            self._inherited.clear()
+            self._may_begin.set()
+
+    def layout_changed(self) -> None:
+        """There is a newer layout, or none any more."""
+        self._wake.set()
+
+    def outstanding(self) -> list[Outgoing]:
+        """Everything unanswered, in order."""
+        return [*self._inherited, *self._outbox.outstanding()]
+
+    def take_all(self) -> list[Outgoing]:
+        """Everything unanswered, in order; nothing is left."""
+        inherited, self._inherited = self._inherited, []
+        return [*inherited, *self._outbox.take_all()]
+
+    # -------------------------------------------------------------------------------------------------------- the task
+
+    async def run(self) -> None:
+        """Send until the segment is sealed, the topic is lost, or cancelled."""
+        try:
+            await self._may_begin.wait()
+            while self._goes_on():
+                try:
+                    await self._hold_session()
+                except TRANSIENT as error:
+                    _log.info("the producer of %s lost its session: %s", self.segment.topic, error)
+                    self._doubt(f"{self.segment.topic}: the connection was lost before the answer came")
+                except NameTaken:
+                    # Unless this was the first attempt: our own session of before, which the broker still believes in.
+                    if self._attempts == 1:
+                        raise
+                except (TopicTerminated, TopicNotFound) as error:
+                    await self._until_replaced(error)
+                if self._goes_on():
+                    await self._backoff.wait()
+            if not self._is_stopping:
+                self._owner.hand_over(self, self.take_all())
+        except TidewireError as error:
+            self._owner.fail(error)
+
+    def _goes_on(self) -> bool:
+        return not self._is_stopping and self._is_active()
+
+    def _is_active(self) -> bool:
+        return self._owner.layout.current.is_active(self.segment.segment_id)
+
+    async def _until_replaced(self, error: TidewireError) -> None:
+        # The broker pushes the layout first, and an older one soon after; a topic that has none is gone for good.
+        if not self.segment.topic.startswith("segment://"):
+            raise error
+        try:
+            with anyio.fail_after(self._network.settings.operation_timeout_seconds):
+                await self._owner.layout.until(self._is_replaced_in)
+        except TimeoutError:
+            raise error from None
+
+    def _is_replaced_in(self, layout: Layout) -> bool:
+        return not layout.is_active(self.segment.segment_id)
+
+    def _doubt(self, reason: str) -> None:
+        for frame in self._outbox.take_back():
+            frame.fail(SendUnanswered(reason))
+
+    async def _hold_session(self) -> None:
+        connection = await self._network.owner_of(self.segment.topic)
+        self._lost, self._is_closed_by_broker, self._is_terminated = None, False, False
+        self._producer_id = connection.attach(Kind.PRODUCER, self)
+        try:
+            await self._open(connection)
+            self._backoff.reset()
+            # The broker closed the session before and opens this one: the segment has moved.
+            self._doubt(f"{self.segment.topic} moved to another broker before the answer came")
+            self._connection = connection
+            await self._send(connection)
+            if self._is_stopping:
+                await connection.request(partial(commands.close_producer, self._producer_id), pb.CommandSuccess)
+                self._is_closed_by_broker = True
+        finally:
+            self._connection = None
+            connection.detach(Kind.PRODUCER, self._producer_id)
+            if not self._is_closed_by_broker:
+                connection.write(encode_command(commands.close_producer(self._producer_id)))
+
+    async def _open(self, connection: Connection) -> None:
+        epoch = self._attempts
+        self._attempts += 1
+        answer = await connection.request(
+            partial(
+                commands.producer,
+                self.segment.topic,
+                self._producer_id,
+                name=self._name,
+                epoch=epoch,
+                txn_enabled=True,
+                properties=_MANAGED if self.segment.is_legacy else None,
+            ),
+            pb.CommandProducerSuccess,
+        )
+        self._name = answer.producer_name
+
+    async def _send(self, connection: Connection) -> None:
+        # Returns when the session is of no further use: closed by the broker, or nothing can be sent or answered any
+        # more because the segment is sealed.
+        while True:
+            await self._send_what_may_leave(connection)
+            if self._is_over():
+                return
+            await self._wake.wait()
+
+    def _is_over(self) -> bool:
+        # A refusal that came before the connection was lost is still true: nothing that is unanswered was appended.
+        if self._is_terminated:
+            raise TopicTerminated(f"{self.segment.topic} is sealed", pb.ServerError.TopicTerminatedError)
+        if self._lost is not None:
+            raise fresh(self._lost)
+        if self._is_stopping or self._is_closed_by_broker:
+            return True
+        return not self._is_active() and not self._outbox.frames_in_flight
+
+    async def _send_what_may_leave(self, connection: Connection) -> None:
+        # After each wait everything is looked at anew: whatever leaves the queue leaves on a session that stands.
+        while not self._is_over() and self._is_active():
+            head = self._outbox.next_txn()
+            if head is None:
+                return
+            if not connection.is_writable:
+                await connection.writable()
+                continue
+            (txn,) = head
+            if txn is not None and not txn.includes(self.segment.topic):
+                try:
+                    await txn.include(self.segment.topic)
+                except TidewireError as error:
+                    self._drop_frame(error)
+                continue
+            frame = self._outbox.next_frame()
+            assert self._name is not None
+            connection.write(frame.encode(self._producer_id, self._name, self._owner.codec))
+
+    def _drop_frame(self, error: TidewireError) -> None:
+        # Nothing of it was sent; what comes behind it is not concerned. Aborted meanwhile, there may be none left.
+        if self._outbox.next_txn() is not None:
+            frame = self._outbox.next_frame()
+            self._outbox.answered(frame.sequence_id)
+            frame.fail(error)
+
+    # ------------------------------------------------------------------------------------------------- what is heard
+
+    def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
+        """See `Listener`."""
+        assert payload is None
+        if command.type == pb.BaseCommand.SEND_RECEIPT:
+            receipt = command.send_receipt
+            frame = self._outbox.answered(receipt.sequence_id)
+            if frame is not None:
+                frame.succeed(self.segment.segment_id, *position(receipt.message_id))
+        elif command.type == pb.BaseCommand.SEND_ERROR:
+            self._refused(command.send_error)
+        else:
+            self._is_closed_by_broker = True
+        self._wake.set()
+
+    def _refused(self, refused: pb.CommandSendError) -> None:
+        if refused.error == pb.ServerError.TopicTerminatedError:
+            # The frame stays: it and all behind it go to the children.
+            self._is_terminated = True
+            return
+        frame: SendFrame | None = self._outbox.answered(refused.sequence_id)
+        if frame is not None:
+            transactional = frame.txn is not None
+            frame.fail(refusal(refused.error, refused.message, of_transactional_send=transactional))
+
+    def connection_lost(self, error: TidewireError) -> None:
+        """See `Listener`."""
+        self._lost = error
+        self._wake.set()
+
+    # --------------------------------------------------------------------------------------------------------- the end
+
+    async def aclose(self) -> None:
+        """Tell the broker that no more will come and wait, not long, until it knows: the name is free then."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._task is None:
+            return
+        if self._connection is not None:
+            with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+                await self._task.wait()
+        self._task.cancel()

@@ -1,0 +1,260 @@
+"""A message on its way, its receipt, and the frame it travels in. No IO.
+
+A message is answered exactly once: by its id, or by the error that befell it. Whoever answers need not know who waits:
+the answer gives back the room that the message took, tells its transaction, and wakes whoever awaits the receipt.
+"""
+
+from collections import deque
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from tidewire.client.errors import TidewireError, fresh
+from tidewire.client.message import MessageId
+from tidewire.client.waking import Room
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.messages import build_batch, build_message, message_metadata, single_message_metadata
+
+if TYPE_CHECKING:
+    from tidewire.client.transactions import Transaction
+
+BATCH_MESSAGES_LIMIT: Final = 10_000
+BATCH_BYTES_LIMIT: Final = MAX_MESSAGE_SIZE // 2
+"""The largest batches that may be asked for; a message's own metadata take up to some 50 bytes more than its size."""
+
+PROPERTY_OVERHEAD_BYTES: Final = 8
+"""What a property costs in a message beside its name and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How many messages may share a frame."""
+
+    messages_max: int = 1000
+    bytes_max: int = 128 * 1024
+
+    def __post_init__(self) -> None:
+        """Check that a full batch fits into a frame, with what its messages take beside their sizes."""
+        if not 1 <= self.messages_max <= BATCH_MESSAGES_LIMIT:
+            raise ValueError(f"a batch holds between 1 and {BATCH_MESSAGES_LIMIT} messages")
+        if not 1 <= self.bytes_max <= BATCH_BYTES_LIMIT:
+            raise ValueError(f"a batch holds between 1 and {BATCH_BYTES_LIMIT} bytes")
+
+
+class Outgoing:
+    """A message on its way: waiting, sent, and in the end answered exactly once, by its id or by an error."""
+
+    __slots__ = (
+        "_answered",
+        "_tally",
+        "answer",
+        "event_time_ms",
+        "is_seen",
+        "is_sent",
+        "key",
+        "key_hash",
+        "properties",
+        "size",
+        "txn",
+        "value",
+    )
+
+    def __init__(
+        self,
+        value: bytes,
+        key: str | None,
+        key_hash: int | None,
+        properties: Mapping[str, str] | None,
+        event_time_ms: int | None,
+        txn: "Transaction | None",
+        size: int,
+        tally: "Tally",
+    ) -> None:
+        """A message of `size` bytes, for which `tally` has given room."""
+        self.value = value
+        self.key = key
+        self.key_hash = key_hash
+        self.properties = properties
+        self.event_time_ms = event_time_ms
+        self.txn = txn
+        self.size = size
+        self.answer: MessageId | TidewireError | None = None
+        self.is_sent = False
+        """Part of a frame that was written to a connection and is unanswered."""
+        self.is_seen = False
+        """Somebody has asked for the answer."""
+        self._tally = tally
+        self._answered: anyio.Event | None = None
+
+    def finish(self, answer: MessageId | TidewireError) -> None:
+        """The answer has come; a second one is ignored."""
+        if self.answer is not None:
+            return
+        self.answer = answer
+        self._tally.message_finished(self)
+        if self.txn is not None:
+            self.txn.send_ends(self)
+        if self._answered is not None:
+            self._answered.set()
+
+    async def answered(self) -> None:
+        """Return when there is an answer."""
+        if self.answer is not None:
+            await checkpoint_if_cancelled()
+            return
+        if self._answered is None:
+            self._answered = anyio.Event()
+        await self._answered.wait()
+
+    async def wait(self) -> MessageId:
+        """The answer.
+
+        Raises:
+            TidewireError: it is an error.
+        """
+        await self.answered()
+        self.is_seen = True
+        assert self.answer is not None
+        if isinstance(self.answer, TidewireError):
+            raise fresh(self.answer)
+        return self.answer
+
+
+class Tally:
+    """What a producer keeps count of: the room its messages take, and failures that nobody has asked about."""
+
+    __slots__ = ("_failures", "room")
+
+    def __init__(self, *, messages_max: int, bytes_max: int, failures_max: int) -> None:
+        """Room for so much; of more failures, the oldest are forgotten."""
+        self.room = Room(messages_max=messages_max, bytes_max=bytes_max)
+        self._failures: deque[Outgoing] = deque(maxlen=failures_max)
+
+    def message_finished(self, message: Outgoing) -> None:
+        """It was answered."""
+        self.room.give_back(1, message.size)
+        # What fails in a transaction is told by its commit.
+        if message.txn is None and isinstance(message.answer, TidewireError):
+            self._failures.append(message)
+
+    def take_failure(self) -> TidewireError | None:
+        """The first failure whose receipt nobody has awaited by now; all are forgotten."""
+        unseen = [message.answer for message in self._failures if not message.is_seen]
+        self._failures.clear()
+        first = unseen[0] if unseen else None
+        return first if isinstance(first, TidewireError) else None
+
+
+class Receipt:
+    """The promise of an answer to one message: `await` it for the message's id, or for the error that befell it."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Outgoing) -> None:
+        """For the client's own use."""
+        self._message = message
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether awaiting it returns at once."""
+        return self._message.answer is not None
+
+    async def wait(self) -> MessageId:
+        """The message's id: the broker has it, as durably as its topic's policy says.
+
+        Cancelled, the message goes on its way nevertheless; the receipt can be awaited again.
+
+        Raises:
+            TidewireError: the message was refused, or nobody knows whether it arrived.
+        """
+        return await self._message.wait()
+
+    def __await__(self) -> Generator[Any, Any, MessageId]:
+        """As `wait`."""
+        return self._message.wait().__await__()
+
+
+class SendFrame:
+    """Messages that travel together, under the sequence ids from `sequence_id` on."""
+
+    __slots__ = ("messages", "sequence_id", "txn")
+
+    def __init__(self, sequence_id: int, messages: list[Outgoing], txn: "Transaction | None") -> None:
+        """Of at least one message, all of the same transaction."""
+        self.sequence_id = sequence_id
+        self.messages = messages
+        self.txn = txn
+
+    def encode(self, producer_id: int, producer_name: str, codec: pb.CompressionType) -> bytes:
+        """The bytes that send it."""
+        txn = None if self.txn is None else self.txn.transaction_id
+        count = len(self.messages)
+        last_id = self.sequence_id + count - 1
+        first = self.messages[0]
+        if count == 1:
+            metadata = message_metadata(
+                producer_name,
+                self.sequence_id,
+                _now_ms(),
+                key=first.key,
+                properties=first.properties,
+                event_time_ms=first.event_time_ms,
+                txn=txn,
+            )
+            payload = build_message(metadata, first.value, codec)
+            return encode_payload_command(commands.send(producer_id, self.sequence_id, txn=txn), payload)
+        metadata = message_metadata(producer_name, self.sequence_id, _now_ms(), txn=txn)
+        metadata.highest_sequence_id = last_id
+        payload = build_batch(
+            metadata,
+            [
+                (
+                    single_message_metadata(
+                        sequence_id,
+                        key=message.key,
+                        properties=message.properties,
+                        event_time_ms=message.event_time_ms,
+                    ),
+                    message.value,
+                )
+                for sequence_id, message in enumerate(self.messages, self.sequence_id)
+            ],
+            codec,
+        )
+        command = commands.send(producer_id, self.sequence_id, num_messages=count, highest_sequence_id=last_id, txn=txn)
+        return encode_payload_command(command, payload)
+
+    def succeed(self, segment_id: int, ledger_id: int, entry_id: int) -> None:
+        """The broker has it, at this place."""
+        if len(self.messages) == 1:
+            self.messages[0].finish(MessageId(segment_id, ledger_id, entry_id))
+            return
+        count = len(self.messages)
+        for index, message in enumerate(self.messages):
+            message.finish(MessageId(segment_id, ledger_id, entry_id, index, count))
+
+    def fail(self, error: TidewireError) -> None:
+        """The broker does not have it, or nobody knows."""
+        for message in self.messages:
+            message.finish(error)
+
+
+def size_of(value: bytes, key: str | None, properties: Mapping[str, str] | None) -> int:
+    """A message's size: its value, key and properties, and what holding them together takes."""
+    size = len(value)
+    if key is not None:
+        size += len(key.encode())
+    if properties:
+        size += sum(len(name.encode()) + len(text.encode()) for name, text in properties.items())
+        size += PROPERTY_OVERHEAD_BYTES * len(properties)
+    return size
+
+
+def _now_ms() -> int:
+    return time_ns() // 1_000_000

@@ -1,0 +1,218 @@
+"""Ordered consumption of a scalable topic, together with all stream consumers of the same subscription.
+
+The topic's controller divides its segments among them and pushes each its share. For every segment of its share the
+consumer subscribes exclusively, and leaves those it no longer has. A child segment is given to somebody only when its
+parents are read and acknowledged to their end, so whoever follows the assignments reads each key in order, through
+splits and merges.
+
+There is no command to leave the controller by; closing the consumer id that was registered says it, to brokers that
+listen, and costs nothing with others.
+"""
+
+import logging
+from functools import partial
+from typing import Final, Self
+
+import anyio
+
+from tidewire.client.connection import Kind
+from tidewire.client.consumers import (
+    Initial,
+    Receiving,
+    confirm_all,
+    initial_position,
+    new_name,
+    within_operation_time,
+)
+from tidewire.client.errors import InvalidName, SubscriptionBusy, TidewireError, TopicNotFound, fresh
+from tidewire.client.layout_watch import controller_of
+from tidewire.client.message import Message, MessageId
+from tidewire.client.names import is_scalable
+from tidewire.client.network import CLOSE_SECONDS_MAX, TRANSIENT, Network
+from tidewire.client.topic_consumer import SubscriptionPlan, TopicConsumer
+from tidewire.client.waking import Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_log: Final = logging.getLogger(__name__)
+
+
+class StreamConsumer(Receiving):
+    """Consumes its share of a scalable topic in order. Made by `Client.stream_consumer`."""
+
+    def __init__(
+        self,
+        network: Network,
+        topic: str,
+        subscription: str,
+        name: str | None,
+        initial: Initial,
+        queue_messages_max: int,
+    ) -> None:
+        """For the client's own use; `open` comes next."""
+        super().__init__(network, topic, queue_messages_max)
+        if not is_scalable(topic):
+            raise InvalidName(f"{topic} is not a scalable topic; consume it by a plain consumer or a reader")
+        self.subscription = subscription
+        self.name = name or new_name("stream")
+        """Who comes back under the same name soon enough gets the same segments again."""
+        self._initial = initial_position(initial)
+        self._backoff = network.backoff()
+        self._assignment: pb.ScalableConsumerAssignment | None = None
+        self._has_share = anyio.Event()
+        self._wake = Signal()
+        self._lost: TidewireError | None = None
+        self._is_closed_by_broker = False
+        self._is_stopping = False
+        self._is_registered = False
+        self._task: anyio.TaskHandle[None, None] | None = None
+
+    async def open(self) -> Self:
+        """Register, and subscribe to the first share.
+
+        Raises:
+            TidewireError: there is no such topic, or it was refused or could not be asked for in time.
+        """
+        self._task = self._network.start(self._run(), name=f"stream consumer of {self.topic}")
+        await within_operation_time(self._network, self._until_first_share(), self.topic)
+        return self
+
+    async def _until_first_share(self) -> None:
+        await self._has_share.wait()
+        self._inbox.check()
+        await self._until_opened(list(self._segments.values()))
+
+    async def acknowledge_cumulative(self, message: Message | MessageId, *, confirmed: bool = False) -> None:
+        """This message, and all that this consumer had delivered before it on any segment, were dealt with.
+
+        The broker is told soon; what is not told when a connection is lost comes again. Segments that are no longer
+        in this consumer's share are left to whoever has them now. With `confirmed`, return only when the broker has
+        taken it in (on Tidewire: durably).
+
+        Raises:
+            ConnectionLost: only if `confirmed`: the messages may come again.
+            Refused: only if `confirmed`: the broker does not accept it.
+        """
+        self._inbox.check()
+        message_id = message.message_id if isinstance(message, Message) else message
+        touched = []
+        for segment_id, place in message_id.vector().items():
+            consumer = self._segments.get(segment_id)
+            if consumer is not None:
+                consumer.acknowledge_upto(place)
+                touched.append(consumer)
+        if confirmed:
+            await confirm_all(touched)
+
+    # ------------------------------------------------------------------------------------------------ its share
+
+    async def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                try:
+                    await self._hold_registration()
+                except TRANSIENT as error:
+                    _log.info("the stream consumer of %s lost its controller: %s", self.topic, error)
+                if not self._is_stopping:
+                    await self._backoff.wait()
+        except TidewireError as error:
+            if not self._is_stopping:
+                self._inbox.fail(error)
+            self._has_share.set()
+
+    async def _hold_registration(self) -> None:
+        connection = await controller_of(self._network, self.topic)
+        self._lost, self._is_closed_by_broker, self._assignment = None, False, None
+        consumer_id = connection.attach(Kind.CONSUMER, self)
+        try:
+            answer = await connection.request(
+                partial(
+                    commands.scalable_topic_subscribe,
+                    topic=self.topic,
+                    subscription=self.subscription,
+                    consumer_name=self.name,
+                    consumer_id=consumer_id,
+                ),
+                pb.CommandScalableTopicSubscribeResponse,
+            )
+            # An update that overtook the answer is at least as new.
+            if answer.HasField("assignment") and self._assignment is None:
+                self._assignment = answer.assignment
+            self._is_registered = True
+            self._backoff.reset()
+            while not self._is_over():
+                self._apply()
+                await self._wake.wait()
+            if self._is_stopping:
+                await connection.request(partial(commands.close_consumer, consumer_id), pb.CommandSuccess)
+                self._is_closed_by_broker = True
+        finally:
+            self._is_registered = False
+            connection.detach(Kind.CONSUMER, consumer_id)
+            if not self._is_closed_by_broker:
+                connection.write(encode_command(commands.close_consumer(consumer_id)))
+
+    def _is_over(self) -> bool:
+        if self._lost is not None:
+            raise fresh(self._lost)
+        return self._is_stopping or self._is_closed_by_broker
+
+    def _apply(self) -> None:
+        if self._assignment is None:
+            return
+        share = {segment.segment_id: segment for segment in self._assignment.segments}
+        for segment_id in [known for known in self._segments if known not in share]:
+            consumer = self._segments.pop(segment_id)
+            self._inbox.drop(consumer)
+            self._inbox.forget(segment_id)
+            self._network.start(consumer.aclose(), name=f"leaving {consumer.topic}")
+        is_first = not self._has_share.is_set()
+        for segment_id, segment in share.items():
+            if segment_id not in self._segments:
+                plan = SubscriptionPlan(
+                    self.subscription,
+                    f"{self.name}-seg-{segment_id}",
+                    # A segment that comes later holds messages that are later than the subscription.
+                    initial_position=self._initial if is_first else pb.CommandSubscribe.InitialPosition.Earliest,
+                    queue_messages_max=self._queue_messages_max,
+                    # Who had the segment before may not have left yet; or it is gone and the next share says so.
+                    bears=(SubscriptionBusy, TopicNotFound),
+                )
+                consumer = TopicConsumer(
+                    self._network, self._inbox, plan, segment_id=segment_id, topic=segment.segment_topic
+                )
+                self._segments[segment_id] = consumer
+                consumer.start()
+        self._has_share.set()
+
+    # -------------------------------------------------------------------------------------------------- what is heard
+
+    def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
+        """See `Listener`."""
+        assert payload is None
+        if command.type == pb.BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
+            assignment = command.scalable_topic_assignment_update.assignment
+            if self._assignment is None or assignment.layout_epoch >= self._assignment.layout_epoch:
+                self._assignment = assignment
+        elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
+            self._is_closed_by_broker = True
+        self._wake.set()
+
+    def connection_lost(self, error: TidewireError) -> None:
+        """See `Listener`."""
+        self._lost = error
+        self._wake.set()
+
+    # ---------------------------------------------------------------------------------------------------------- the end
+
+    async def aclose(self) -> None:
+        """Tell the broker what was acknowledged, and leave, so that others get this consumer's share."""
+        self._is_stopping = True
+        await super().aclose()
+        if self._task is not None:
+            self._wake.set()
+            if self._is_registered:
+                with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+                    await self._task.wait()
+            self._task.cancel()

@@ -1,0 +1,189 @@
+"""One transaction, as the program that runs it sees it.
+
+It counts its sends: a commit waits until each of them is answered and is not asked for when one of them failed, so a
+commit that returns means all of them. What happens to it after that is the broker's: one durable decision, which can be
+asked for any number of times with the same id.
+"""
+
+import logging
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from tidewire.client.errors import (
+    OutcomeUnknown,
+    TidewireError,
+    TransactionConflict,
+    TransactionEnded,
+    fresh,
+)
+from tidewire.client.waking import Changes
+
+if TYPE_CHECKING:
+    from tidewire.client.coordinators import Coordinators
+    from tidewire.client.sending import Outgoing
+
+_log: Final = logging.getLogger(__name__)
+
+ABANDON_SECONDS_MAX: Final = 5.0
+"""How long aborting may take when the program is already on its way out; after that the broker's time-out does it."""
+
+
+class TransactionState(Enum):
+    """How far a transaction has come, as far as this program knows."""
+
+    OPEN = "open"
+    ENDING = "ending"
+    """A commit or an abort was asked for; nothing can be added any more."""
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+    """It was asked for and not answered."""
+
+
+class Transaction:
+    """Sends to any number of topics that become visible all together or not at all. Made by `Client`."""
+
+    def __init__(self, coordinators: "Coordinators", transaction_id: tuple[int, int]) -> None:
+        """For the client's own use."""
+        self.transaction_id = transaction_id
+        """The broker's id for it: which coordinator, which of its transactions."""
+        self._coordinators = coordinators
+        self._state = TransactionState.OPEN
+        # By topic or segment: set once the coordinator knows that it takes part.
+        self._included: dict[str, anyio.Event] = {}
+        self._sends: set[Outgoing] = set()
+        self._sends_ended = Changes()
+        self._failure: TidewireError | None = None
+
+    def __repr__(self) -> str:
+        """Its id and state."""
+        return f"<Transaction {self.transaction_id[0]},{self.transaction_id[1]:#x} {self._state.value}>"
+
+    @property
+    def state(self) -> TransactionState:
+        """How far it has come."""
+        return self._state
+
+    async def commit(self) -> None:
+        """Wait for the answers to all sends, then commit; on return the outcome is durable.
+
+        Readers see all of it then or, on brokers that apply decisions asynchronously, very soon after. Cancelled
+        before it is decided, the transaction is neither committed nor aborted: abort it.
+
+        Raises:
+            TransactionEnded: it is over or ending already.
+            TransactionConflict: it was aborted before, by its time-out for instance.
+            OutcomeUnknown: nobody answered in time.
+            TidewireError: a send had failed; the transaction is aborted, and this is the send's error.
+        """
+        self._begin_end("committed")
+        while self._sends and self._failure is None:
+            await self._sends_ended.wait()
+        if self._failure is not None:
+            failure = fresh(self._failure)
+            await self._abandon()
+            raise failure
+        await self._decide(commit=True)
+
+    async def abort(self) -> None:
+        """Make it as if nothing had been sent; on return that is durable. Sends that still wait fail.
+
+        Aborting an aborted transaction does nothing. It is also what to call after a commit that failed.
+
+        Raises:
+            TransactionEnded: it is committed.
+            TransactionConflict: the broker says that it was committed.
+            OutcomeUnknown: nobody answered in time; its time-out will abort it unless a commit was asked for before.
+        """
+        if self._state is TransactionState.ABORTED:
+            return
+        if self._state is TransactionState.COMMITTED:
+            raise TransactionEnded(f"{self!r} cannot be aborted")
+        self._state = TransactionState.ENDING
+        taken_back = TransactionEnded(f"{self!r} was aborted before this message was sent")
+        for message in [message for message in self._sends if not message.is_sent]:
+            message.finish(taken_back)
+        while self._sends:
+            await self._sends_ended.wait()
+        await self._decide(commit=False)
+
+    def _begin_end(self, verb: str) -> None:
+        if self._state is not TransactionState.OPEN:
+            raise TransactionEnded(f"{self!r} cannot be {verb}")
+        self._state = TransactionState.ENDING
+
+    async def _decide(self, *, commit: bool) -> None:
+        try:
+            await self._coordinators.end(self.transaction_id, commit=commit)
+        except TransactionConflict:
+            self._state = TransactionState.ABORTED if commit else TransactionState.COMMITTED
+            raise
+        except OutcomeUnknown:
+            self._state = TransactionState.UNKNOWN
+            raise
+        self._state = TransactionState.COMMITTED if commit else TransactionState.ABORTED
+
+    async def _abandon(self) -> None:
+        try:
+            await self.abort()
+        except TidewireError as error:
+            # The failure that led here is what the caller gets to see; this one is cured by the broker's time-out.
+            _log.warning("%r is left to its time-out: %s", self, error)
+
+    async def abandon(self) -> None:
+        """Abort if that can be done soon, cancelled or not, and raise nothing: for a program that is on its way out."""
+        if self._state in {TransactionState.COMMITTED, TransactionState.ABORTED}:
+            return
+        with anyio.move_on_after(ABANDON_SECONDS_MAX, shield=True):
+            await self._abandon()
+
+    # ------------------------------------------------------------------------------------ for producers of this client
+
+    def check_open(self) -> None:
+        """See that it takes more work.
+
+        Raises:
+            TransactionEnded: it does not.
+        """
+        if self._state is not TransactionState.OPEN:
+            raise TransactionEnded(f"{self!r} takes no more messages")
+
+    def includes(self, topic: str) -> bool:
+        """Whether the coordinator knows that the topic or segment takes part."""
+        known = self._included.get(topic)
+        return known is not None and known.is_set()
+
+    async def include(self, topic: str) -> None:
+        """Let the coordinator know that the topic or segment takes part; asked once, however many ask at a time.
+
+        Raises:
+            TidewireError: it was refused, or nobody could be told in time.
+        """
+        while not self.includes(topic):
+            asked = self._included.get(topic)
+            if asked is not None:
+                # Somebody else asks. If they fail or are cancelled, the entry is gone and it is our turn.
+                await asked.wait()
+                continue
+            done = self._included[topic] = anyio.Event()
+            try:
+                await self._coordinators.include(self.transaction_id, topic)
+            except BaseException:
+                del self._included[topic]
+                done.set()
+                raise
+            done.set()
+
+    def send_begins(self, message: "Outgoing") -> None:
+        """A message of this transaction is on its way."""
+        self._sends.add(message)
+
+    def send_ends(self, message: "Outgoing") -> None:
+        """It was answered."""
+        self._sends.discard(message)
+        if isinstance(message.answer, TidewireError) and self._failure is None:
+            self._failure = message.answer
+        if not self._sends or self._failure is not None:
+            self._sends_ended.notify()

@@ -1,0 +1,164 @@
+"""How tasks wake one another: a signal that remembers, a change that all may wait for, and room that is given out.
+
+anyio's `Event` is one-shot. Each class here makes a new one only when somebody actually waits, since messages pass by
+far more often than anybody has to wait for one.
+"""
+
+from collections import deque
+from typing import Final
+
+import anyio
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+
+class Signal:
+    """Level-triggered: any number of callers of `set`, one waiting task. A call is never lost, ten calls wake once."""
+
+    __slots__ = ("_is_set", "_waiter")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiter: anyio.Event | None = None
+
+    def set(self) -> None:
+        """Wake the waiting task, or let its next `wait` return at once."""
+        self._is_set = True
+        if self._waiter is not None:
+            self._waiter.set()
+
+    async def wait(self) -> None:
+        """Return once set since the last return. A cancelled wait consumes nothing."""
+        assert self._waiter is None, "a signal wakes one task"
+        if self._is_set:
+            await checkpoint()
+        else:
+            self._waiter = anyio.Event()
+            try:
+                await self._waiter.wait()
+            finally:
+                self._waiter = None
+        self._is_set = False
+
+
+class Changes:
+    """Edge-triggered: `notify` wakes everybody who waits at that moment.
+
+    Look at the state, find it wanting, `wait`, look again: between looking and waiting there must be no other await.
+    """
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
+
+    def notify(self) -> None:
+        """Wake all who wait now."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    async def wait(self) -> None:
+        """Return at the next `notify`."""
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
+
+
+class Fairness:
+    """Lets a call that usually needs no wait be a checkpoint at small cost.
+
+    Each call notices cancellation; every `EVERY`th gives the other tasks a turn, so that a loop over a full queue or
+    into an empty one starves nobody.
+    """
+
+    EVERY: Final = 64
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    async def checkpoint(self) -> None:
+        """Notice cancellation; now and then let others run."""
+        self._calls += 1
+        if self._calls % self.EVERY:
+            await checkpoint_if_cancelled()
+        else:
+            await checkpoint()
+
+
+class _Waiter:
+    __slots__ = ("event", "granted", "size")
+
+    def __init__(self, size: int) -> None:
+        self.event = anyio.Event()
+        self.granted = False
+        self.size = size
+
+
+class Room:
+    """So many messages and so many bytes may be outstanding; further ones wait their turn, first come, first served.
+
+    A message larger than the whole room gets in when the room is empty, so that it waits but does not wait forever.
+    """
+
+    __slots__ = ("_bytes", "_bytes_max", "_fairness", "_messages", "_messages_max", "_waiters")
+
+    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._messages = 0
+        self._bytes = 0
+        self._waiters: deque[_Waiter] = deque()
+        self._fairness = Fairness()
+
+    @property
+    def messages(self) -> int:
+        """Messages inside."""
+        return self._messages
+
+    @property
+    def bytes(self) -> int:
+        """Bytes inside."""
+        return self._bytes
+
+    def _fits(self, size: int) -> bool:
+        return self._messages == 0 or (self._messages < self._messages_max and self._bytes + size <= self._bytes_max)
+
+    async def take(self, size: int) -> None:
+        """Return when a message of `size` bytes is inside. Cancelled, it is not."""
+        if not self._waiters and self._fits(size):
+            await self._fairness.checkpoint()
+            # Others may have taken the room while the checkpoint let them run.
+            if not self._waiters and self._fits(size):
+                self._messages += 1
+                self._bytes += size
+                return
+        waiter = _Waiter(size)
+        self._waiters.append(waiter)
+        try:
+            await waiter.event.wait()
+        except BaseException:
+            if waiter.granted:
+                self.give_back(1, size)
+            else:
+                self._waiters.remove(waiter)
+                self._grant()
+            raise
+
+    def give_back(self, messages: int, size: int) -> None:
+        """`messages` of together `size` bytes have left."""
+        self._messages -= messages
+        self._bytes -= size
+        assert self._messages >= 0, "more left than came in"
+        assert self._bytes >= 0, "more left than came in"
+        if self._waiters:
+            self._grant()
+
+    def _grant(self) -> None:
+        while self._waiters and self._fits(self._waiters[0].size):
+            waiter = self._waiters.popleft()
+            waiter.granted = True
+            self._messages += 1
+            self._bytes += waiter.size
+            waiter.event.set()

@@ -91,8 +91,9 @@ class LedgerFolder:
                 # Whoever wrote it may have died before its sync; what is shown from here on must be durable.
                 file.sync()
                 if file.size() < index.end_offset:
-                    lost = f"the file has {file.size()} bytes, {index.end_offset} were synced"
-                    return LoadedLedger(SparseIndex(ledger), LedgerCorrupt(path, file.size(), lost))
+                    reason = f"the file has {file.size()} bytes, {index.end_offset} were synced"
+                    index = SparseIndex(ledger)
+                    return LoadedLedger(index, scan(file, index) or LedgerCorrupt(path, file.size(), reason))
                 begin = index.end_offset
                 damage = scan(file, index)
         except FileNotFoundError:

@@ -1,0 +1,196 @@
+"""Stories of two writers, one stopped. `files` and `files.process()` are two processes on one disk."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from storage.errors import DataFolderInUse, Fenced, LedgerFailed
+from storage.fence import Fence, claim, remove_older
+from storage.ledger_folder import LedgerFolder
+from storage.position import Position
+from storage.replay import recover_abandoned
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import DATA, LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of
+
+
+@pytest.fixture
+def folder() -> Path:
+    return Path("/journal")
+
+
+@pytest.fixture
+def files(folder: Path) -> SimulatedFiles:
+    made = SimulatedFiles()
+    made.make_dir(folder)
+    return made
+
+
+def test_every_claim_is_higher_and_ends_the_one_before(files: SimulatedFiles, folder: Path) -> None:
+    first = claim(files, folder)
+    first.check()
+    second = claim(files, folder)
+    assert second.epoch == first.epoch + 1
+    second.check()
+    with pytest.raises(Fenced):
+        first.check()
+
+
+def test_d2_a_writer_that_slept_through_several_claims_is_fenced(files: SimulatedFiles, folder: Path) -> None:
+    """D2: also when the fence right above its own is gone again."""
+    sleeper = claim(files, folder)
+    for _ in range(3):
+        latest = claim(files, folder)
+        remove_older(files, folder, latest)
+    assert files.names(folder) == [f"fence-{latest.epoch:010d}"]
+    with pytest.raises(Fenced):
+        sleeper.check()
+    latest.check()
+
+
+def test_d2_fences_are_removed_so_that_no_look_falls_between(files: SimulatedFiles, folder: Path) -> None:
+    """D2: whichever removal a check meets, it sees either the fence above or its own one missing."""
+    sleeper = claim(files, folder)
+    claim(files, folder)
+    latest = claim(files, folder)
+
+    def look(operation: str, path: Path) -> None:
+        if operation == "remove":
+            with pytest.raises(Fenced):
+                sleeper.check()
+
+    remover = files.process()
+    remover.before = look
+    remove_older(remover, folder, latest)
+    with pytest.raises(Fenced):
+        sleeper.check()
+
+
+def test_two_who_claim_at_once_get_different_epochs(files: SimulatedFiles, folder: Path) -> None:
+    rival = files.process()
+    rivals: list[Fence] = []
+
+    def overtake(operation: str, _path: Path) -> None:
+        if operation == "open" and not rivals:
+            rivals.append(claim(rival, folder))
+
+    files.before = overtake
+    mine = claim(files, folder)
+    assert mine.epoch == rivals[0].epoch + 1
+    with pytest.raises(Fenced):
+        rivals[0].check()
+
+
+def test_a_claim_survives_a_power_loss(files: SimulatedFiles, folder: Path) -> None:
+    claim(files, folder)
+    survivor = files.crash(keep=0.0)
+    assert claim(survivor, folder).epoch == 2
+
+
+async def test_d2_a_stopped_writer_that_resumes_confirms_nothing_more() -> None:
+    """D2: and nothing it writes then is ever read, by its successor or by the next one."""
+    files = SimulatedFiles(seed=2)
+    async with ledger_store(files) as stopped:
+        ledger = await stopped.create(1)
+        await add_all(ledger, [b"a", b"b"])
+        files.stop()
+        late = add(ledger, b"late")
+        await wait_all_tasks_blocked()
+
+        successor_files = files.process()
+        successor_files.forget_locks()
+        async with ledger_store(successor_files) as successor:
+            assert await payloads_of(successor, 1) == [b"a", b"b"]
+            following = await successor.create(2)
+            await add_all(following, [b"c"])
+            files.resume()
+            with pytest.raises(Fenced):
+                await ledger.confirmed.wait_for(late)
+            with pytest.raises(Fenced):
+                add(ledger, b"later")
+            await wait_all_tasks_blocked()
+            assert ledger.confirmed.value == Position(1, 1)
+            await add_all(following, [b"d"])
+            assert await payloads_of(successor, 1) == [b"a", b"b"]
+    async with ledger_store(files.kill()) as third:
+        assert await payloads_of(third, 1) == [b"a", b"b"]
+        assert await payloads_of(third, 2) == [b"c", b"d"]
+
+
+async def life_with_takeover_at(operation_number: int) -> bool:
+    """A writer's life in which another process takes over before its n-th operation; False if it ends before that."""
+    files = SimulatedFiles(seed=operation_number)
+    rival = files.process()
+    seen: list[list[bytes]] = []
+    count = 0
+
+    def take_over(_operation: str, _path: Path) -> None:
+        nonlocal count
+        count += 1
+        if count == operation_number:
+            folder = LedgerFolder(rival, LEDGERS)
+            recover_abandoned(rival, journal_dir(), folder, stream=77)
+            loaded = folder.load(1)
+            assert loaded.damage is None
+            index = loaded.index
+            chunks = [index.chunk_extent(number) for number in range(len(index.slots))]
+            entries = folder.read_chunks(1, chunks)[0] if chunks else []
+            seen.append([entry.payload for chunk in entries for entry in chunk])
+
+    async with ledger_store(files, journal_file_bytes=4096) as store:
+        files.before = take_over
+        ledger = await store.create(1)
+        payloads = [b"%d" % number * 200 for number in range(12)]
+        try:
+            await add_all(ledger, payloads)
+            await store.seal(ledger)
+        except LedgerFailed:
+            pass
+        confirmed = payloads[: ledger.confirmed_entry + 1]
+        files.before = None
+    if not seen:
+        return False
+    assert seen[0][: len(confirmed)] == confirmed, "the rival read all that was confirmed before and after it came"
+    # What the fenced writer wrote afterwards stays out of every later recovery, too.
+    async with ledger_store(files.kill()) as restarted:
+        found = await payloads_of(restarted, 1)
+        assert found == seen[0]
+    return True
+
+
+async def test_d2_a_takeover_at_any_moment_loses_nothing_confirmed() -> None:
+    """D2: before and between every write, sync, look at the fence, checkpoint and removal."""
+    moment = 1
+    while await life_with_takeover_at(moment):
+        moment += 1
+    assert moment > 60, "the life has many operations"
+
+
+async def test_a_dead_brokers_journal_is_recovered_by_another() -> None:
+    files = SimulatedFiles(seed=3)
+    async with ledger_store(files, broker_id="dead") as dead:
+        await add_all(await dead.create(1), [b"a", b"b"])
+    survivor = files.kill()
+    async with ledger_store(survivor, broker_id="alive") as alive:
+        assert await payloads_of(alive, 1) == []
+        takeover = await alive.recover_broker("dead")
+        assert takeover.replayed_blocks == 2
+        assert await payloads_of(alive, 1) == [b"a", b"b"]
+        assert (await alive.recover_broker("dead")).replayed_blocks == 0
+    async with ledger_store(survivor.kill(), broker_id="dead") as returned:
+        assert await payloads_of(returned, 1) == [b"a", b"b"]
+    assert survivor.exists(DATA / "brokers" / "alive")
+
+
+async def test_a_second_broker_of_the_same_name_is_told_so() -> None:
+    files = SimulatedFiles()
+    async with ledger_store(files) as store:
+        ledger = await store.create(1)
+        with pytest.raises(DataFolderInUse):
+            async with ledger_store(files.process()):
+                raise AssertionError("it must not start")
+        await add_all(ledger, [b"undisturbed"])
+    with trio.fail_after(1):
+        async with ledger_store(files):
+            pass

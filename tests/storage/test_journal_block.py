@@ -1,0 +1,94 @@
+import random
+
+import pytest
+
+from storage.journal_block import (
+    HEADER_SIZE,
+    SECTOR,
+    DamagedBlock,
+    Part,
+    decode_directory,
+    decode_header,
+    empty_sectors,
+    encode_block,
+    is_body_good,
+    is_unwritten,
+    parts_by_body,
+    parts_by_directory,
+)
+from tests.support.ledgers import part
+
+
+def block_of(parts: list[Part], *, deleted: list[int] | None = None, file_offset: int = 0) -> bytes:
+    return encode_block(parts, deleted or [], stream=99, sequence=4, previous_crc=7, file_offset=file_offset)[1]
+
+
+def test_a_block_gives_back_its_parts_by_directory_and_by_body() -> None:
+    parts = [part(1, b"a"), part(2, b"b" * 3000, offset=512), part(1, b"", offset=99)]
+    block = b"before" + block_of(parts, deleted=[8, 9], file_offset=6)
+    header = decode_header(block, 6)
+    directory = decode_directory(block, 6 + HEADER_SIZE)
+    assert (header.stream, header.sequence, header.previous_crc, header.size) == (99, 4, 7, len(block) - 6)
+    assert is_body_good(header, block, 6)
+    assert [found for found, is_good in parts_by_directory(directory, block, 6) if is_good] == parts
+    assert list(parts_by_body(header, block, 6)) == parts
+    assert directory.deleted == (8, 9)
+    assert HEADER_SIZE + directory.size + directory.body_size == header.size
+
+
+def test_a_block_may_carry_deletions_alone() -> None:
+    block = block_of([], deleted=[3])
+    assert decode_directory(block, HEADER_SIZE).deleted == (3,)
+    assert is_body_good(decode_header(block, 0), block, 0)
+
+
+@pytest.mark.parametrize("region", ["header", "directory", "body"])
+def test_a_flipped_bit_shows_in_the_region_it_is_in(region: str) -> None:
+    block = block_of([part(1, b"a" * 40)])
+    header = decode_header(block, 0)
+    begin, stop = {
+        "header": (0, HEADER_SIZE),
+        "directory": (HEADER_SIZE, HEADER_SIZE + header.directory_size),
+        "body": (HEADER_SIZE + header.directory_size, header.size),
+    }[region]
+    for bit in range(begin * 8, stop * 8):
+        damaged = bytearray(block)
+        damaged[bit // 8] ^= 1 << bit % 8
+        found = set()
+        try:
+            is_good = is_body_good(decode_header(bytes(damaged), 0), bytes(damaged), 0)
+            found |= set() if is_good else {"body"}
+        except DamagedBlock:
+            found.add("header")
+        try:
+            decode_directory(bytes(damaged), HEADER_SIZE)
+        except DamagedBlock:
+            found.add("directory")
+        assert found == {region}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_d9_the_directory_lists_exactly_the_sectors_that_are_rightly_empty(seed: int) -> None:
+    """D9: an empty sector that is not listed was not written, wherever the block stands in its file."""
+    rng = random.Random(seed)
+    pieces = [
+        bytes(rng.choice((0, 1, 511, 512, 513, 1024, 5000))) + rng.randbytes(rng.randrange(700)) for _ in range(6)
+    ]
+    parts = [part(1, b"".join(pieces[:3])), part(2, b"".join(pieces[3:]))]
+    file_offset = rng.randrange(3 * SECTOR)
+    block = block_of(parts, file_offset=file_offset)
+    directory = decode_directory(block, HEADER_SIZE)
+    assert directory.empty_sectors == frozenset(empty_sectors(block, file_offset))
+    assert [found for found, _good in parts_by_directory(directory, block, 0)] == parts
+
+
+def test_an_unwritten_place_is_told_from_a_damaged_header() -> None:
+    block = bytearray(block_of([part(1, b"a")]))
+    assert is_unwritten(bytes(4096), 100)
+    assert is_unwritten(b"", 0)
+    assert not is_unwritten(bytes(block), 0)
+    stray = bytearray(4096)
+    stray[103] = 0x20
+    assert is_unwritten(bytes(stray), 100)
+    block[0] ^= 0x40
+    assert not is_unwritten(bytes(block), 0)

@@ -1,0 +1,76 @@
+"""A ledger store on a simulated disk, run for the length of a context.
+
+    async with ledger_store(SimulatedFiles(seed=1)) as store:
+        ledger = await store.create(1)
+
+The writer's own end (a failed disk, a fence) does not end the test: it looks at `store.failure`.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import trio
+
+from storage.entry import Entry, encode_batch, encode_entry
+from storage.errors import LedgerFailed
+from storage.journal_block import Part
+from storage.ledger import OpenLedger
+from storage.ledger_store import DirectoryLedgerStore, LedgerStoreConfig
+from storage.position import Position
+from tests.support.disk import SimulatedFiles
+
+DATA = Path("/data")
+LEDGERS = DATA / "ledgers"
+
+
+def journal_dir(broker_id: str = "broker-1") -> Path:
+    """Where that broker's journal is."""
+    return DATA / "brokers" / broker_id / "journal"
+
+
+@asynccontextmanager
+async def ledger_store(
+    files: SimulatedFiles,
+    *,
+    broker_id: str = "broker-1",
+    journal_file_bytes: int = 64 * 1024,
+    tail_bytes_max: int = 64 * 1024 * 1024,
+) -> AsyncIterator[DirectoryLedgerStore]:
+    """An open store and its running writer."""
+    config = LedgerStoreConfig(journal_file_bytes=journal_file_bytes, tail_bytes_max=tail_bytes_max)
+    store = await DirectoryLedgerStore.open(files, DATA, broker_id, config, random_bits=files.random.getrandbits)
+
+    async def run(task_status: trio.TaskStatus[None]) -> None:
+        with suppress(LedgerFailed):
+            await store.run(task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run)
+        yield store
+        nursery.cancel_scope.cancel()
+
+
+def part(ledger: int, payload: bytes, *, offset: int = 0) -> Part:
+    """The first batch of a ledger, with one entry, on its way to a place in the ledger's file."""
+    encoded = encode_entry(Entry(Position(ledger, 0), payload, 0, 1, 1_000))
+    return Part(ledger, offset, encode_batch(ledger, 0, [encoded], confirmed_before=-1, previous_crc=0)[1])
+
+
+def add(ledger: OpenLedger, payload: bytes) -> Position:
+    """Append one message; its index and time follow from its place."""
+    number = ledger.next_entry
+    return ledger.append(payload, first_index=number, message_count=1, timestamp_ms=1_000 + number)
+
+
+async def add_all(ledger: OpenLedger, payloads: list[bytes]) -> None:
+    """Append and wait until they are durable, each in a block of its own."""
+    for payload in payloads:
+        await ledger.confirmed.wait_for(add(ledger, payload))
+
+
+async def payloads_of(store: DirectoryLedgerStore, ledger: int) -> list[bytes]:
+    """What the store recovers of a ledger, from its file."""
+    sealed = await store.recover(ledger)
+    entries = await sealed.read(0, sealed.last_entry, entries_max=100_000, bytes_max=1 << 30)
+    return [entry.payload for entry in entries]

@@ -81,8 +81,8 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    # Nobody is there to read it; Starlette asks for an answer to an incomplete request all the same.
-    return refusal(400, "The connection was closed before the request was complete.")
+    # Often nobody is there to read it; a client that stalled, or sent no proper end, is.
+    return refusal(400, "The request was not sent to its end.")
 
 
 async def _fail(_request: Request, _error: Exception) -> Response:

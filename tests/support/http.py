@@ -9,6 +9,7 @@ promises to the HTTP room, without segments behind it; set `failure` to make its
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,9 @@ from broker.http.service import BrokerStatistics, SubscriptionStatistics, TopicS
 from broker.names import TopicName
 from broker.scalable.layout import Layout, create
 from tests.support.layouts import NOW_MS
+
+HEALTH = "/admin/v2/brokers/health"
+LAYOUT = "/admin/v2/scalable/public/default/x"
 
 
 @dataclass
@@ -92,6 +96,22 @@ async def request(
     connection = await connect(address)
     async with connection.stream:
         return await connection.request(method, target, body=body, headers=headers)
+
+
+async def read_all(stream: trio.abc.Stream) -> bytes:
+    """What the server says until it hangs up."""
+    said = b""
+    while data := await stream.receive_some():
+        said += data
+    return said
+
+
+async def is_closed(stream: trio.abc.Stream) -> bool:
+    """Whether the server hung up: the stream ends, whatever came before. Closes this end too."""
+    async with stream:
+        with suppress(trio.BrokenResourceError):
+            await read_all(stream)
+    return True
 
 
 @dataclass

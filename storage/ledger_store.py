@@ -225,7 +225,9 @@ class DirectoryLedgerStore:
         """See `LedgerStore`."""
         ledger.close()
         last_entry = ledger.next_entry - 1
-        await ledger.confirmed.wait_for(Position(ledger.id, last_entry))
+        if last_entry >= 0:
+            # The place before the first entry is no position that anything is ever confirmed at.
+            await ledger.confirmed.wait_for(Position(ledger.id, last_entry))
         await self._write_behind.flush(ledger.log)
         ledger.log.is_growing = False
         self._journal.unregister(ledger)

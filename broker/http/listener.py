@@ -43,8 +43,6 @@ async def serve_http(
             return
         connection = Connection(application, stream)
         connections.add(connection)
-        if stop is not None and stop.is_set():
-            connection.stop()
         try:
             await connection.run()
         finally:

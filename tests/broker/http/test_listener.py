@@ -12,7 +12,7 @@ from broker.addresses import Address
 from broker.http import listener as module
 from broker.http.application import build_application
 from broker.http.listener import STOP_SECONDS_MAX, serve_http
-from tests.support.http import HEALTH, LAYOUT, FakeMonitor, FakeTopics, connect, is_closed, request
+from tests.support.http import HEALTH, LAYOUT, FakeMonitor, FakeTopics, connect, is_closed, read_all, request
 
 
 async def test_the_address_says_the_port_that_was_picked(server: Address, listener: trio.SocketListener) -> None:
@@ -118,6 +118,32 @@ async def test_stopping_waits_for_a_request_that_is_being_answered(
     await stoppable.stopped.wait()
     assert len(topics.layouts) == 1
     assert await is_closed(connection.stream)
+
+
+async def test_stopping_ends_a_connection_whose_answer_had_begun(
+    listener: trio.SocketListener, mock_clock: MockClock
+) -> None:
+    begun, gate, stop = trio.Event(), trio.Event(), trio.Event()
+
+    async def in_two_pieces(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        begun.set()
+        await gate.wait()
+        await send({"type": "http.response.body", "body": b"b"})
+
+    async with trio.open_nursery() as nursery:
+        server: Address = await nursery.start(partial(serve_http, in_two_pieces, listener, stop=stop))
+        connection = await connect(server)
+        async with connection.stream:
+            await connection.stream.send_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            await begun.wait()
+            stop.set()
+            await wait_all_tasks_blocked()
+            gate.set()
+            # The answer could no longer say that it is the last; the connection ends all the same.
+            assert (await read_all(connection.stream)).endswith(b"ab")
+    assert mock_clock.current_time() == 0
 
 
 async def test_stopping_does_not_wait_forever(

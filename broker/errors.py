@@ -34,6 +34,12 @@ class TopicClosed(BrokerError):
     retriable = True
 
 
+class SegmentBusy(BrokerError):
+    """The segment's earlier consumer has not let go of it yet."""
+
+    retriable = True
+
+
 class SubscriptionNotFound(BrokerError):
     """The topic has no subscription of this name."""
 

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import structlog
 import trio
 
-from broker.errors import NotSupported, SubscriptionNotFound
+from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
 from broker.names import Domain, TopicName
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
+from broker.pulsar.scalable import ScalableFace
 from broker.scalable.controller import Controller
 from broker.scalable.layout import StartPosition
 from broker.scalable.layout import SubscriptionKind as ScalableKind
@@ -21,7 +22,7 @@ from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
 from dispatch.consumer import Consumer, Delivery
-from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, AcknowledgementRefused, ConsumerBusy, Subscription, SubscriptionKind
 from storage.cursor import CursorError
 from storage.position import EARLIEST, LATEST, Position
 from storage.signal import Signal
@@ -136,9 +137,16 @@ class ConsumerFace:
     """Serves the consumers of one connection."""
 
     def __init__(
-        self, outbox: Outbox, topics: Topics, controller: Controller, traffic: Traffic, nursery: trio.Nursery
+        self,
+        outbox: Outbox,
+        topics: Topics,
+        controller: Controller,
+        scalable: ScalableFace,
+        traffic: Traffic,
+        nursery: trio.Nursery,
     ) -> None:
         self._outbox = outbox
+        self._scalable = scalable
         self._topics = topics
         self._controller = controller
         self._traffic = traffic
@@ -206,14 +214,18 @@ class ConsumerFace:
         session = ConsumerSession(consumer, topic, subscription, self, durable=request.durable)
         try:
             subscription.add_consumer(consumer, kind)
-        except Exception:
+        except ConsumerBusy as busy:
             if not request.durable:
                 topic.end_reader(subscription)
+            if name.domain is Domain.SEGMENT:
+                # The segment moves between consumers and its old one has not let go yet: worth another try.
+                raise SegmentBusy(f"{name} still has its earlier consumer") from busy
             raise
         topic.attend(consumer, session)
         self._consumers[request.consumer_id] = session
         self._nursery.start_soon(session.run)
         self._put(commands.success(request.request_id))
+        self._scalable.segment_subscribed(name, request.subscription)
 
     async def _durable(
         self, name: TopicName, request: pb.CommandSubscribe, kind: SubscriptionKind
@@ -246,6 +258,7 @@ class ConsumerFace:
         session = self._consumers.pop(request.consumer_id, None)
         if session is not None:
             session.close()
+            self._scalable.segment_closed(session.topic.name, session.subscription.name)
         self._put(commands.success(request.request_id))
 
     async def _seek(self, command: pb.BaseCommand) -> None:

@@ -6,6 +6,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import (
     NotSupported,
     ProducerNameTaken,
+    SegmentBusy,
     SubscriptionNotFound,
     TopicClosed,
     TopicNotFound,
@@ -31,6 +32,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     TopicNotFound: pb.TopicNotFound,
     SubscriptionNotFound: pb.SubscriptionNotFound,
     TopicClosed: pb.ServiceNotReady,
+    SegmentBusy: pb.ServiceNotReady,
     OwnedElsewhere: pb.ServiceNotReady,
     OwnershipLost: pb.ServiceNotReady,
     StoreUnavailable: pb.MetadataError,

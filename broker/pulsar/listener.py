@@ -79,8 +79,9 @@ def _session(stream: trio.SocketStream, services: PulsarServices, service_url: s
     )
     session.use(LookupFace(outbox, service_url=service_url))
     session.use(ProducerFace(outbox, services.topics, services.traffic, nursery))
-    session.use(ConsumerFace(outbox, services.topics, services.controller, services.traffic, nursery))
-    session.use(ScalableFace(outbox, services.feeds, services.groups, service_url=service_url))
+    scalable = ScalableFace(outbox, services.feeds, services.groups, service_url=service_url)
+    session.use(scalable)
+    session.use(ConsumerFace(outbox, services.topics, services.controller, scalable, services.traffic, nursery))
     session.use(TransactionFace(outbox, services.coordinator, service_url=service_url))
     return session
 

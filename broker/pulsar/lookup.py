@@ -1,6 +1,6 @@
 """Lookup commands: which broker serves a topic, and how many partitions it has."""
 
-from broker.names import Domain, TopicName
+from broker.names import TopicName
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from tidewire.wire.pulsar import commands
@@ -49,11 +49,5 @@ class LookupFace:
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.lookup_topic
-        name = TopicName.parse(request.topic)
-        # A scalable topic may be asked about at whichever broker the client already talks to.
-        through = name.domain is Domain.TOPIC
-        self._outbox.put(
-            encode_command(
-                commands.lookup_connect(request.request_id, self._service_url, proxy_through_service_url=through)
-            )
-        )
+        TopicName.parse(request.topic)
+        self._outbox.put(encode_command(commands.lookup_connect(request.request_id, self._service_url)))

@@ -155,9 +155,7 @@ class ProducerSession:
                         )
                     )
                 else:
-                    frame = encode_command(
-                        commands.send_error(self.producer_id, send.sequence_id, outcome.code, outcome.message)
-                    )
+                    frame = refusal_of(send, outcome)
                 self._answers.popleft()
                 self._outbox.put(frame)
             if self._replaced and not self._inbox and not self._publishing:
@@ -219,7 +217,7 @@ class ProducerFace:
         producer = self._producers.get(send.producer_id)
         if producer is None:
             if send.producer_id not in self._closed_here:
-                self._refuse(send, pb.NotAllowedError, UNKNOWN_PRODUCER)
+                self._outbox.put(refusal_of(send, Fault(pb.NotAllowedError, UNKNOWN_PRODUCER)))
         else:
             assert frame.payload is not None, "the decoder refuses a SEND without payload"
             await producer.submit(send, frame.payload)
@@ -235,5 +233,8 @@ class ProducerFace:
         self._producers.pop(producer_id, None)
         self._closed_here.add(producer_id)
 
-    def _refuse(self, send: pb.CommandSend, code: pb.ServerError, reason: str) -> None:
-        self._outbox.put(encode_command(commands.send_error(send.producer_id, send.sequence_id, code, reason)))
+
+def refusal_of(send: pb.CommandSend, fault: Fault) -> bytes:
+    """The SEND_ERROR frame for a send. Clients know a batch that failed by the id of its last message."""
+    sequence_id = max(send.sequence_id, send.highest_sequence_id)
+    return encode_command(commands.send_error(send.producer_id, sequence_id, fault.code, fault.message))

@@ -38,7 +38,12 @@ class _LayoutSession:
 
 
 class _StreamConsumer:
-    """One SCALABLE_TOPIC_SUBSCRIBE: pushes the consumer's assignment until the connection ends."""
+    """One SCALABLE_TOPIC_SUBSCRIBE: pushes the consumer's assignment until it leaves or the connection ends.
+
+    The Java client forgets an assignment that arrives before it has subscribed to every segment of the one before, so
+    the newest one is kept back until then. It has no command to leave: a consumer that closed its last segment while
+    it was assigned to it has left (FACTS: closing is leaving).
+    """
 
     def __init__(self, request: pb.CommandScalableTopicSubscribe, topic: TopicName, outbox: Outbox) -> None:
         self.name = request.consumer_name
@@ -48,9 +53,18 @@ class _StreamConsumer:
         self._request_id = request.request_id
         self._outbox = outbox
         self._answered = False
+        self._segments: frozenset[int] = frozenset()
+        self._subscribed: set[int] = set()
+        self._kept_back: tuple[Layout, frozenset[int]] | None = None
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """See `Member`. The first assignment answers the request."""
+        if self._answered and not self._segments <= self._subscribed:
+            self._kept_back = (layout, segments)
+            return
+        self._kept_back = None
+        self._segments = segments
+        self._subscribed &= segments
         assigned = [
             pb.ScalableAssignedSegment(
                 segment_id=segment.id,
@@ -67,6 +81,18 @@ class _StreamConsumer:
             self._answered = True
             command = commands.scalable_topic_subscribe_response(self._request_id, layout.epoch, assigned)
         self._outbox.put(encode_command(command))
+
+    def segment_subscribed(self, segment_id: int) -> None:
+        """The client has subscribed to a segment, and its answer is on the way."""
+        self._subscribed.add(segment_id)
+        if self._kept_back is not None:
+            self.assigned(*self._kept_back)
+
+    def segment_closed(self, segment_id: int) -> bool:
+        """The client has closed its consumer of a segment; whether it has thereby left."""
+        was_assigned = segment_id in self._segments and segment_id in self._subscribed
+        self._subscribed.discard(segment_id)
+        return was_assigned and not self._subscribed
 
 
 class ScalableFace:
@@ -112,6 +138,28 @@ class ScalableFace:
             self._groups.leave(consumer.topic, consumer.subscription, consumer)
         self._consumers.clear()
 
+    def segment_subscribed(self, name: TopicName, subscription: str) -> None:
+        """A consumer of this connection has subscribed to a segment, and the answer is in the outbox."""
+        for consumer, segment_id in self._consumers_of(name, subscription):
+            consumer.segment_subscribed(segment_id)
+
+    def segment_closed(self, name: TopicName, subscription: str) -> None:
+        """The client has closed its consumer of a segment."""
+        for consumer, segment_id in self._consumers_of(name, subscription):
+            if consumer.segment_closed(segment_id):
+                self._consumers.remove(consumer)
+                self._groups.leave(consumer.topic, consumer.subscription, consumer)
+
+    def _consumers_of(self, name: TopicName, subscription: str) -> list[tuple[_StreamConsumer, int]]:
+        if name.segment is None:
+            return []
+        topic = name.scalable_topic
+        return [
+            (consumer, name.segment.segment_id)
+            for consumer in self._consumers
+            if consumer.topic == topic and consumer.subscription == subscription
+        ]
+
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_lookup
         if request.session_id in self._sessions:
@@ -131,6 +179,12 @@ class ScalableFace:
         if request.consumer_type != pb.STREAM:
             raise NotSupported("checkpoint consumers in groups are not served yet; read without a consumer group")
         consumer = _StreamConsumer(request, scalable_name(request.topic), self._outbox)
+        # A client that registers anew under the name takes the place of its earlier registration.
+        self._consumers = [
+            other
+            for other in self._consumers
+            if (other.topic, other.subscription, other.name) != (consumer.topic, consumer.subscription, consumer.name)
+        ]
         self._consumers.append(consumer)
         await self._groups.join(consumer.topic, consumer.subscription, consumer)
 

@@ -354,7 +354,7 @@ class ManagedLedger:
 
     @property
     def _record(self) -> ManagedLedgerRecord:
-        assert self._keeper.record is not None, "it was read when the managed ledger was opened, and not removed since"
+        assert self._keeper.record is not None, "it was read or written when the managed ledger was opened"
         return self._keeper.record
 
     async def _write(self, record: ManagedLedgerRecord) -> None:

@@ -32,7 +32,7 @@ class RecordKeeper:
         self._conditions: tuple[Op, ...] = () if claim is None else (claim,)
         self._version = ABSENT
         self.record: ManagedLedgerRecord | None = None
-        """As last read or written."""
+        """As last read or written, also once it is removed."""
 
     async def read(self) -> ManagedLedgerRecord | None:
         """The record as it is now."""
@@ -62,8 +62,6 @@ class RecordKeeper:
     async def remove(self) -> None:
         """Remove the record as last read; durable on return. Raises as `write` does."""
         await self._apply(Delete(self._key, self._version))
-        self._version = ABSENT
-        self.record = None
 
     async def _apply(self, op: Op) -> int:
         try:

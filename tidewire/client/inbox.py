@@ -10,7 +10,6 @@ changed, when the turn passes from one segment to another, so that all messages 
 
 from collections import deque
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from tidewire.client.errors import MessageCorrupted, TidewireError, fresh
@@ -20,7 +19,8 @@ from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
 from tidewire.wire.pulsar.messages import parse_payload, split_body
 
-_NOTHING: Final[Mapping[int, Position]] = MappingProxyType({})
+# Never changed: places are replaced as a whole.
+_NOTHING: Final[Mapping[int, Position]] = {}
 
 
 class Source(Protocol):

@@ -10,7 +10,6 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 _FORMAT: Final = 1
@@ -44,7 +43,8 @@ class Position(NamedTuple):
         return self.ledger_id, self.entry_id, math.inf if self.is_whole_entry else self.batch_index
 
 
-_NOWHERE: Final[Mapping[int, Position]] = MappingProxyType({})
+# Never changed; a plain dict because ids are pickled.
+_NOWHERE: Final[Mapping[int, Position]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class MessageId:
         if len(data) != fixed_size + count * _PLACE.size:
             raise ValueError(f"a message id with {count} further places has another size than {len(data)} bytes")
         others = {segment: Position(*rest) for segment, *rest in _PLACE.iter_unpack(data[fixed_size:])}
-        return cls(segment_id, ledger_id, entry_id, batch_index, batch_size, MappingProxyType(others))
+        return cls(segment_id, ledger_id, entry_id, batch_index, batch_size, others)
 
 
 @dataclass(frozen=True, slots=True)

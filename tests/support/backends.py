@@ -1,0 +1,59 @@
+"""Run one story under asyncio and under Trio: the client promises both.
+
+    @on_both_backends
+    async def test_something() -> None: ...
+
+    @on_trio                          # time passes only when everybody waits for it
+    async def test_a_timeout() -> None: ...
+
+Both make plain test functions, which run the story by `anyio.run`: an asynchronous test would be run by the suite's own
+Trio runner, whatever backend it asks for.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+Story = Callable[..., Awaitable[None]]
+
+
+def on_both_backends(story: Story) -> Callable[..., None]:
+    """A test that runs the story once under each backend; fixtures and parameters are passed on."""
+
+    def test(backend: str, **arguments: object) -> None:
+        async def run() -> None:
+            await story(**arguments)
+
+        anyio.run(run, backend=backend)
+
+    return _named(pytest.mark.parametrize("backend", ["asyncio", "trio"])(test), story, "backend")
+
+
+def on_trio(story: Story) -> Callable[..., None]:
+    """A test that runs the story under Trio, with a clock that jumps to the next deadline when nothing else happens."""
+
+    def test(**arguments: object) -> None:
+        async def run() -> None:
+            await story(**arguments)
+
+        anyio.run(run, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+
+    return _named(test, story)
+
+
+def _named(test: Callable[..., None], story: Story, *added: str) -> Callable[..., None]:
+    test.__name__ = story.__name__
+    test.__doc__ = story.__doc__
+    test.__module__ = story.__module__
+    parameters = [
+        *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in added),
+        *(
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(story).parameters.values()
+        ),
+    ]
+    test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return test

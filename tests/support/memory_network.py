@@ -1,0 +1,59 @@
+"""A network in memory: byte streams whose two ends are two tasks' of one program.
+
+    near, far = memory_stream_pair()
+    await near.send(b"abc"); await far.receive()         # b"abc", or pieces of it
+    await far.aclose()                                   # `near` reads the end, and cannot write any more
+
+What is sent and not received is bounded, as by a socket's buffer. Works under asyncio and Trio, takes no time, and
+leaves nothing to the operating system; so tests on it are repeatable and can let the clock jump.
+"""
+
+from collections.abc import Callable, Mapping
+
+import anyio
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+CHUNKS_MAX = 16
+
+
+class MemoryByteStream(anyio.abc.ByteStream):
+    """One end of a connection."""
+
+    def __init__(self, outgoing: MemoryObjectSendStream[bytes], incoming: MemoryObjectReceiveStream[bytes]) -> None:
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._rest = b""
+
+    async def send(self, item: bytes) -> None:
+        """Hand the bytes over; waits while too much is not received."""
+        await self._outgoing.send(bytes(item))
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """What has come, at most `max_bytes` of it."""
+        if not self._rest:
+            self._rest = await self._incoming.receive()
+        taken, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
+        return taken
+
+    async def send_eof(self) -> None:
+        """Say that no more will come."""
+        await self._outgoing.aclose()
+
+    async def aclose(self) -> None:
+        """End both directions."""
+        self._outgoing.close()
+        self._incoming.close()
+        await anyio.lowlevel.checkpoint()
+
+    @property
+    def extra_attributes(self) -> Mapping[object, Callable[[], object]]:
+        """There is no socket to tell about."""
+        return {}
+
+
+def memory_stream_pair() -> tuple[MemoryByteStream, MemoryByteStream]:
+    """The two ends of a new connection."""
+    to_far, at_far = anyio.create_memory_object_stream[bytes](CHUNKS_MAX)
+    to_near, at_near = anyio.create_memory_object_stream[bytes](CHUNKS_MAX)
+    return MemoryByteStream(to_far, at_near), MemoryByteStream(to_near, at_far)

@@ -1,0 +1,558 @@
+"""A broker of the client's tests: it answers like one, until the script says otherwise.
+
+    async with scripted_broker() as broker:
+        topic = broker.add_topic("topic://public/default/x", segments=2)
+        async with broker.client() as client: ...
+
+By itself it serves lookups, layouts, producers, consumers, readers and transactions from memory, in memory: every
+connection is a `memory_stream_pair`. It keeps what it was sent in `broker.commands` (type and content, in order) and
+`topic.segments[0].entries`. A script then interferes:
+
+- `broker.hold(SEND)`: commands of this type pile up unanswered; `broker.release(SEND)` answers them and all later ones.
+- `broker.on(SEND, handler)`: `handler(peer, frame)` answers instead; `broker.off(SEND)` undoes it.
+- `broker.drop_connections()`: every client's connection ends. `broker.refuses = True`: no new one is accepted.
+- `topic.split(0)`, `topic.merge(2, 3)`: seal, create children, push the layout, answer what met the seal, close the
+  producers, in this order; `topic.seal(0)` and `topic.push()` are its parts.
+- `await broker.seen(SEND, 3)`: wait until three such commands have come.
+
+Left out, because no test of the client needs it: checking what it is sent, permits, redelivery to another consumer,
+batches as anything but one entry, and making a finished transaction invisible.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from tests.support.memory_network import memory_stream_pair
+from tidewire.client.client import Client, open_client
+from tidewire.client.names import Address
+from tidewire.client.network import Settings
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import position
+from tidewire.wire.pulsar.messages import build_message, message_metadata, split_messages
+from tidewire.wire.pulsar.parsing import MEMBERS
+
+T = pb.BaseCommand.Type
+ADDRESS = Address("broker", 6650)
+HASHES = 0x10000
+Handler = Callable[["Peer", Frame], None]
+
+
+@dataclass(eq=False)
+class Segment:
+    """One segment, or a plain topic."""
+
+    segment_id: int
+    topic: str
+    hash_start: int
+    hash_end: int
+    ledger_id: int
+    parents: tuple[int, ...] = ()
+    sealed: bool = False
+    entries: list[bytes] = field(default_factory=list)
+    # Durable subscriptions: the first entry that is not acknowledged.
+    cursors: dict[str, int] = field(default_factory=dict)
+    consumers: "list[_Consumer]" = field(default_factory=list)
+
+    def values(self) -> list[bytes]:
+        """What was sent to it, message by message."""
+        return [single.value for entry in self.entries for single in split_messages(entry)]
+
+    def deliver(self) -> None:
+        """Send each consumer what it was not sent yet."""
+        for consumer in self.consumers:
+            consumer.deliver(self)
+
+
+@dataclass(eq=False)
+class _Consumer:
+    peer: "Peer"
+    consumer_id: int
+    subscription: str | None
+    next_entry: int
+    acknowledged: int
+    """The first entry that is not."""
+    has_permits: bool = False
+    told_end: bool = False
+
+    def deliver(self, segment: Segment) -> None:
+        if not self.has_permits:
+            return
+        while self.next_entry < len(segment.entries):
+            self.peer.deliver(self.consumer_id, segment.ledger_id, self.next_entry, segment.entries[self.next_entry])
+            self.next_entry += 1
+
+    def tell_end(self, segment: Segment) -> None:
+        if segment.sealed and self.has_permits and not self.told_end and self.acknowledged >= len(segment.entries):
+            self.told_end = True
+            self.peer.send(commands.reached_end_of_topic(self.consumer_id))
+
+
+class Topic:
+    """A topic of the broker."""
+
+    def __init__(self, broker: "ScriptedBroker", name: str, segments: Iterable[Segment]) -> None:
+        self.broker = broker
+        self.name = name
+        self.epoch = 0
+        self.segments = {segment.segment_id: segment for segment in segments}
+        self.watchers: list[tuple[Peer, int]] = []
+        self.members: list[tuple[Peer, int]] = []
+        self.share: list[int] | None = None
+        """What stream consumers are told to consume; all segments that are active unless set."""
+
+    def dag(self) -> pb.ScalableTopicDAG:
+        """Its layout."""
+        dag = pb.ScalableTopicDAG(epoch=self.epoch, controller_broker_url=str(ADDRESS))
+        for segment in self.segments.values():
+            dag.segments.add(
+                segment_id=segment.segment_id,
+                hash_start=segment.hash_start,
+                hash_end=segment.hash_end,
+                state=pb.SegmentState.SEALED if segment.sealed else pb.SegmentState.ACTIVE,
+                parent_ids=segment.parents,
+                created_at_epoch=0,
+                created_at_ms=0,
+            )
+        return dag
+
+    def push(self) -> None:
+        """Tell everybody who watches its layout."""
+        for peer, session_id in self.watchers:
+            peer.send(commands.scalable_topic_update(session_id, self.dag(), resolved_topic_name=self.name))
+
+    def assigned(self) -> list[pb.ScalableAssignedSegment]:
+        """What a stream consumer gets."""
+        share = [known for known, segment in self.segments.items() if not segment.sealed]
+        return [
+            pb.ScalableAssignedSegment(
+                segment_id=segment_id,
+                hash_start=self.segments[segment_id].hash_start,
+                hash_end=self.segments[segment_id].hash_end,
+                segment_topic=self.segments[segment_id].topic,
+            )
+            for segment_id in (share if self.share is None else self.share)
+        ]
+
+    def assign(self, *segment_ids: int) -> None:
+        """Give stream consumers these segments, and tell them."""
+        self.share = list(segment_ids)
+        for peer, consumer_id in self.members:
+            peer.send(commands.scalable_topic_assignment_update(consumer_id, self.epoch, self.assigned()))
+
+    def seal(self, segment_id: int) -> None:
+        """The segment takes no more messages; nobody is told yet."""
+        self.segments[segment_id].sealed = True
+
+    def split(self, segment_id: int) -> tuple[Segment, Segment]:
+        """Replace a segment by two halves of it."""
+        parent = self.segments[segment_id]
+        middle = (parent.hash_start + parent.hash_end) // 2
+        ranges = (parent.hash_start, middle), (middle + 1, parent.hash_end)
+        first, second = self._replace([parent], ranges)
+        return first, second
+
+    def merge(self, first_id: int, second_id: int) -> Segment:
+        """Replace two neighbours by one segment."""
+        first, second = self.segments[first_id], self.segments[second_id]
+        (child,) = self._replace([first, second], [(first.hash_start, second.hash_end)])
+        return child
+
+    def _replace(self, parents: list[Segment], ranges: Iterable[tuple[int, int]]) -> list[Segment]:
+        children = []
+        parent_ids = tuple(parent.segment_id for parent in parents)
+        for start, end in ranges:
+            child = self.broker.new_segment(self.name, len(self.segments), start, end, parent_ids)
+            self.segments[child.segment_id] = child
+            children.append(child)
+        for parent in parents:
+            parent.sealed = True
+            for consumer in parent.consumers:
+                consumer.tell_end(parent)
+        self.epoch += 1
+        self.push()
+        for parent in parents:
+            self.broker.close_producers(parent)
+        return children
+
+
+class Peer:
+    """The broker's side of one connection."""
+
+    def __init__(self, broker: "ScriptedBroker", stream: anyio.abc.ByteStream) -> None:
+        self.broker = broker
+        self.stream = stream
+        self.producers: dict[int, Segment] = {}
+        self.consumers: dict[int, tuple[Segment, _Consumer]] = {}
+        self._send, self._output = anyio.create_memory_object_stream[bytes](100_000)
+
+    def send(self, command: pb.BaseCommand) -> None:
+        """Send a command."""
+        self.send_bytes(encode_command(command))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send whatever bytes."""
+        try:
+            self._send.send_nowait(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return  # The client has gone; a broker finds that out later.
+
+    def deliver(self, consumer_id: int, ledger_id: int, entry_id: int, payload: bytes) -> None:
+        """Send an entry."""
+        self.send_bytes(encode_payload_command(commands.message(consumer_id, ledger_id, entry_id), payload))
+
+    async def serve(self) -> None:
+        """Read and answer until the connection ends."""
+        async with self.stream, self._send, self._output, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._write)
+            decoder = FrameDecoder()
+            try:
+                while True:
+                    decoder.feed(await self.stream.receive())
+                    while (frame := decoder.next_frame()) is not None:
+                        self.broker.take(self, frame)
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                tasks.cancel_scope.cancel()
+
+    async def _write(self) -> None:
+        try:
+            async for data in self._output:
+                await self.stream.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
+    def drop(self) -> None:
+        """End the connection without a word."""
+        self._send.close()
+        assert self.scope is not None
+        self.scope.cancel()
+
+    scope: anyio.CancelScope | None = None
+
+
+class ScriptedBroker:
+    """See the module's docstring; made by `scripted_broker`."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+        self.refuses = False
+        self.peers: list[Peer] = []
+        self.topics: dict[str, Topic] = {}
+        self.segments: dict[str, Segment] = {}
+        self.commands: list[tuple[int, Any]] = []
+        self.payloads: list[bytes | None] = []
+        self.transactions: dict[tuple[int, int], str] = {}
+        self.features = commands.broker_features()
+        self.coordinators = 2
+        self._tasks = tasks
+        self._handlers: dict[int, Handler] = {}
+        self._held: dict[int, list[tuple[Peer, Frame]]] = {}
+        self._came = anyio.Event()
+        self._counts: Counter[int] = Counter()
+
+    # ----------------------------------------------------------------------------------------------------- the script
+
+    def add_topic(self, name: str, segments: int = 1) -> Topic:
+        """A topic: scalable, of so many segments, or plain."""
+        if name.startswith("topic://"):
+            size = HASHES // segments
+            made = [
+                self.new_segment(
+                    name, index, index * size, HASHES - 1 if index == segments - 1 else (index + 1) * size - 1
+                )
+                for index in range(segments)
+            ]
+        else:
+            made = [Segment(0, name, 0, HASHES - 1, len(self.segments) + 1)]
+            self.segments[name] = made[0]
+        self.topics[name] = Topic(self, name, made)
+        return self.topics[name]
+
+    def new_segment(self, topic: str, segment_id: int, start: int, end: int, parents: tuple[int, ...] = ()) -> Segment:
+        """A segment, known by its name."""
+        name = f"segment://{topic.removeprefix('topic://')}/{start:04x}-{end:04x}-{segment_id}"
+        segment = Segment(segment_id, name, start, end, len(self.segments) + 1, parents)
+        self.segments[name] = segment
+        return segment
+
+    def client(self, **settings: float) -> AbstractAsyncContextManager[Client]:
+        """A client of this broker; it waits for nothing between attempts to reconnect."""
+        return open_client(ADDRESS, Settings(**{"reconnect_seconds_max": 0.0, **settings}), dial=self.dial)
+
+    def hold(self, *kinds: int) -> None:
+        """Let commands of these types pile up."""
+        for kind in kinds:
+            self._held.setdefault(kind, [])
+
+    def release(self, kind: int) -> None:
+        """Answer what has piled up."""
+        for peer, frame in self._held.pop(kind):
+            self._answer(peer, frame)
+
+    def forget(self, kind: int) -> None:
+        """Let what has piled up never be answered, and answer what comes from now on."""
+        del self._held[kind]
+
+    def on(self, kind: int, handler: Handler) -> None:
+        """Let the script answer commands of this type."""
+        self._handlers[kind] = handler
+
+    def off(self, kind: int) -> None:
+        """Let the broker answer them again."""
+        del self._handlers[kind]
+
+    def drop_connections(self) -> None:
+        """End every connection."""
+        peers, self.peers = self.peers, []
+        for peer in peers:
+            peer.drop()
+        for segment in self.segments.values():
+            segment.consumers.clear()
+        for topic in self.topics.values():
+            topic.watchers.clear()
+            topic.members.clear()
+
+    async def seen(self, kind: int, times: int = 1) -> Any:
+        """Wait until a command of this type has come so many times; the content of the last one that has."""
+        while self._counts[kind] < times:
+            await self._came.wait()
+        return self.of(kind)[-1]
+
+    def of(self, kind: int) -> list[Any]:
+        """The contents of all commands of this type, in order."""
+        return [content for known, content in self.commands if known == kind]
+
+    def close_producers(self, segment: Segment) -> None:
+        """Answer the sends that met the seal, then close the producers."""
+        held = self._held.get(T.SEND, [])
+        for peer, frame in [
+            (peer, frame) for peer, frame in held if peer.producers.get(frame.command.send.producer_id) is segment
+        ]:
+            held.remove((peer, frame))
+            self._answer(peer, frame)
+        for peer in self.peers:
+            for producer_id in [known for known, at in peer.producers.items() if at is segment]:
+                del peer.producers[producer_id]
+                peer.send(commands.close_producer(producer_id))
+
+    # ----------------------------------------------------------------------------------------------------- the broker
+
+    async def dial(self, address: Address) -> anyio.abc.ByteStream:
+        """A client's end of a new connection."""
+        await anyio.lowlevel.checkpoint()
+        if self.refuses:
+            raise ConnectionRefusedError("the script refuses")
+        near, far = memory_stream_pair()
+        peer = Peer(self, far)
+        self.peers.append(peer)
+        peer.scope = anyio.CancelScope()
+        self._tasks.start_soon(self._serve, peer)
+        return near
+
+    async def _serve(self, peer: Peer) -> None:
+        assert peer.scope is not None
+        with peer.scope:
+            await peer.serve()
+        if peer in self.peers:
+            self.peers.remove(peer)
+            for segment, consumer in peer.consumers.values():
+                if consumer in segment.consumers:
+                    segment.consumers.remove(consumer)
+
+    def take(self, peer: Peer, frame: Frame) -> None:
+        """A command has come."""
+        kind = frame.command.type
+        self.commands.append((kind, getattr(frame.command, MEMBERS[kind])))
+        self._counts[kind] += 1
+        came, self._came = self._came, anyio.Event()
+        came.set()
+        if kind in self._held:
+            self._held[kind].append((peer, frame))
+        else:
+            self._answer(peer, frame)
+
+    def _answer(self, peer: Peer, frame: Frame) -> None:
+        kind = frame.command.type
+        handler = self._handlers.get(kind) or getattr(self, f"_{MEMBERS[kind]}", None)
+        if handler is not None:
+            handler(peer, frame)
+
+    def answer(self, peer: Peer, frame: Frame) -> None:
+        """What the broker does without a handler; for handlers that only sometimes interfere."""
+        getattr(self, f"_{MEMBERS[frame.command.type]}")(peer, frame)
+
+    def _connect(self, peer: Peer, frame: Frame) -> None:
+        peer.send(commands.connected("scripted", features=self.features))
+
+    def _lookup_topic(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.lookup_topic
+        if request.topic in self.topics or request.topic in self.segments:
+            peer.send(commands.lookup_connect(request.request_id, str(ADDRESS)))
+        else:
+            peer.send(commands.lookup_failed(request.request_id, pb.ServerError.TopicNotFound, "no such topic"))
+
+    def _partition_metadata(self, peer: Peer, frame: Frame) -> None:
+        peer.send(commands.partitioned_metadata_response(frame.command.partition_metadata.request_id, 0))
+
+    def _scalable_topic_lookup(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.scalable_topic_lookup
+        topic = self.topics.get(request.topic)
+        if topic is None:
+            peer.send(commands.scalable_topic_failed(request.session_id, pb.ServerError.TopicNotFound, "no such topic"))
+        else:
+            topic.watchers.append((peer, request.session_id))
+            peer.send(commands.scalable_topic_update(request.session_id, topic.dag(), resolved_topic_name=topic.name))
+
+    def _scalable_topic_close(self, peer: Peer, frame: Frame) -> None:
+        session = (peer, frame.command.scalable_topic_close.session_id)
+        for topic in self.topics.values():
+            if session in topic.watchers:
+                topic.watchers.remove(session)
+
+    def _scalable_topic_subscribe(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.scalable_topic_subscribe
+        topic = self.topics[request.topic]
+        topic.members.append((peer, request.consumer_id))
+        peer.send(commands.scalable_topic_subscribe_response(request.request_id, topic.epoch, topic.assigned()))
+
+    def _producer(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.producer
+        segment = self.segments[request.topic]
+        if segment.sealed:
+            peer.send(commands.error(request.request_id, pb.ServerError.TopicTerminatedError, "sealed"))
+            return
+        peer.producers[request.producer_id] = segment
+        peer.send(
+            commands.producer_success(request.request_id, request.producer_name or f"producer-{len(self.commands)}")
+        )
+
+    def _send(self, peer: Peer, frame: Frame) -> None:
+        send = frame.command.send
+        segment = peer.producers.get(send.producer_id)
+        if segment is None:
+            return  # Closed by us while this was on its way.
+        if segment.sealed:
+            peer.send(
+                commands.send_error(send.producer_id, send.sequence_id, pb.ServerError.TopicTerminatedError, "sealed")
+            )
+            return
+        assert frame.payload is not None
+        segment.entries.append(frame.payload)
+        peer.send(
+            commands.send_receipt(send.producer_id, send.sequence_id, segment.ledger_id, len(segment.entries) - 1)
+        )
+        segment.deliver()
+
+    def _close_producer(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.close_producer
+        peer.producers.pop(request.producer_id, None)
+        peer.send(commands.success(request.request_id))
+
+    def _subscribe(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.subscribe
+        segment = self.segments.get(request.topic)
+        if segment is None:
+            peer.send(commands.error(request.request_id, pb.ServerError.TopicNotFound, "no such topic"))
+            return
+        if request.durable:
+            latest = request.initial_position == pb.CommandSubscribe.InitialPosition.Latest
+            first = segment.cursors.setdefault(request.subscription, len(segment.entries) if latest else 0)
+            consumer = _Consumer(peer, request.consumer_id, request.subscription, first, first)
+        else:
+            ledger, entry = position(request.start_message_id)
+            if ledger != segment.ledger_id:
+                first = 0 if ledger < segment.ledger_id else len(segment.entries)
+            else:
+                first = entry if request.start_message_id.batch_index >= 0 else entry + 1
+            consumer = _Consumer(peer, request.consumer_id, None, first, first)
+        segment.consumers.append(consumer)
+        peer.consumers[request.consumer_id] = (segment, consumer)
+        peer.send(commands.success(request.request_id))
+
+    def _get_last_message_id(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.get_last_message_id
+        segment, _ = peer.consumers[request.consumer_id]
+        last = pb.MessageIdData(ledger_id=segment.ledger_id, entry_id=len(segment.entries) - 1)
+        if not segment.entries:
+            last = pb.MessageIdData(ledger_id=2**64 - 1, entry_id=2**64 - 1)
+        peer.send(commands.get_last_message_id_response(request.request_id, last))
+
+    def _flow(self, peer: Peer, frame: Frame) -> None:
+        segment, consumer = peer.consumers[frame.command.flow.consumer_id]
+        consumer.has_permits = True
+        consumer.deliver(segment)
+        consumer.tell_end(segment)
+
+    def _ack(self, peer: Peer, frame: Frame) -> None:
+        ack = frame.command.ack
+        segment, consumer = peer.consumers[ack.consumer_id]
+        if ack.ack_type == pb.CommandAck.AckType.Cumulative:
+            (told,) = ack.message_id
+            consumer.acknowledged = position(told)[1] + (0 if told.ack_set else 1)
+            if consumer.subscription is not None:
+                segment.cursors[consumer.subscription] = consumer.acknowledged
+            consumer.tell_end(segment)
+        if ack.HasField("request_id"):
+            peer.send(commands.ack_response(ack.consumer_id, ack.request_id))
+
+    def _close_consumer(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.close_consumer
+        segment, consumer = peer.consumers.pop(request.consumer_id, (None, None))
+        if segment is not None and consumer in segment.consumers:
+            segment.consumers.remove(consumer)
+        for topic in self.topics.values():
+            if (peer, request.consumer_id) in topic.members:
+                topic.members.remove((peer, request.consumer_id))
+        peer.send(commands.success(request.request_id))
+
+    def _watch_tc_assignments(self, peer: Peer, frame: Frame) -> None:
+        assignments = [pb.TcAssignment(tc_id=tc, broker_service_url=str(ADDRESS)) for tc in range(self.coordinators)]
+        watch_id = frame.command.watch_tc_assignments.watch_id
+        peer.send(commands.watch_tc_assignments_update(watch_id, self.coordinators, assignments))
+
+    def _tc_client_connect_request(self, peer: Peer, frame: Frame) -> None:
+        peer.send(commands.tc_client_connect_response(frame.command.tc_client_connect_request.request_id))
+
+    def _new_txn(self, peer: Peer, frame: Frame) -> None:
+        txn = (frame.command.new_txn.tc_id, len(self.transactions))
+        self.transactions[txn] = "OPEN"
+        peer.send(commands.new_txn_response(frame.command.new_txn.request_id, txn))
+
+    def _add_partition_to_txn(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.add_partition_to_txn
+        txn = (request.txnid_most_bits, request.txnid_least_bits)
+        peer.send(commands.add_partition_to_txn_response(request.request_id, txn))
+
+    def _end_txn(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.end_txn
+        txn = (request.txnid_most_bits, request.txnid_least_bits)
+        wanted = "COMMITTED" if request.txn_action == pb.TxnAction.COMMIT else "ABORTED"
+        if self.transactions[txn] == "OPEN":
+            self.transactions[txn] = wanted
+        if self.transactions[txn] == wanted:
+            peer.send(commands.end_txn_response(request.request_id, txn))
+        else:
+            peer.send(
+                commands.end_txn_response(
+                    request.request_id, txn, error=pb.ServerError.InvalidTxnStatus, message=self.transactions[txn]
+                )
+            )
+
+
+@asynccontextmanager
+async def scripted_broker() -> AsyncIterator[ScriptedBroker]:
+    """A broker for the length of an `async with`."""
+    async with anyio.create_task_group() as tasks:
+        yield ScriptedBroker(tasks)
+        tasks.cancel_scope.cancel()
+
+
+def payload_of(value: bytes, *, key: str | None = None) -> bytes:
+    """A message as a producer would have sent it."""
+    return build_message(message_metadata("scripted", 0, 1_000, key=key), value)

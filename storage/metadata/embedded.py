@@ -43,6 +43,8 @@ SNAPSHOT_LOG_BYTES: Final = 16 * 1024 * 1024
 """A snapshot is taken when the log has grown by this much since the last, or by the last one's size if that is more:
 so recovery replays no more than it loads, and snapshots write no more than the log does."""
 
+_CLOSED: Final = trio.ClosedResourceError("it was closed")
+
 T = TypeVar("T")
 
 
@@ -73,8 +75,9 @@ class EmbeddedStore(ImageStore):
     ) -> AsyncIterator[Self]:
         """The store of `<data_dir>/metadata`, made if absent, for as long as the context is open.
 
-        Sessions of an earlier process have ended by then, and their records are gone. If the log fails meanwhile, the
-        store answers StoreUnavailable and its sessions are lost; the context itself goes on until its body ends.
+        Sessions of an earlier process have ended by then, and their records are gone. If the disk fails meanwhile, the
+        store answers StoreUnavailable and its sessions are lost; the context itself goes on until its body ends. What
+        the body raises comes out in an exception group, as from any nursery.
 
         Raises:
             AlreadyLocked: it is open elsewhere.
@@ -89,8 +92,7 @@ class EmbeddedStore(ImageStore):
                 try:
                     yield store
                 finally:
-                    store._closing = True
-                    store._wake.set()
+                    store._close()
                     # A snapshot is given up half-way; the committer is shielded and ends by itself.
                     nursery.cancel_scope.cancel()
         finally:
@@ -142,7 +144,7 @@ class EmbeddedStore(ImageStore):
                 self._end(error)
                 raise
             else:
-                self._end(trio.ClosedResourceError("it was closed"))
+                self._end(_CLOSED)
 
     async def _commit_group(self) -> None:
         delta = Delta(self._image)
@@ -182,6 +184,13 @@ class EmbeddedStore(ImageStore):
         else:
             self._snapshots += 1
             self._snapshot_running = False
+
+    def _close(self) -> None:
+        """Let the committer end once it has committed what waits; nothing new is taken."""
+        if self._failure is None:
+            self._failure = _CLOSED
+        self._closing = True
+        self._wake.set()
 
     def _end(self, cause: BaseException) -> None:
         super()._end(cause)

@@ -72,6 +72,8 @@ class ImageStore(MetadataStore):
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         """See `MetadataStore.commit`."""
+        # A copy: the caller may go on with its list while the change set waits for its turn.
+        ops = tuple(ops)
         size = measure(ops)
         for op in ops:
             if isinstance(op, Put) and op.session is not None and self._sessions.get(op.session.id) is not op.session:

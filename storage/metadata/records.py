@@ -14,6 +14,7 @@ Pure: values in, bytes out, and back.
 """
 
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -182,6 +183,7 @@ def decode(body: bytes) -> Iterator[LogRecord]:
     """
     offset = 0
     end = len(body)
+    decoders = _DECODERS
     while offset < end:
         try:
             kind, version, length = _HEADER.unpack_from(body, offset)
@@ -189,9 +191,10 @@ def decode(body: bytes) -> Iterator[LogRecord]:
             stop = offset + length
             if stop > end:
                 raise CorruptRecord(f"a record claims {length} bytes where {end - offset} are left")
-            if version != _VERSION or kind not in _DECODERS:
+            decoder = decoders.get(kind)
+            if decoder is None or version != _VERSION:
                 raise CorruptRecord(f"record type {kind}, version {version} is not known to this release")
-            yield _DECODERS[kind](body, offset, stop)
+            yield decoder(body, offset, stop)
         except (struct.error, UnicodeDecodeError) as malformed:
             raise CorruptRecord(f"a record at byte {offset} of its batch is malformed: {malformed}") from malformed
         offset = stop
@@ -289,13 +292,14 @@ def _decode_put(body: bytes, offset: int, stop: int) -> Record:
         key,
         value,
         revision,
-        tuple(_decode_indexes(tags.get(_TAG_INDEXES, b""))),
+        _decode_indexes(tags.get(_TAG_INDEXES, b"")),
         None if partition is None else partition.decode(),
         None if session is None else _U64.unpack(session)[0],
     )
 
 
-def _decode_indexes(data: bytes) -> Iterator[IndexEntry]:
+def _decode_indexes(data: bytes) -> tuple[IndexEntry, ...]:
+    entries: list[IndexEntry] = []
     offset = 0
     while offset < len(data):
         name_size, key_size = _TWO_U16.unpack_from(data, offset)
@@ -304,8 +308,11 @@ def _decode_indexes(data: bytes) -> Iterator[IndexEntry]:
         end_of_key = end_of_name + key_size
         if end_of_key > len(data):
             raise CorruptRecord("an index entry passes the end of its record")
-        yield IndexEntry(data[offset:end_of_name].decode(), data[end_of_name:end_of_key].decode())
+        # Interned, because a handful of index names stands in every record.
+        name = sys.intern(data[offset:end_of_name].decode())
+        entries.append(IndexEntry(name, data[end_of_name:end_of_key].decode()))
         offset = end_of_key
+    return tuple(entries)
 
 
 def _decode_delete(body: bytes, offset: int, stop: int) -> Deletion:

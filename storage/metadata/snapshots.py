@@ -40,7 +40,7 @@ _UNFINISHED: Final = ".snapshot-unfinished"
 
 
 class FrozenState(NamedTuple):
-    """An image as it was at one place in the log. Taking it copies references, about 10 ms for a million records."""
+    """An image as it was at one place in the log. Taking it copies references: some 30 ms for a million records."""
 
     point: Point
     revision: int

@@ -29,16 +29,17 @@ _NEVER: Final = -1
 class Watches:
     """All open watches over one image."""
 
-    __slots__ = ("_failure", "_image", "_keys", "_ranges")
+    __slots__ = ("_count", "_failure", "_image", "_keys", "_ranges")
 
     def __init__(self, image: Image) -> None:
         self._image = image
         self._keys: dict[str, set[ImageKeyWatch]] = {}
         self._ranges = RangeTable()
+        self._count = 0
         self._failure: BaseException | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self._keys.values())) + len(self._ranges)
+        return self._count
 
     def of_key(self, key: str) -> "ImageKeyWatch":
         """A watch to be entered."""
@@ -75,6 +76,7 @@ class Watches:
 
     def attach(self, watch: "ImageKeyWatch | ImageRangeWatch") -> None:
         """Let `fire` find the watch."""
+        self._count += 1
         if isinstance(watch, ImageKeyWatch):
             self._keys.setdefault(watch.key, set()).add(watch)
         else:
@@ -82,6 +84,7 @@ class Watches:
 
     def detach(self, watch: "ImageKeyWatch | ImageRangeWatch") -> None:
         """Undo `attach`."""
+        self._count -= 1
         if isinstance(watch, ImageRangeWatch):
             self._ranges.remove(watch)
             return

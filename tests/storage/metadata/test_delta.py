@@ -1,0 +1,142 @@
+"""Deciding in groups: a proposal judged on top of undurable ones is judged as if they were durable."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.metadata.delta import Delta
+from storage.metadata.image import Image
+from storage.metadata.store import (
+    ABSENT,
+    Check,
+    Conflict,
+    Delete,
+    DeleteRange,
+    IndexEntry,
+    MetadataError,
+    Op,
+    Put,
+    PutSequential,
+    Session,
+)
+
+
+@dataclass
+class FakeSession(Session):
+    number: int
+
+    @property
+    def id(self) -> int:
+        return self.number
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def wait_lost(self) -> None:
+        raise NotImplementedError
+
+
+KEYS = st.sampled_from(["/a", "/b", "/c", "/d"])
+SESSIONS = st.none() | st.integers(1, 6).map(FakeSession)
+EXPECTED = st.none() | st.integers(ABSENT, 8)
+OPS: st.SearchStrategy[Op] = st.one_of(
+    st.builds(Put, KEYS, st.just(b""), EXPECTED, st.sampled_from([(), (IndexEntry("i", "x"),)]), session=SESSIONS),
+    st.builds(PutSequential, st.just("/b"), st.just(b""), st.just("p")),
+    st.builds(Delete, KEYS, EXPECTED),
+    st.builds(DeleteRange, KEYS, KEYS),
+    st.builds(Check, KEYS, st.integers(ABSENT, 8)),
+)
+Step = tuple[str, object]
+STEPS: st.SearchStrategy[Step] = st.one_of(
+    st.tuples(st.just("commit"), st.lists(OPS, min_size=1, max_size=2, unique_by=str)),
+    st.tuples(st.just("open"), st.just(5000)),
+    st.tuples(st.just("end"), st.lists(st.integers(1, 6), max_size=2)),
+)
+
+
+def decide(delta: Delta, step: Step) -> object:
+    """A step's answer, with refusals as text."""
+    kind, argument = step
+    calls: dict[str, Callable[[object], object]] = {
+        "commit": delta.commit,  # type: ignore[dict-item]
+        "open": delta.open_session,  # type: ignore[dict-item]
+        "end": delta.end_sessions,  # type: ignore[dict-item]
+    }
+    try:
+        return calls[kind](argument)
+    except MetadataError as refusal:
+        return str(refusal)
+
+
+def apply(image: Image, delta: Delta) -> None:
+    for change_set in delta.change_sets:
+        image.apply(change_set)
+
+
+def state(image: Image) -> object:
+    everything = ("", "\U0010ffff", None)
+    records = image.scan(*everything)
+    return image.revision, image.sequence, image.sessions, records, image.query("i", *everything)
+
+
+@settings(max_examples=300)
+@given(st.lists(STEPS, max_size=12), st.integers(0, 12))
+def test_a_group_is_its_steps_one_by_one(steps: list[Step], already_durable: int) -> None:
+    """R11, D13: the same answers and the same image, wherever the borders of the groups lie."""
+    grouped, stepwise = Image(), Image()
+    for step in steps[:already_durable]:
+        for image in (grouped, stepwise):
+            delta = Delta(image)
+            decide(delta, step)
+            apply(image, delta)
+    group = Delta(grouped)
+    before = state(grouped)
+    answers = [decide(group, step) for step in steps[already_durable:]]
+    assert state(grouped) == before
+    expected = []
+    for step in steps[already_durable:]:
+        delta = Delta(stepwise)
+        expected.append(decide(delta, step))
+        apply(stepwise, delta)
+    assert answers == expected
+    assert group.revision == stepwise.revision
+    apply(grouped, group)
+    assert state(grouped) == state(stepwise)
+
+
+def test_a_range_that_was_just_emptied_is_empty() -> None:
+    """M24: deleting it again changes nothing and takes no revision, in one group as in two."""
+    image = Image()
+    first = Delta(image)
+    first.commit([Put("/a", b"")])
+    apply(image, first)
+    group = Delta(image)
+    assert group.commit([Delete("/a"), Put("/b", b"")]).revision == 2
+    assert group.commit([DeleteRange("/a", "/b")]).revision == 2
+    assert group.commit([DeleteRange("/a", "/c")]).revision == 3
+    assert group.commit([DeleteRange("/a", "/c")]).revision == 3
+
+
+def test_a_dropped_delta_leaves_nothing() -> None:
+    """R15: values, versions, indexes, counters and sessions are as before."""
+    image = Image()
+    first = Delta(image)
+    first.open_session(5000)
+    first.commit(
+        [Put("/a", b"", indexes=(IndexEntry("i", "x"),), session=FakeSession(1)), PutSequential("/s", b"", "p")]
+    )
+    apply(image, first)
+    before = state(image)
+    dropped = Delta(image)
+    dropped.commit([DeleteRange("/", "0"), PutSequential("/t", b"", "p")])
+    dropped.open_session(5000)
+    dropped.end_sessions([1])
+    with pytest.raises(Conflict):
+        dropped.commit([Put("/a", b"", 1)])
+    assert state(image) == before
+    again = Delta(image)
+    assert again.revision == 2
+    assert again.commit([PutSequential("/t", b"", "p")]).keys == ("/t-00000000000000000002",)

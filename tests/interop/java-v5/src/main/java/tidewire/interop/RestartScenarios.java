@@ -39,7 +39,7 @@ final class RestartScenarios {
         SplitScenarios.sendRound(script, producer, keys, null);
         transaction.commit();
         // An acknowledgement outside transactions gets no answer, so the last ones before the kill may be lost.
-        List<Message<String>> second = Stage.receive(attached, script.size());
+        List<Message<String>> second = Stage.receive(attached, script.size(), seen);
         second.removeIf(message -> seen.contains(message.value()));
         script.check(second);
     }

@@ -18,6 +18,9 @@ final class Script {
     }
 
     private final List<Line> lines = new ArrayList<>();
+    private int numbered;
+    /** Counts on when lines are forgotten, so that no two messages of a scenario are the same. */
+    private int nextNumber;
 
     /** Sends one message and waits for its receipt; {@code transaction} is null for a message outside transactions. */
     String send(Producer<String> producer, String key, Transaction transaction) throws PulsarClientException {
@@ -32,7 +35,7 @@ final class Script {
 
     /** Notes a message that the caller sends itself, and gives the value to send. */
     synchronized String next(String key, Transaction transaction) {
-        String value = key + "/" + lines.size();
+        String value = key + "/" + nextNumber++;
         lines.add(new Line(key, value, transaction));
         return value;
     }

@@ -1,0 +1,189 @@
+import anyio
+import pytest
+import trio
+
+from tests.support.backends import on_both_backends, on_trio
+from tests.support.scripted_broker import ADDRESS, Peer, ScriptedBroker, T, scripted_broker
+from tidewire.client.errors import (
+    BrokerBusy,
+    Closed,
+    ConnectFailed,
+    OperationTimedOut,
+    ProtocolViolation,
+    Refused,
+    TopicNotFound,
+)
+from tidewire.client.names import Address
+from tidewire.client.network import LOOKUP_REDIRECTS_MAX, Network, Settings
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+X = "persistent://public/default/x"
+
+
+def network_of(broker: ScriptedBroker, tasks: anyio.abc.TaskGroup, **settings: float) -> Network:
+    return Network(ADDRESS, tasks, settings=Settings(**{"reconnect_seconds_max": 0.0, **settings}), dial=broker.dial)
+
+
+@on_both_backends
+async def test_all_share_one_connection_per_address_and_a_lost_one_is_made_anew() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        network = network_of(broker, tasks)
+        found = []
+
+        async def find() -> None:
+            found.append(await network.service())
+
+        async with anyio.create_task_group() as askers:
+            for _ in range(5):
+                askers.start_soon(find)
+        assert len({id(connection) for connection in found}) == 1
+        assert len(broker.of(T.CONNECT)) == 1
+        broker.drop_connections()
+        while found[0].is_open:
+            await anyio.lowlevel.checkpoint()
+        assert await network.service() is not found[0]
+        assert [statistics.is_open for statistics in network.statistics()] == [True]
+        await network.aclose()
+        with pytest.raises(Closed):
+            await network.service()
+
+
+@on_both_backends
+async def test_nobody_there_is_said_with_the_address() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.refuses = True
+        with pytest.raises(ConnectFailed, match="cannot connect to pulsar://broker:6650"):
+            await network_of(broker, tasks).service()
+        broker.refuses = False
+        network = network_of(broker, tasks)
+        await network.service()
+        await network.aclose()
+
+
+@on_trio
+async def test_a_dial_that_hangs_fails_at_the_deadline() -> None:
+    async def hang(address: Address) -> anyio.abc.ByteStream:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with anyio.create_task_group() as tasks:
+        before = trio.current_time()
+        with pytest.raises(ConnectFailed, match="did not answer within 3"):
+            await Network(ADDRESS, tasks, settings=Settings(connect_timeout_seconds=3), dial=hang).service()
+        assert 3 <= trio.current_time() - before < 3.1
+
+
+@on_both_backends
+async def test_a_topics_owner_is_found_through_redirects() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.add_topic(X)
+
+        def redirect(peer: Peer, frame: Frame) -> None:
+            request = frame.command.lookup_topic
+            if request.authoritative:
+                peer.send(commands.lookup_connect(request.request_id, "pulsar://third:1"))
+            else:
+                peer.send(commands.lookup_redirect(request.request_id, "pulsar://second:1", authoritative=True))
+
+        broker.on(T.LOOKUP, redirect)
+        network = network_of(broker, tasks)
+        owner = await network.owner_of(X)
+        assert owner.address == Address("third", 1)
+        addresses = {statistics.address for statistics in network.statistics()}
+        assert addresses == {"pulsar://broker:6650", "pulsar://second:1", "pulsar://third:1"}
+        await network.aclose()
+
+
+@on_both_backends
+async def test_brokers_that_send_each_other_round_are_not_followed_for_ever() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.on(
+            T.LOOKUP,
+            lambda peer, frame: peer.send(
+                commands.lookup_redirect(frame.command.lookup_topic.request_id, "pulsar://broker:6650")
+            ),
+        )
+        network = network_of(broker, tasks)
+        with pytest.raises(ProtocolViolation, match="more than 20 times"):
+            await network.owner_of(X)
+        assert len(broker.of(T.LOOKUP)) == LOOKUP_REDIRECTS_MAX
+        await network.aclose()
+
+
+@on_both_backends
+async def test_a_broker_behind_a_proxy_is_reached_through_it() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.on(
+            T.LOOKUP,
+            lambda peer, frame: peer.send(
+                commands.lookup_connect(
+                    frame.command.lookup_topic.request_id, "pulsar://hidden:7", proxy_through_service_url=True
+                )
+            ),
+        )
+        network = network_of(broker, tasks)
+        owner = await network.owner_of(X)
+        assert owner.address == ADDRESS
+        assert [connect.proxy_to_broker_url for connect in broker.of(T.CONNECT)] == ["", "hidden:7"]
+        await network.aclose()
+
+
+@on_both_backends
+async def test_an_address_that_is_none_is_the_brokers_mistake() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.on(
+            T.LOOKUP,
+            lambda peer, frame: peer.send(commands.lookup_connect(frame.command.lookup_topic.request_id, "http://x")),
+        )
+        network = network_of(broker, tasks)
+        with pytest.raises(ProtocolViolation, match="http://x"):
+            await network.owner_of(X)
+        await network.aclose()
+
+
+@on_both_backends
+async def test_patience_cures_what_is_transient_and_nothing_else() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        network = network_of(broker, tasks)
+        attempts = 0
+
+        async def work() -> int:
+            nonlocal attempts
+            attempts += 1
+            if attempts < 4:
+                raise BrokerBusy("later", pb.ServerError.ServiceNotReady)
+            return attempts
+
+        assert await network.persistently(work, "working") == 4
+
+        async def hopeless() -> None:
+            raise TopicNotFound("none", pb.ServerError.TopicNotFound)
+
+        with pytest.raises(TopicNotFound):
+            await network.persistently(hopeless, "hoping")
+        await network.aclose()
+
+
+@on_trio
+async def test_patience_ends_with_the_operations_time_and_tells_the_last_failure() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.refuses = True
+        network = network_of(broker, tasks, reconnect_seconds_max=2.0, operation_timeout_seconds=20.0)
+        before = trio.current_time()
+        with pytest.raises(OperationTimedOut, match="looking around did not succeed within 20") as raised:
+            await network.persistently(network.service, "looking around")
+        assert isinstance(raised.value.__cause__, ConnectFailed)
+        assert 20 <= trio.current_time() - before < 20.1
+
+
+@on_both_backends
+async def test_a_refused_handshake_is_not_taken_for_an_absent_broker() -> None:
+    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+        broker.on(
+            T.CONNECT,
+            lambda peer, frame: peer.send(commands.error(0, pb.ServerError.AuthenticationError, "no entry")),
+        )
+        with pytest.raises(Refused, match="no entry"):
+            await network_of(broker, tasks).service()

@@ -190,6 +190,7 @@ async def _compose(
     pulsar = PulsarServices(
         topics=topics,
         controller=controller,
+        layouts=layouts,
         feeds=feeds,
         groups=groups,
         coordinator=coordinator,

@@ -5,6 +5,7 @@ from broker.listening import ListenerError
 from storage.errors import DataFolderInUse, JournalDamaged, LedgerFailed
 from storage.files import AlreadyLocked
 from storage.metadata.log import CorruptMetadata
+from storage.metadata.store import StoreUnavailable
 
 
 def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
@@ -20,6 +21,8 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
                 f"The data folder {settings.data_dir} is in use by another broker with the id {settings.broker_id}: "
                 "stop that one, or choose another --data-dir."
             )
+        case StoreUnavailable():
+            return f"The metadata log cannot be written, so nothing can be decided: {error}. Check the disk, restart."
         case LedgerFailed():
             return f"The journal cannot be written, so nothing more can be promised: {error}. Check the disk, restart."
         case PermissionError():

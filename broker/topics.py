@@ -17,7 +17,8 @@ from broker.errors import BrokerError, NotSupported, TopicClosed, TopicNotFound
 from broker.names import Domain, TopicName
 from broker.scalable.layouts import Layouts
 from broker.topic import Topic
-from storage.cursor import CursorLost
+from storage.cursor import CursorError
+from storage.errors import StorageError
 from storage.metadata.store import Check
 from txn.errors import OwnershipLost
 
@@ -133,8 +134,9 @@ class Topics:
                 finally:
                     with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
                         await self._claims.release(claim)
-        except (BrokerError, OwnedElsewhere, OwnershipLost, CursorLost) as error:
-            # Whoever waits for the topic is told why it is not to be had.
+        except (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError) as error:
+            # Whoever waits for the topic is told why it is not to be had; the other topics go on.
+            log.warning("topic cannot be served", topic=str(name), reason=str(error))
             slot.error = error
         finally:
             if slot.error is None and not slot.ready.is_set():
@@ -151,9 +153,9 @@ class Topics:
                 slot.topic = topic
                 slot.ready.set()
                 log.debug("topic loaded", topic=str(name))
-        except* (OwnershipLost, CursorLost) as lost:
-            log.warning("topic lost to another broker", topic=str(name), reason=str(lost.exceptions[0]))
-            raise TopicClosed(f"{name} is served elsewhere now") from lost
+        except* (OwnershipLost, CursorError, StorageError) as ended:
+            # Lost to another broker, or its ledger is damaged or cannot be written: either way it ends here alone.
+            raise TopicClosed(f"{name} is no longer served here: {_first(ended)}") from ended
 
     async def _require_existing(self, name: TopicName) -> None:
         if name.domain is Domain.PERSISTENT:
@@ -165,3 +167,11 @@ class Topics:
         children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
         if name.segment not in segments + children:
             raise TopicNotFound(f"{name} does not exist")
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
+    """The first plain exception in a group of groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

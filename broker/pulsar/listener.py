@@ -17,6 +17,7 @@ from broker.pulsar.session import Session
 from broker.pulsar.transactions import TransactionFace
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layouts import Layouts
 from broker.scalable.stream_groups import StreamGroups
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -35,6 +36,7 @@ class PulsarServices:
 
     topics: Topics
     controller: Controller
+    layouts: Layouts
     feeds: LayoutFeeds
     groups: StreamGroups
     coordinator: Coordinator
@@ -79,7 +81,7 @@ def _session(stream: trio.SocketStream, services: PulsarServices, service_url: s
     )
     session.use(LookupFace(outbox, service_url=service_url))
     session.use(ProducerFace(outbox, services.topics, services.traffic, nursery))
-    scalable = ScalableFace(outbox, services.feeds, services.groups, service_url=service_url)
+    scalable = ScalableFace(outbox, services.layouts, services.feeds, services.groups, service_url=service_url)
     session.use(scalable)
     session.use(ConsumerFace(outbox, services.topics, services.controller, scalable, services.traffic, nursery))
     session.use(TransactionFace(outbox, services.coordinator, service_url=service_url))

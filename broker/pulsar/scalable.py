@@ -6,6 +6,7 @@ from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, Segment
+from broker.scalable.layouts import Layouts
 from broker.scalable.stream_groups import StreamGroups
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
@@ -23,18 +24,17 @@ class _LayoutSession:
         self._epoch_sent = -1
 
     def layout_changed(self, layout: Layout | None) -> None:
-        """Push the layout, or say that the topic is gone."""
-        if layout is None:
-            update = commands.scalable_topic_failed(self._session_id, pb.TopicNotFound, f"{self.topic} does not exist")
-        elif layout.epoch == self._epoch_sent:
-            # The record also changes by intents and subscriptions, which are not the client's concern.
-            return
-        else:
+        """Push the layout.
+
+        Of a deleted topic the client learns by its producers and consumers: to an error it would never listen again.
+        The record also changes by intents and subscriptions, which are not the client's concern.
+        """
+        if layout is not None and layout.epoch != self._epoch_sent:
             self._epoch_sent = layout.epoch
             update = commands.scalable_topic_update(
                 self._session_id, dag_of(layout, self._service_url), resolved_topic_name=str(self.topic)
             )
-        self._outbox.put(encode_command(update))
+            self._outbox.put(encode_command(update))
 
 
 class _StreamConsumer:
@@ -98,8 +98,11 @@ class _StreamConsumer:
 class ScalableFace:
     """Serves the scalable-topic commands of one connection."""
 
-    def __init__(self, outbox: Outbox, feeds: LayoutFeeds, groups: StreamGroups, *, service_url: str) -> None:
+    def __init__(
+        self, outbox: Outbox, layouts: Layouts, feeds: LayoutFeeds, groups: StreamGroups, *, service_url: str
+    ) -> None:
         self._outbox = outbox
+        self._layouts = layouts
         self._feeds = feeds
         self._groups = groups
         self._service_url = service_url
@@ -165,6 +168,7 @@ class ScalableFace:
         if request.session_id in self._sessions:
             raise NotSupported(f"layout session {request.session_id} is open on this connection already")
         topic = scalable_name(request.topic)
+        await self._layouts.get(topic)
         session = _LayoutSession(request.session_id, topic, self._outbox, self._service_url)
         self._sessions[request.session_id] = session
         self._feeds.follow(topic, session.layout_changed)

@@ -127,18 +127,16 @@ class Dispatcher:
 
     async def _send_again(self, room: int) -> None:
         run = self.redelivery.run(min(room, CHUNK_ENTRIES_MAX))
-        generation = self._generation
         span = run[-1].entry - run[0].entry + 1
         entries = await self._source.read(run[0], entries_max=span, bytes_max=CHUNK_BYTES_MAX)
-        if generation != self._generation:
-            return
         read_upto = entries[-1].position if entries else run[-1]
         found = {entry.position for entry in entries}
         for position in run:
             if position <= read_upto and position not in found:
                 # The log was trimmed there, so nobody can have it any more.
                 self.redelivery.forget(position)
-        # Some may have been acknowledged during the read, and between them lie others that were not asked for.
+        # Between them lie entries that were not asked for, and during the read some may have been acknowledged, or all
+        # of it may have been called off by a rewind.
         self._assign([entry for entry in entries if self.redelivery.is_waiting(entry.position)])
 
     async def _send_next(self, room: int) -> bool:

@@ -308,9 +308,28 @@ async def test_a_reader_with_holes_is_told_as_well() -> None:
         await settled()
         rig.acknowledge(*stream.positions[1:])
         rig.subscription.remove_consumer(first)
-        _, outlet = rig.join()
+        second, outlet = rig.join(permits=2)
         await settled()
         assert outlet.positions == stream.positions[:1]
+        assert outlet.ends == 1
+        rig.acknowledge(stream.positions[0])
+        rig.subscription.remove_consumer(second)
+        _, late = rig.join(permits=0)
+        await settled()
+        assert late.ends == 1, "needs no permits to know that everything is acknowledged"
+
+
+async def test_a_reader_is_not_told_before_what_comes_back_was_sent() -> None:
+    stream = stream_of(3)
+    async with running(stream, SHARED, durable=False) as rig:
+        reader, outlet = rig.join(permits=3)
+        await settled()
+        rig.subscription.redeliver(reader)
+        stream.seal()
+        await settled()
+        assert outlet.ends == 0
+        rig.subscription.flow(reader, 3)
+        await settled()
         assert outlet.ends == 1
 
 
@@ -334,6 +353,103 @@ async def test_seek_takes_the_end_back(autojump_clock: trio.testing.MockClock) -
         await rig.subscription.wait_drained()
         await settled()
         assert outlet.ends == 1
+
+
+async def test_whoever_waits_for_the_end_bears_a_seek(autojump_clock: trio.testing.MockClock) -> None:
+    """A seek while somebody waits for the source to be drained only makes the wait longer."""
+    stream = stream_of(2)
+    stream.seal()
+    async with running(stream) as rig, trio.open_nursery() as nursery:
+        nursery.start_soon(rig.subscription.wait_drained)
+        await settled()
+        await rig.subscription.seek(Position(7, 0))
+        rig.acknowledge(Position(7, 1))
+
+
+async def test_joining_alone_tells_of_the_end() -> None:
+    """A consumer that grants no permits is told as well."""
+    stream = stream_of(1)
+    stream.seal()
+    async with running(stream, start=LATEST) as rig:
+        await settled()
+        consumer, outlet = recording_consumer()
+        rig.subscription.add_consumer(consumer)
+        await settled()
+        assert outlet.ends == 1
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+async def test_a_new_read_during_which_everything_went_back_is_thrown_away(kind: SubscriptionKind) -> None:
+    """What is read while the subscription goes back to an earlier place is read again in its turn."""
+    stream = stream_of(3)
+    async with running(stream, kind) as rig:
+        first, _ = rig.join()
+        await settled()
+        stream.hold_reads = trio.Event()
+        stream.append()
+        await settled()
+        if kind is SHARED:
+            rig.subscription.remove_consumer(first)
+            rig.join(kind=EXCLUSIVE)
+            outlet = rig.subscription.consumers[0].outlet
+        else:
+            rig.subscription.redeliver(first)
+            outlet = first.outlet
+        assert isinstance(outlet, RecordingOutlet)
+        outlet.deliveries.clear()
+        stream.hold_reads.set()
+        await settled()
+        assert outlet.positions == stream.positions
+
+
+async def test_a_read_of_old_entries_is_thrown_away_as_well() -> None:
+    stream = stream_of(3)
+    async with running(stream, SHARED) as rig:
+        first, _ = rig.join()
+        await settled()
+        stream.hold_reads = trio.Event()
+        rig.subscription.redeliver(first, [Position(7, 2)])
+        await settled()
+        rig.subscription.remove_consumer(first)
+        _, outlet = rig.join(kind=EXCLUSIVE)
+        stream.hold_reads.set()
+        await settled()
+        assert outlet.positions == stream.positions
+
+
+async def test_turns_go_on_from_chunk_to_chunk() -> None:
+    """Entries that come one at a time are shared as evenly as those that come together."""
+    stream = MemoryStream()
+    async with running(stream, SHARED) as rig:
+        outlets = [rig.join(str(number))[1] for number in range(3)]
+        for _ in range(9):
+            stream.append()
+            await settled()
+        assert [len(outlet.positions) for outlet in outlets] == [3, 3, 3]
+
+
+async def test_an_empty_read_does_not_spin(autojump_clock: trio.testing.MockClock) -> None:
+    """A source may expect an entry where a ledger ended and there is none; the dispatcher then waits for more."""
+
+    class Expectant(MemoryStream):
+        def next_after(self, position: Position) -> Position:
+            return Position(7, 2) if position == Position(7, 1) else super().next_after(position)
+
+    stream = Expectant()
+    stream.append()
+    stream.append()
+    stream.roll()
+    stream.show(Position(10, -1))
+    async with running(stream) as rig:
+        _, outlet = rig.join()
+        await settled()
+        assert len(outlet.positions) == 2
+        with TaskSteps() as steps:
+            await trio.sleep(10)
+            assert steps.of(DISPATCHER) == 0
+        stream.append()
+        await settled()
+        assert outlet.positions == stream.positions
 
 
 async def test_entries_that_were_trimmed_are_forgotten() -> None:
@@ -408,13 +524,18 @@ async def test_what_the_source_raises_ends_the_task() -> None:
             await trio.sleep_forever()
 
 
-async def test_cancelling_detaches_from_everything() -> None:
-    """Cancelled anywhere, the dispatcher leaves no signal behind on what outlives it."""
+@pytest.mark.parametrize("during_a_read", [False, True])
+async def test_cancelling_detaches_from_everything(during_a_read: bool) -> None:
+    """Cancelled anywhere, the dispatcher leaves no signal behind on what outlives it, and sends nothing more."""
     stream = stream_of(3)
-    async with running(stream):
-        pass
+    async with running(stream) as rig:
+        if during_a_read:
+            stream.hold_reads = trio.Event()
+        _, outlet = rig.join()
+        await settled()
     assert stream._signals == []
     assert stream.readable._attached == []
+    assert len(outlet.positions) == (0 if during_a_read else 3)
 
 
 async def test_outlets_overrun_by_one_chunk_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from dispatch.policy import Policy, exclusive, shared
 from dispatch.source import Source
 from storage.cursor import AnyCursor
 from storage.position import LATEST, Position
-from storage.ranges import bits_from_words
+from storage.ranges import bits_from_words, bits_within
 
 
 class SubscriptionKind(IntEnum):
@@ -192,9 +192,7 @@ class Subscription:
         for acknowledgement in given:
             self._check(acknowledgement.position, cumulative=cumulative)
         for position, ack_set, batch_size in given:
-            remaining = bits_from_words(ack_set)
-            if batch_size > 0:
-                remaining &= (1 << batch_size) - 1
+            remaining = bits_within(bits_from_words(ack_set), batch_size)
             if cumulative:
                 self._cursor.acknowledge_cumulative(position.before() if remaining else position)
                 if remaining:
@@ -227,13 +225,13 @@ class Subscription:
     async def seek(self, mark_delete: Position) -> tuple[Consumer, ...]:
         """Forget all acknowledgements and go on with the entry after `mark_delete`; durable on return.
 
-        To go on with an entry itself, pass its `before()`. Disconnects all consumers, as the reference does, and
-        returns them: their sessions tell the clients, which then subscribe anew. Takes effect at once and even if
-        the caller is cancelled.
+        To go on with an entry itself, pass its `before()`; LATEST goes on with what becomes readable. Disconnects all
+        consumers, as the reference does, and returns them: their sessions tell the clients, which then subscribe anew.
+        Takes effect at once and even if the caller is cancelled.
         """
         disconnected = self._disconnect_all()
         self._dispatcher.rewind()
-        await self._cursor.seek(mark_delete)
+        await self._cursor.seek(self._source.readable.value if mark_delete == LATEST else mark_delete)
         return disconnected
 
     async def unsubscribe(self, consumer: Consumer | None = None, *, force: bool = False) -> tuple[Consumer, ...]:

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 from storage.cursor_record import STORED_MAX
 from storage.position import EARLIEST, LATEST, Position
-from storage.ranges import Acknowledged
+from storage.ranges import Acknowledged, bits_within
 from storage.watermark import Watermark
 
 
@@ -51,8 +51,8 @@ class CursorLedger(Protocol):
 
 
 def placed(start: Position, ledger: CursorLedger) -> Position:
-    """A mark-delete position at `start`; nothing that does not exist yet can be acknowledged."""
-    return ledger.last_position if start == LATEST else start
+    """A mark-delete position at `start`, or at the last entry appended: what does not exist yet is not acknowledged."""
+    return min(start, ledger.last_position)
 
 
 class AnyCursor:
@@ -122,8 +122,7 @@ class AnyCursor:
 
     def acknowledge_batch(self, position: Position, remaining_bits: int, batch_size: int = 0) -> bool:
         """Acknowledge the messages of a batch whose bit is 0. `batch_size`, if known, voids the bits above it."""
-        if batch_size > 0:
-            remaining_bits &= (1 << batch_size) - 1
+        remaining_bits = bits_within(remaining_bits, batch_size)
         if self._acknowledged.is_acknowledged(position):
             return True
         taken = self._acknowledged.acknowledge_batch(position, remaining_bits)

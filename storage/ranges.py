@@ -41,6 +41,12 @@ def words_from_bits(bits: int) -> tuple[int, ...]:
     return struct.unpack(f"<{count}q", bits.to_bytes(8 * count, "little"))
 
 
+def bits_within(bits: int, batch_size: int) -> int:
+    """The bits of a batch of so many messages, without those above it; 0 says that the size is not known."""
+    # The size is a client's word; an absurd one must not make an absurdly large mask.
+    return bits & ((1 << batch_size) - 1) if 0 < batch_size < bits.bit_length() else bits
+
+
 def _words(bits: int) -> int:
     return -(-bits.bit_length() // _WORD_BITS)
 

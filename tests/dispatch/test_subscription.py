@@ -19,7 +19,7 @@ from dispatch.subscription import (
 )
 from storage.cursor import AnyCursor, Cursor, CursorDeleted, NonDurableCursor, cursor_key
 from storage.metadata.memory import MemoryStore
-from storage.position import EARLIEST, Position
+from storage.position import EARLIEST, LATEST, Position
 from tests.support.outlet import RecordingOutlet, recording_consumer
 from tests.support.stream import MemoryStream
 
@@ -262,6 +262,19 @@ async def test_seek_disconnects_and_goes_back(autojump_clock: trio.testing.MockC
         assert second.positions == rig.stream.positions[2:]
         again = await Cursor.open("s", ledger=rig.stream, metadata=rig.store, claim=None, start=EARLIEST)
         assert again.mark_delete == Position(7, 1)
+
+
+async def test_seek_to_the_end_goes_on_with_what_becomes_readable(autojump_clock: trio.testing.MockClock) -> None:
+    """Entries of a transaction still open at the seek are delivered once they are readable."""
+    stream = stream_of(2)
+    stream.append(readable=False)
+    async with running(stream) as rig:
+        await rig.subscription.seek(LATEST)
+        _, outlet = rig.join()
+        await settled()
+        stream.show()
+        await settled()
+        assert outlet.positions == [Position(7, 2)]
 
 
 async def test_seek_during_a_read_throws_the_read_away(autojump_clock: trio.testing.MockClock) -> None:

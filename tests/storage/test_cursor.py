@@ -61,7 +61,13 @@ async def open_cursor(
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"), [(EARLIEST, EARLIEST), (LATEST, Position(7, 4)), (Position(7, 2), Position(7, 2))]
+    ("start", "expected"),
+    [
+        (EARLIEST, EARLIEST),
+        (LATEST, Position(7, 4)),
+        (Position(7, 2), Position(7, 2)),
+        (Position(9, 9), Position(7, 4)),
+    ],
 )
 async def test_opening_is_durable(start: Position, expected: Position) -> None:
     """A new cursor's place is on disk before `open` returns, and a later `open` finds it whatever it asks for."""

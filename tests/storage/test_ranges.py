@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from storage import ranges
 from storage.position import EARLIEST, Position
-from storage.ranges import Acknowledged, EntryRanges, bits_from_words, words_from_bits
+from storage.ranges import Acknowledged, EntryRanges, bits_from_words, bits_within, words_from_bits
 from tests.support.stream import MemoryStream
 
 BATCH = 3
@@ -106,6 +106,13 @@ def test_ack_set_words_are_signed_and_trimmed() -> None:
     assert words_from_bits(1 << 64) == (0, 1)
     assert bits_from_words([-1]) == 2**64 - 1
     assert bits_from_words([2**64 - 1]) == 2**64 - 1, "unsigned words mean the same"
+
+
+def test_bits_above_the_batch_are_void_whatever_size_is_claimed() -> None:
+    assert bits_within(0b1111, 2) == 0b11
+    assert bits_within(0b1111, 4) == 0b1111
+    assert bits_within(0b1111, 0) == bits_within(0b1111, -1) == 0b1111, "the size is not known"
+    assert bits_within(0b1111, 2**62) == 0b1111, "and no mask of that size is made"
 
 
 @given(st.integers(min_value=0, max_value=2**200))

@@ -18,7 +18,6 @@ final class Script {
     }
 
     private final List<Line> lines = new ArrayList<>();
-    private int numbered;
     /** Counts on when lines are forgotten, so that no two messages of a scenario are the same. */
     private int nextNumber;
 

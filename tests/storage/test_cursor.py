@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-import orjson
 import pytest
 import trio
 import trio.testing
 from hypothesis import strategies as st
 
-from storage import cursor_record
 from storage.cursor import (
     WRITE_LINGER_SECONDS,
     Cursor,
@@ -25,7 +23,6 @@ from storage.cursor import (
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Committed, Op, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
-from storage.ranges import Acknowledged
 from tests.support.schedules import every_schedule
 from tests.support.stream import MemoryStream
 
@@ -102,6 +99,7 @@ async def test_reopening_finds_ranges_and_bits(autojump_clock: trio.testing.Mock
     assert again.remaining_bits(Position(7, 1)) == 0b11_1111_1110
     assert [again.is_acknowledged(position) for position in stream.positions] == [True, False, False, True, True, False]
     assert again.entries_above == 2
+    assert again.first_unacknowledged() == Position(7, 1)
     assert again.properties == {"a": "b"}
 
 
@@ -363,69 +361,6 @@ async def test_a_cancelled_wait_leaves_nothing_behind(autojump_clock: trio.testi
     with trio.move_on_after(1):
         await cursor.synced()
     assert cursor._waiters == []
-
-
-async def test_the_record_is_bounded_and_keeps_what_was_promised(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Above the bound the nearest go first, but what somebody was told is durable is never pushed out again."""
-    monkeypatch.setattr(cursor_record, "STORED_MAX", 4)
-    store, stream = MemoryStore(), stream_of(40)
-    cursor = await open_cursor(store, stream)
-
-    async def stored() -> list[Position]:
-        again = await open_cursor(store, stream)
-        return [position for position in stream.positions if again.is_acknowledged(position)]
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cursor.run)
-        far = [Position(7, 30), Position(7, 32)]
-        for position in far:
-            cursor.acknowledge(position)
-        await cursor.synced()
-        near = [Position(7, 2 * number + 1) for number in range(6)]
-        for position in reversed(near):
-            cursor.acknowledge(position)
-        await cursor.synced(near[1])
-        assert await stored() == near[:2] + far
-        with trio.move_on_after(1) as waited:
-            await cursor.synced(near[2])
-        assert waited.cancelled_caught, "the third did not fit and nobody says that it did"
-        cursor.acknowledge_cumulative(Position(7, 8))
-        await cursor.synced()
-        assert await stored() == stream.positions[:10] + near[5:] + far
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_stored_batch_stays_stored(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
-    """D12: batch bits share the bound, by their words too, and what was durable of a batch stays so."""
-    monkeypatch.setattr(cursor_record, "STORED_WORDS_MAX", 2)
-    store, stream = MemoryStore(), stream_of(9)
-    cursor = await open_cursor(store, stream)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cursor.run)
-        cursor.acknowledge_batch(Position(7, 6), 0b1)
-        await cursor.synced()
-        for entry in (1, 2, 3):
-            cursor.acknowledge_batch(Position(7, entry), 0b10)
-        await cursor.synced(Position(7, 1))
-        again = await open_cursor(store, stream)
-        bits = [again.remaining_bits(position) for position in stream.positions]
-        assert bits == [None, 0b10, None, None, None, None, 0b1, None, None]
-        nursery.cancel_scope.cancel()
-
-
-async def test_the_record_stays_below_what_every_store_takes() -> None:
-    """The worst record that the bounds allow is smaller than 1 MiB, with ids as large as a busy cluster gives."""
-    ledger = 10**9
-    first = [(Position(ledger, 2 * n + 10**6), Position(ledger, 2 * n + 10**6)) for n in range(30_000)]
-    last = {Position(ledger, 10**6 - n): 2**63 + 1 for n in range(1, 20_000)}
-    acknowledged = Acknowledged(EARLIEST, lambda _position: Position(ledger, 0), first, last)
-    encoded = cursor_record.encode(cursor_record.Identity("x"), acknowledged)
-    assert len(encoded.value) < 1024 * 1024
-    assert len(orjson.loads(encoded.value)["batches"]) == cursor_record.STORED_MAX
 
 
 async def test_a_reader_needs_no_store() -> None:

@@ -1,0 +1,155 @@
+"""When a source is drained, and who is told once that nothing will follow."""
+
+import pytest
+import trio
+import trio.testing
+
+from storage.position import EARLIEST, LATEST, Position
+from tests.dispatch.test_subscription import SHARED, running, settled, stream_of
+from tests.support.outlet import recording_consumer
+from tests.support.stream import MemoryStream
+
+
+async def test_end_of_topic_is_told_once() -> None:
+    """FACTS 13: told when the durable mark-delete stands at the sealed end, never with each later acknowledgement."""
+    async with running(stream_of(3), SHARED) as rig:
+        one, first = rig.join("one")
+        _, second = rig.join("two", permits=0)
+        await settled()
+        rig.acknowledge(*rig.stream.positions[:2])
+        rig.stream.seal()
+        await rig.subscription.synced()
+        await settled()
+        assert (first.ends, second.ends) == (0, 0)
+        rig.acknowledge(rig.stream.positions[2])
+        await settled()
+        assert (first.ends, second.ends) == (0, 0), "not before it is durable"
+        await rig.subscription.wait_drained()
+        await settled()
+        assert (first.ends, second.ends) == (1, 1)
+        rig.acknowledge(rig.stream.positions[2])
+        rig.subscription.redeliver(one)
+        rig.subscription.flow(one, 10)
+        await rig.subscription.synced()
+        await settled()
+        assert (first.ends, second.ends) == (1, 1)
+        _, late = rig.join("late")
+        await settled()
+        assert late.ends == 1
+        assert first.ends == 1
+
+
+@pytest.mark.parametrize("start", [EARLIEST, LATEST])
+async def test_an_empty_sealed_source_is_drained(start: Position) -> None:
+    """A segment sealed before anything was written has an end that lies before every entry."""
+    stream = MemoryStream()
+    stream.seal()
+    async with running(stream, start=start) as rig:
+        _, outlet = rig.join()
+        await rig.subscription.wait_drained()
+        await settled()
+        assert outlet.ends == 1
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_source_that_is_drained_already_tells_new_consumers(durable: bool) -> None:
+    stream = stream_of(3)
+    stream.seal()
+    async with running(stream, durable=durable, start=LATEST) as rig:
+        _, outlet = rig.join(permits=0)
+        await settled()
+        assert outlet.ends == 1
+        assert outlet.positions == []
+
+
+async def test_a_reader_is_told_when_it_was_sent_everything() -> None:
+    """A non-durable reader need not acknowledge; what it was sent is what counts, up to the last aborted entry."""
+    stream = stream_of(3)
+    stream.append(aborted=True)
+    async with running(stream, durable=False) as rig:
+        reader, outlet = rig.join(permits=3)
+        stream.seal()
+        await settled()
+        assert len(outlet.positions) == 3
+        assert outlet.ends == 0, "the end is not reached before the last entry was looked at"
+        rig.subscription.flow(reader, 1)
+        await settled()
+        assert outlet.ends == 1
+
+
+async def test_a_reader_with_holes_is_told_as_well() -> None:
+    stream = stream_of(4)
+    stream.seal()
+    async with running(stream, durable=False) as rig:
+        first, _ = rig.join()
+        await settled()
+        rig.acknowledge(*stream.positions[1:])
+        rig.subscription.remove_consumer(first)
+        second, outlet = rig.join(permits=2)
+        await settled()
+        assert outlet.positions == stream.positions[:1]
+        assert outlet.ends == 1
+        rig.acknowledge(stream.positions[0])
+        rig.subscription.remove_consumer(second)
+        _, late = rig.join(permits=0)
+        await settled()
+        assert late.ends == 1, "needs no permits to know that everything is acknowledged"
+
+
+async def test_a_reader_is_not_told_before_what_comes_back_was_sent() -> None:
+    stream = stream_of(3)
+    async with running(stream, SHARED, durable=False) as rig:
+        reader, outlet = rig.join(permits=3)
+        await settled()
+        rig.subscription.redeliver(reader)
+        stream.seal()
+        await settled()
+        assert outlet.ends == 0
+        rig.subscription.flow(reader, 3)
+        await settled()
+        assert outlet.ends == 1
+
+
+async def test_seek_takes_the_end_back(autojump_clock: trio.testing.MockClock) -> None:
+    """Draining again after a seek tells the consumers of then; waiting for it spins for nobody."""
+    stream = stream_of(2)
+    stream.seal()
+    async with running(stream) as rig:
+        rig.join()
+        await settled()
+        rig.acknowledge(stream.positions[1], cumulative=True)
+        await rig.subscription.wait_drained()
+        await rig.subscription.seek(EARLIEST)
+        assert not rig.subscription.is_drained
+        _, outlet = rig.join()
+        with trio.move_on_after(5) as waited:
+            await rig.subscription.wait_drained()
+        assert waited.cancelled_caught
+        assert outlet.ends == 0
+        rig.acknowledge(stream.positions[1], cumulative=True)
+        await rig.subscription.wait_drained()
+        await settled()
+        assert outlet.ends == 1
+
+
+async def test_whoever_waits_for_the_end_bears_a_seek(autojump_clock: trio.testing.MockClock) -> None:
+    """A seek while somebody waits for the source to be drained only makes the wait longer."""
+    stream = stream_of(2)
+    stream.seal()
+    async with running(stream) as rig, trio.open_nursery() as nursery:
+        nursery.start_soon(rig.subscription.wait_drained)
+        await settled()
+        await rig.subscription.seek(Position(7, 0))
+        rig.acknowledge(Position(7, 1))
+
+
+async def test_joining_alone_tells_of_the_end() -> None:
+    """A consumer that grants no permits is told as well."""
+    stream = stream_of(1)
+    stream.seal()
+    async with running(stream, start=LATEST) as rig:
+        await settled()
+        consumer, outlet = recording_consumer()
+        rig.subscription.add_consumer(consumer)
+        await settled()
+        assert outlet.ends == 1

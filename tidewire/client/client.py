@@ -181,6 +181,13 @@ class Client:
         timeout_ms = max(1, round(timeout_seconds * 1000))
         return Transaction(self._coordinators, await self._coordinators.new_transaction(timeout_ms))
 
+    def join_transaction(self, transaction_id: tuple[int, int]) -> Transaction:
+        """A transaction that was begun elsewhere, by its id, to send more in it or to end it. Nothing is asked yet.
+
+        It knows only the sends of this object: whoever commits must know that all others were answered.
+        """
+        return Transaction(self._coordinators, transaction_id)
+
     @asynccontextmanager
     async def transaction(self, timeout_seconds: float = TRANSACTION_SECONDS) -> AsyncIterator[Transaction]:
         """A transaction for the length of an `async with`: committed on leaving it, aborted when left by an exception.

@@ -23,23 +23,31 @@ Option = typer.Option
 
 def command(
     config: Annotated[Path | None, Option(help="A TOML file with these settings, named as the flags with _.")] = None,
-    data_dir: Annotated[str | None, Option(help="Folder of ledgers and metadata [default: ./data].")] = None,
-    pulsar: Annotated[str | None, Option(help="HOST:PORT of the Pulsar listener [default: 127.0.0.1:6650].")] = None,
-    http: Annotated[str | None, Option(help="HOST:PORT of administration and metrics [127.0.0.1:8080].")] = None,
+    data_dir: Annotated[str | None, Option(help="Folder of ledgers and metadata (default: ./data).")] = None,
+    pulsar: Annotated[str | None, Option(help="HOST:PORT of the Pulsar listener (default: 127.0.0.1:6650).")] = None,
+    http: Annotated[
+        str | None, Option(help="HOST:PORT of administration and metrics (default: 127.0.0.1:8080).")
+    ] = None,
     advertised_pulsar: Annotated[str | None, Option(help="HOST:PORT that clients are told to connect to.")] = None,
-    broker_id: Annotated[str | None, Option(help="Unique among brokers of one data folder [broker-1].")] = None,
-    metadata: Annotated[str | None, Option(help="Where metadata is kept [default: embedded].")] = None,
+    broker_id: Annotated[
+        str | None, Option(help="Unique among brokers of one data folder (default: broker-1).")
+    ] = None,
+    metadata: Annotated[str | None, Option(help="Where metadata is kept (default: embedded).")] = None,
     allow_unauthenticated: Annotated[
         bool, Option("--allow-unauthenticated", help="Accept listeners that other machines can reach.")
     ] = False,
     journal_file_bytes_max: Annotated[str | None, Option(help="Size of a journal file, as 64MiB.")] = None,
     ledger_bytes_max: Annotated[str | None, Option(help="Size at which a topic's ledger is rolled.")] = None,
     ledger_age_seconds_max: Annotated[str | None, Option(help="Age at which a topic's ledger is rolled.")] = None,
-    message_bytes_max: Annotated[str | None, Option(help="The largest message or batch [5MiB].")] = None,
-    default_initial_segments: Annotated[str | None, Option(help="Segments of a new scalable topic [1].")] = None,
-    transaction_coordinators: Annotated[str | None, Option(help="Transaction coordinator ids [16].")] = None,
-    txn_timeout_seconds_max: Annotated[str | None, Option(help="The longest transaction timeout [3600].")] = None,
-    txn_retention_seconds: Annotated[str | None, Option(help="How long outcomes stay known [60].")] = None,
+    message_bytes_max: Annotated[str | None, Option(help="The largest message or batch (default: 5MiB).")] = None,
+    default_initial_segments: Annotated[
+        str | None, Option(help="Segments of a new scalable topic (default: 1).")
+    ] = None,
+    transaction_coordinators: Annotated[str | None, Option(help="Transaction coordinator ids (default: 16).")] = None,
+    txn_timeout_seconds_max: Annotated[
+        str | None, Option(help="The longest transaction timeout (default: 3600).")
+    ] = None,
+    txn_retention_seconds: Annotated[str | None, Option(help="How long outcomes stay known (default: 60).")] = None,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Log what topics and connections do.")] = False,
 ) -> None:
     """Run a broker. Every setting can also be given as TIDEWIRE_<NAME>, or in the file named by --config."""

@@ -4,7 +4,7 @@ from typing import Final
 
 import typer
 
-from tidewire.cli import broker
+from tidewire.cli import broker, consume, produce, topics, txn
 
 app: Final = typer.Typer(
     help="Tidewire: a transactional event-streaming broker, and tools to use it.",
@@ -13,6 +13,10 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("broker")(broker.command)
+app.add_typer(topics.app, name="topics")
+app.command("produce")(produce.command)
+app.command("consume")(consume.command)
+app.add_typer(txn.app, name="txn")
 
 
 @app.callback()

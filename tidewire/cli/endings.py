@@ -1,0 +1,54 @@
+"""How a command ends when it cannot do what was asked: one sentence on standard error, and an exit status.
+
+An operator's mistake and a failure have different statuses, as `tidewire broker` has them, so that a script can tell
+what is worth trying again. Defects of ours keep their traceback.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import typer
+
+EXIT_FAILED: Final = 1
+"""It was asked for properly and could not be done."""
+
+EXIT_MISTAKE: Final = 2
+"""It cannot be asked for like this."""
+
+
+class CommandFailed(Exception):
+    """The command could not be carried out; the text is the sentence for whoever typed it."""
+
+    exit_status = EXIT_FAILED
+
+
+class Mistake(CommandFailed):
+    """The command was given something that it cannot take."""
+
+    exit_status = EXIT_MISTAKE
+
+
+@contextmanager
+def one_sentence(command: str) -> Iterator[None]:
+    """Turn `CommandFailed` into `COMMAND: SENTENCE` on standard error and the process's end."""
+    try:
+        yield
+    except CommandFailed as failure:
+        typer.echo(f"{command}: {failure}", err=True)
+        raise SystemExit(failure.exit_status) from failure
+
+
+def pairs(texts: list[str], flag: str) -> dict[str, str]:
+    """Read options of the form KEY=VALUE, given under `flag`.
+
+    Raises:
+        Mistake: one is written otherwise.
+    """
+    read = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not (key and separator):
+            raise Mistake(f"{flag} is written as KEY=VALUE, not {text!r}.")
+        read[key] = value
+    return read

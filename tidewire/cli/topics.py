@@ -1,0 +1,118 @@
+"""`tidewire topics`: create, list, show, split and delete scalable topics.
+
+A `persistent://` topic needs none of this: it is there once somebody uses it.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidewire.cli.endings import one_sentence, pairs
+
+if TYPE_CHECKING:
+    from tidewire.cli.administration import Administration
+
+app: Final = typer.Typer(help="Create, list, show, split and delete scalable topics.", no_args_is_help=True)
+
+Topic = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
+HttpUrl = Annotated[
+    str, typer.Option("--http-url", envvar="TIDEWIRE_HTTP_URL", help="The broker's HTTP address, as it said at start.")
+]
+Properties = Annotated[list[str], typer.Option("--property", help="KEY=VALUE; may be given several times.")]
+
+HTTP_URL_DEFAULT: Final = "http://127.0.0.1:8080"
+
+
+@app.command("create")
+def create(
+    topic: Topic,
+    segments: Annotated[
+        int | None, typer.Option(help="Segments to begin with (default: the broker's setting).")
+    ] = None,
+    properties: Properties = [],  # noqa: B006 - typer copies it
+    http_url: HttpUrl = HTTP_URL_DEFAULT,
+) -> None:
+    """Create a topic."""
+    with one_sentence("tidewire topics"):
+        _administration(http_url).create(topic, segments=segments, properties=pairs(properties, "--property"))
+        typer.echo(f"created {topic}")
+
+
+@app.command("list")
+def names(
+    namespace: Annotated[str, typer.Argument(help="TENANT/NAMESPACE")] = "public/default",
+    properties: Properties = [],  # noqa: B006 - typer copies it
+    http_url: HttpUrl = HTTP_URL_DEFAULT,
+) -> None:
+    """List the names of a namespace's topics, one a line; with --property, of those that have it."""
+    with one_sentence("tidewire topics"):
+        for name in _administration(http_url).names(namespace, pairs(properties, "--property")):
+            typer.echo(name)
+
+
+@app.command("show")
+def show(topic: Topic, http_url: HttpUrl = HTTP_URL_DEFAULT) -> None:
+    """Show a topic's segments and subscriptions."""
+    with one_sentence("tidewire topics"):
+        administration = _administration(http_url)
+        _print(topic, administration.layout(topic), administration.statistics(topic))
+
+
+@app.command("split")
+def split(
+    topic: Topic,
+    segment: Annotated[int, typer.Argument(min=0, help="Its number, as `tidewire topics show` lists it.")],
+    http_url: HttpUrl = HTTP_URL_DEFAULT,
+) -> None:
+    """Split a segment into two, while producers and consumers go on."""
+    with one_sentence("tidewire topics"):
+        administration = _administration(http_url)
+        administration.split(topic, segment)
+        children = administration.layout(topic)["segments"].get(str(segment), {}).get("childIds", [])
+        typer.echo(f"split segment {segment} of {topic} into {' and '.join(map(str, children))}")
+
+
+@app.command("delete")
+def delete(
+    topic: Topic,
+    force: Annotated[bool, typer.Option("--force", help="Also while it is used: disconnect who uses it.")] = False,
+    http_url: HttpUrl = HTTP_URL_DEFAULT,
+) -> None:
+    """Delete a topic with everything in it."""
+    with one_sentence("tidewire topics"):
+        _administration(http_url).delete(topic, force=force)
+        typer.echo(f"deleted {topic}")
+
+
+def _administration(http_url: str) -> "Administration":
+    from tidewire.cli.administration import Administration
+
+    return Administration(http_url)
+
+
+def _print(topic: str, layout: dict[str, Any], statistics: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"{topic}  epoch {layout['epoch']}", soft_wrap=True)
+    for key, value in sorted(layout["properties"].items()):
+        console.print(f"  {key}={value}", soft_wrap=True, markup=False)
+    segments = Table("segment", "hash range", "state", "parents", "children")
+    for segment in sorted(layout["segments"].values(), key=lambda segment: int(segment["segmentId"])):
+        hash_range = segment["hashRange"]
+        segments.add_row(
+            str(segment["segmentId"]),
+            f"{hash_range['start']:04x}-{hash_range['end']:04x}",
+            str(segment["state"]).lower(),
+            " ".join(map(str, segment["parentIds"])),
+            " ".join(map(str, segment["childIds"])),
+        )
+    console.print(segments)
+    if statistics["subscriptions"]:
+        subscriptions = Table("subscription", "type", "consumers", "backlog")
+        for name, counted in sorted(statistics["subscriptions"].items()):
+            subscriptions.add_row(
+                name, str(counted["type"]).lower(), str(counted["consumerCount"]), str(counted["msgBacklog"])
+            )
+        console.print(subscriptions)

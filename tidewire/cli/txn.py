@@ -1,0 +1,73 @@
+"""`tidewire txn`: begin a transaction, and commit or abort it, from any process that knows its id.
+
+    id=$(tidewire txn begin)
+    tidewire produce topic://public/default/a first second --in-transaction $id
+    tidewire produce topic://public/default/b third --in-transaction $id
+    tidewire txn commit $id
+
+There is no list: the protocol has no such question. For messages of one call, `tidewire produce --transaction` does it
+all.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidewire.cli.endings import one_sentence
+from tidewire.cli.produce import SERVICE_URL_DEFAULT, ServiceUrl
+
+if TYPE_CHECKING:
+    import tidewire
+
+app: Final = typer.Typer(help="Begin, commit and abort transactions.", no_args_is_help=True)
+
+TransactionId = Annotated[
+    str, typer.Argument(metavar="ID", help="As `tidewire txn begin` printed it.", show_default=False)
+]
+
+
+@app.command("begin")
+def begin(
+    timeout_seconds: Annotated[
+        float, typer.Option("--timeout", min=0.001, help="The broker aborts it after so many seconds.")
+    ] = 60.0,
+    service_url: ServiceUrl = SERVICE_URL_DEFAULT,
+) -> None:
+    """Begin a transaction and print its id."""
+    with one_sentence("tidewire txn"):
+        from tidewire.cli.clients import format_transaction_id, run_client
+
+        async def story(client: "tidewire.Client") -> None:
+            transaction = await client.new_transaction(timeout_seconds)
+            typer.echo(format_transaction_id(transaction.transaction_id))
+
+        run_client(service_url, story)
+
+
+@app.command("commit")
+def commit(transaction_id: TransactionId, service_url: ServiceUrl = SERVICE_URL_DEFAULT) -> None:
+    """Commit a transaction: everything sent in it is seen from now on. Ends well once that is durable."""
+    _end(transaction_id, service_url, commit=True)
+
+
+@app.command("abort")
+def abort(transaction_id: TransactionId, service_url: ServiceUrl = SERVICE_URL_DEFAULT) -> None:
+    """Abort a transaction: nothing sent in it is ever seen. Ends well once that is durable."""
+    _end(transaction_id, service_url, commit=False)
+
+
+def _end(text: str, service_url: str, *, commit: bool) -> None:
+    with one_sentence("tidewire txn"):
+        from tidewire.cli.clients import parse_transaction_id, run_client
+
+        transaction_id = parse_transaction_id(text)
+
+        async def story(client: "tidewire.Client") -> None:
+            transaction = client.join_transaction(transaction_id)
+            if commit:
+                await transaction.commit()
+            else:
+                await transaction.abort()
+            typer.echo(f"{'committed' if commit else 'aborted'} {text}")
+
+        run_client(service_url, story)

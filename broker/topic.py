@@ -203,7 +203,10 @@ class Topic:
 
     async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
         """Entries from `start` up to the readable position, in order; those of aborted transactions are among them."""
-        return await self.ledger.read(start, upto=self.readable.value, entries_max=entries_max, bytes_max=bytes_max)
+        entries = await self.ledger.read(start, upto=self.readable.value, entries_max=entries_max, bytes_max=bytes_max)
+        if self._buffer is not None:
+            await self._buffer.prepare(entries)
+        return entries
 
     def is_visible(self, entry: Entry) -> bool:
         """Whether a readable entry may be delivered: all but those of aborted transactions."""
@@ -226,7 +229,7 @@ class Topic:
             await self._buffer.caught_up()
         position = self.readable.value
         while True:
-            entries = await self.ledger.read(position, upto=position, entries_max=1, bytes_max=1)
+            entries = await self.read(position, entries_max=1, bytes_max=1)
             if entries and self.is_visible(entries[0]):
                 return entries[0]
             earlier = self.ledger.previous(position)

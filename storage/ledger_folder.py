@@ -3,19 +3,22 @@
     <20-digit id>.ledger     the batches, chained
     <20-digit id>.index      the sparse index, rebuilt when it is lost
     <20-digit id>.damaged    a quarantine mark: the journal lost a batch of this ledger
+    <20-digit id>.aborted    its aborted-transaction index, once everything in it is decided
 
 Functions that block are called through `Files.run`. Decisions about damage follow the tables in `recovery`.
 """
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import orjson
 
+from storage import aborted_index
+from storage.aborted_index import AbortedSpan
 from storage.entry import (
     BATCH_HEADER_SIZE,
     BatchHeader,
@@ -36,7 +39,7 @@ _ENTRY_BYTES: Final = 200
 """What an entry costs in memory beside its payload, roughly."""
 
 _SCAN_BYTES: Final = 1024 * 1024
-_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|damaged|index-new)")
+_NAME: Final = re.compile(r"(\d{20})\.(ledger|index|damaged|aborted|index-new|aborted-new)")
 
 Extent = tuple[int, int, int]
 """First entry, begin and end offset of a chunk."""
@@ -72,6 +75,10 @@ class LedgerFolder:
     def mark_path(self, ledger: int) -> Path:
         """Where its quarantine mark would be."""
         return self.path / f"{ledger:020d}.damaged"
+
+    def aborted_path(self, ledger: int) -> Path:
+        """Where its aborted-transaction index would be."""
+        return self.path / f"{ledger:020d}.aborted"
 
     def unknown_names(self) -> list[str]:
         """Files in the folder that are not ours, which are left alone. Blocks."""
@@ -119,6 +126,39 @@ class LedgerFolder:
             file.close()
         self.files.rename(fresh, path)
 
+    def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
+        """Write the aborted-transaction index of a ledger in place of the one there is. Durable. Blocks."""
+        path = self.aborted_path(ledger)
+        fresh = path.with_suffix(".aborted-new")
+        data = aborted_index.encode(ledger, spans)
+        file = self.files.open(fresh, create=True)
+        try:
+            file.truncate(len(data))
+            file.write_at(0, data)
+            file.sync()
+        finally:
+            file.close()
+        self.files.rename(fresh, path)
+        self.files.sync_dir(self.path)
+
+    def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
+        """The aborted-transaction index of a ledger, empty if it has none. Blocks.
+
+        Raises:
+            LedgerCorrupt: it is damaged, so nobody can tell which entries may be shown.
+        """
+        path = self.aborted_path(ledger)
+        try:
+            file = self.files.open(path)
+        except FileNotFoundError:
+            return ()
+        try:
+            return aborted_index.decode(ledger, file.read_at(0, file.size()))
+        except aborted_index.CorruptIndex as damaged:
+            raise LedgerCorrupt(path, 0, str(damaged)) from damaged
+        finally:
+            file.close()
+
     def mark_damaged(self, ledger: int, ledger_offset: int, reason: str) -> None:
         """Quarantine the ledger from an offset on: a batch that belongs there is lost. Durable. Blocks."""
         file = self.files.open(self.mark_path(ledger), create=True)
@@ -133,7 +173,13 @@ class LedgerFolder:
 
     def remove(self, ledger: int) -> None:
         """Remove all that there is of the ledger. Durable after `Files.sync_dir`. Blocks."""
-        for path in (self.ledger_path(ledger), self.index_path(ledger), self.mark_path(ledger)):
+        paths = (
+            self.ledger_path(ledger),
+            self.index_path(ledger),
+            self.mark_path(ledger),
+            self.aborted_path(ledger),
+        )
+        for path in paths:
             self.open_files.forget(path)
             if self.files.exists(path):
                 self.files.remove(path)

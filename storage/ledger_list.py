@@ -181,6 +181,19 @@ class LedgerList:
         """How many entries stand above `after` and at or below `upto`."""
         return max(0, self._rank(upto) - self._rank(after))
 
+    def cut(self, first: Position, last: Position) -> list[tuple[Position, Position]]:
+        """The range from `first` to `last`, both included, cut at the ends of the ledgers it spans, in order."""
+        pieces = []
+        while first < last:
+            end = min(last, Position(first.ledger, self.last_entry(first.ledger)))
+            if end >= first:
+                pieces.append((first, end))
+            following = self.next_after(max(end, first))
+            if following > last:
+                return pieces
+            first = following
+        return [*pieces, (first, last)]
+
     def last_entry(self, ledger: int) -> int:
         """Number of the ledger's last entry; -1 if it has none or is not here."""
         if ledger == self.open_id:

@@ -19,13 +19,14 @@ journal's shared sync costs little.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import trio
 
+from storage.aborted_index import AbortedSpan
 from storage.errors import DataFolderInUse, LedgerFailed
 from storage.files import AlreadyLocked, Files, Lock
 from storage.journal import JOURNAL_FILE_BYTES, Journal, JournalStatistics
@@ -69,6 +70,18 @@ class LedgerStore(Protocol):
 
     async def delete(self, ledger: int) -> None:
         """Remove the ledger. Durable on return: no recovery brings it back. Idempotent."""
+        ...
+
+    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
+        """Write a closed ledger's aborted-transaction index in place of the one there is. Durable on return."""
+        ...
+
+    async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
+        """A ledger's aborted-transaction index, empty if it has none.
+
+        Raises:
+            LedgerCorrupt: it is damaged.
+        """
         ...
 
 
@@ -262,6 +275,14 @@ class DirectoryLedgerStore:
                 return
         await self._journal.note_deleted(ledger)
         await self._write_behind.remove(ledger)
+
+    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
+        """See `LedgerStore`."""
+        await self._files.run(self._folder.store_aborted, ledger, tuple(spans))
+
+    async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
+        """See `LedgerStore`."""
+        return await self._files.run(self._folder.load_aborted, ledger)
 
     async def recover_broker(self, broker_id: str, *, random_bits: Callable[[int], int] = secrets.randbits) -> Takeover:
         """Fence another broker's journal and bring what it holds into the ledgers, so that they can be recovered.

@@ -9,10 +9,12 @@ writer, records the ends, and goes on in a new ledger with a greater id: positio
 ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import trio
 
+from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import Fenced, LedgerSealed
@@ -340,6 +342,22 @@ class ManagedLedger:
             self._current = None
             for info in ledgers:
                 await self._store.delete(info.id)
+
+    def cut_at_ledgers(self, first: Position, last: Position) -> list[tuple[Position, Position]]:
+        """The range from `first` to `last`, both included and existing, cut at the ends of the ledgers it spans."""
+        return self._list.cut(first, last)
+
+    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
+        """Write the aborted-transaction index of a ledger in which everything is decided. Durable on return."""
+        await self._store.store_aborted(ledger, spans)
+
+    async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
+        """The aborted-transaction index of a ledger, empty if it has none.
+
+        Raises:
+            LedgerCorrupt: it is damaged, so nobody can tell which of the ledger's entries may be shown.
+        """
+        return await self._store.load_aborted(ledger)
 
     def statistics(self) -> ManagedLedgerStatistics:
         """Counters at this moment."""

@@ -17,9 +17,12 @@ never confirmed.
     good        good       damaged  -      -            | SALVAGE     the same; ledgers of bad parts are quarantined
     -           -          -        -      -            | UNREADABLE  nobody can tell which ledgers lost entries
 
-REPLAY and SALVAGE write the good parts to their ledger files at the offsets they carry, which repeats harmlessly. A bad
-part whose batch stands good in its ledger file has lost nothing. Otherwise the ledger gets a quarantine mark and
-everything else goes on. UNREADABLE stops the start (`JournalDamaged`).
+REPLAY and SALVAGE write the good parts to their ledger files at the offsets they carry, which repeats harmlessly. A
+block with another behind it was durable. The last one may stand in the system's memory alone (its writer died before
+its sync, or the sync failed), so it is first written again and synced: else a loss of power during recovery could leave
+half of it in a ledger file and nothing in the journal. A bad part whose batch stands good in its ledger file has lost
+nothing. Otherwise the ledger gets a quarantine mark and everything else goes on. UNREADABLE stops the start
+(`JournalDamaged`).
 
 **A ledger file**, after the journal was replayed, at the place where its next batch is due. Only confirmed batches are
 ever written there and the journal still has every one that was not synced, so there are no torn tails here:
@@ -151,6 +154,10 @@ class DamagedPart:
 class RecoveredBlock:
     """What one block gives to the ledgers."""
 
+    path: Path
+    offset: int
+    size: int
+    """Where it stands in which journal file."""
     parts: tuple[Part, ...]
     deleted: tuple[int, ...]
     damaged: tuple[DamagedPart, ...]
@@ -184,7 +191,7 @@ class JournalReader:
                 continue
             offset = 0
             while True:
-                block, size, row = self._judge(data, offset, path, self._paths[number + 1 :])
+                block, row = self._judge(data, offset, path, self._paths[number + 1 :])
                 if row.decision is Decision.UNREADABLE:
                     raise JournalDamaged(path, offset, row.reason)
                 if row.decision is Decision.TORN:
@@ -194,11 +201,11 @@ class JournalReader:
                 if block is None:
                     break
                 yield block
-                offset += size
+                offset += block.size
 
     def _judge(
         self, data: bytes, offset: int, path: Path, later_paths: Sequence[Path]
-    ) -> tuple[RecoveredBlock | None, int, Row]:
+    ) -> tuple[RecoveredBlock | None, Row]:
         header_state, header = self._header(data, offset)
         directory_state = body_state = State.DAMAGED
         directory = None
@@ -221,13 +228,12 @@ class JournalReader:
         )
         row = decide(finding)
         if row.decision not in (Decision.REPLAY, Decision.SALVAGE):
-            return None, 0, row
+            return None, row
         self._due = None if self._due is None else self._due + 1
         if header is not None:
             self._due = header.sequence + 1
         self._previous_crc = None if header is None else header.body_crc
-        block, size = _contents(header, directory, data, offset, path, row)
-        return block, size, row
+        return _contents(header, directory, data, offset, path, row), row
 
     def _header(self, data: bytes, offset: int) -> tuple[State, BlockHeader | None]:
         if is_unwritten(data, offset):
@@ -266,10 +272,11 @@ def _has_empty_sector(header: BlockHeader | None, directory: Directory | None, d
 
 def _contents(
     header: BlockHeader | None, directory: Directory | None, data: bytes, offset: int, path: Path, row: Row
-) -> tuple[RecoveredBlock, int]:
+) -> RecoveredBlock:
     if directory is None:
         assert header is not None, "the table salvages only what one of the two describes"
-        return RecoveredBlock(tuple(parts_by_body(header, data, offset)), (), ()), header.size
+        parts = tuple(parts_by_body(header, data, offset))
+        return RecoveredBlock(path, offset, header.size, parts, (), ())
     good: list[Part] = []
     damaged: list[DamagedPart] = []
     for part, is_good in parts_by_directory(directory, data, offset):
@@ -278,4 +285,4 @@ def _contents(
         else:
             damaged.append(DamagedPart(part.ledger, part.offset, path, offset, row.reason))
     size = HEADER_SIZE + directory.size + directory.body_size
-    return RecoveredBlock(tuple(good), directory.deleted, tuple(damaged)), size
+    return RecoveredBlock(path, offset, size, tuple(good), directory.deleted, tuple(damaged))

@@ -13,7 +13,7 @@ from storage.fence import Fence, claim, remove_older
 from storage.files import Files
 from storage.journal_files import JournalName, journal_names, make_journal_file
 from storage.ledger_folder import LedgerFolder
-from storage.recovery import DamagedPart, JournalReader
+from storage.recovery import DamagedPart, JournalReader, RecoveredBlock
 
 _GATHER_BYTES: Final = 8 * 1024 * 1024
 
@@ -94,18 +94,39 @@ class _Replay:
         self.blocks = 0
 
     def run(self, reader: JournalReader) -> None:
+        last: RecoveredBlock | None = None
         for block in reader.blocks():
-            self.blocks += 1
-            for ledger, offset, batch in block.parts:
-                self._gather(ledger, offset, batch)
-            self._damaged.extend(block.damaged)
-            for ledger in block.deleted:
-                self._gathered.pop(ledger, None)
-                self._touched.discard(ledger)
-                self._damaged = [part for part in self._damaged if part.ledger != ledger]
-                self._folder.remove(ledger)
-            if self._gathered_bytes >= _GATHER_BYTES:
-                self._write()
+            if last is not None:
+                self._take(last)
+            last = block
+        if last is not None:
+            self._make_durable(last)
+            self._take(last)
+
+    def _make_durable(self, block: RecoveredBlock) -> None:
+        try:
+            file = self._files.open(block.path)
+        except FileNotFoundError:
+            return  # Its fenced writer freed it meanwhile: the ledger files have it, synced.
+        try:
+            # Written, not only synced: after a failed sync the system takes the bytes for clean.
+            file.write_at(block.offset, file.read_at(block.offset, block.size))
+            file.sync()
+        finally:
+            file.close()
+
+    def _take(self, block: RecoveredBlock) -> None:
+        self.blocks += 1
+        for ledger, offset, batch in block.parts:
+            self._gather(ledger, offset, batch)
+        self._damaged.extend(block.damaged)
+        for ledger in block.deleted:
+            self._gathered.pop(ledger, None)
+            self._touched.discard(ledger)
+            self._damaged = [part for part in self._damaged if part.ledger != ledger]
+            self._folder.remove(ledger)
+        if self._gathered_bytes >= _GATHER_BYTES:
+            self._write()
 
     def settle(self) -> tuple[DamagedPart, ...]:
         self._write()

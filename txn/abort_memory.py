@@ -1,17 +1,24 @@
 """Which transactions were aborted on a segment, for as long as their entries are retained (T19).
 
 A header is forgotten soon after its transaction ended; the entries of an aborted one stay until they are trimmed. So
-the segment keeps a record of its own per aborted transaction, `/txn/segment-state/<segment>/aborted/<tc>_<n>` with the
-last position that may hold an entry of it, written in one change set with the removal of its op record. An entry whose
-transaction has neither op record nor abort record here is committed: nothing is guessed (DESIGN section 7).
+the segment keeps a record of its own per aborted transaction, `/txn/segment-state/<segment>/aborted/<tc>_<n>`, with the
+positions between which its entries stand, written in one change set with the removal of its op record. Once a ledger is
+closed and everything in it is decided, these records move to the ledger's aborted-transaction index, a file beside it,
+which is read when the ledger is: neither the metadata store nor memory grows with history (DESIGN section 7).
+
+An entry whose transaction has neither op record nor abort record here is committed: nothing is guessed.
 """
 
-from typing import Final
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import orjson
 
-from storage.entry import TxnId
-from storage.metadata.store import DeleteRange, IndexEntry, MetadataStore, Put, starting_with
+from storage.aborted_index import AbortedSpan
+from storage.entry import Entry, TxnId
+from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import Delete, DeleteRange, IndexEntry, MetadataStore, Op, Put, starting_with
 from storage.position import Position
 from txn.headers import fixed_width, txn_from_name, txn_name
 from txn.ops import segment_index_key
@@ -19,39 +26,124 @@ from txn.ops import segment_index_key
 KEY_PREFIX: Final = "/txn/segment-state/"
 ABORTED_BY_POSITION: Final = "aborted-by-position"
 
+INDEXES_CACHED_MAX: Final = 64
+"""Ledgers of one segment whose index is kept in memory; reading further back loads it again."""
+
+MOVED_AT_ONCE_MAX: Final = 100
+"""Records removed by one change set, which keeps it below etcd's 128 operations."""
+
+
+class Span(NamedTuple):
+    """Between which positions, both included, a transaction's entries stand on this segment."""
+
+    first: Position
+    last: Position
+
 
 class AbortMemory:
     """One segment's aborted transactions."""
 
-    def __init__(self, segment: str) -> None:
-        self._prefix = f"{KEY_PREFIX}{segment_index_key(segment)}/aborted/"
-        self._segment = segment
-        self._last: dict[TxnId, Position] = {}
-
-    def __contains__(self, txn: TxnId) -> bool:
-        return txn in self._last
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self._ledger = ledger
+        self._name = segment_index_key(ledger.name)
+        self._prefix = f"{KEY_PREFIX}{self._name}/aborted/"
+        self._recent: dict[TxnId, Span] = {}
+        """Those that stand, or are about to stand, in the metadata store."""
+        self._recent_ledgers: Counter[int] = Counter()
+        """How many of them end in which ledger."""
+        self._indexed: OrderedDict[int, frozenset[TxnId]] = OrderedDict()
+        """Of closed ledgers, those in their index; the one used last comes last."""
 
     def __len__(self) -> int:
-        return len(self._last)
+        return len(self._recent)
+
+    def hides(self, entry: Entry) -> bool:
+        """Whether the entry belongs to an aborted transaction. Its ledger has been passed to `prepare` before."""
+        if entry.txn is None:
+            return False
+        return entry.txn in self._recent or entry.txn in self._indexed.get(entry.position.ledger, frozenset())
 
     async def load(self, metadata: MetadataStore) -> None:
         """Read what earlier owners of the segment recorded."""
         for record in await metadata.scan(*starting_with(self._prefix)):
             fields = orjson.loads(record.value)
             txn = txn_from_name(record.key.removeprefix(self._prefix))
-            self._last[txn] = Position(fields["ledger"], fields["entry"])
+            self.remember(txn, Span(Position(*fields["first"]), Position(*fields["last"])))
 
-    def remember(self, txn: TxnId, last: Position) -> None:
+    async def prepare(self, entries: Iterable[Entry]) -> None:
+        """Have the indexes of these entries' ledgers at hand; nothing to wait for in what was written lately.
+
+        Raises:
+            LedgerCorrupt: an index is damaged, so nobody can tell which entries may be shown.
+        """
+        ledgers = {entry.position.ledger for entry in entries if entry.txn is not None}
+        # Looked at again after each wait: meanwhile a ledger may have closed, or one load pushed out another.
+        while missing := [
+            ledger for ledger in ledgers if ledger not in self._indexed and ledger != self._ledger.next_position.ledger
+        ]:
+            spans = await self._ledger.load_aborted(missing[0])
+            self._keep(missing[0], frozenset(span.txn for span in spans))
+        for ledger in ledgers & self._indexed.keys():
+            self._indexed.move_to_end(ledger)
+
+    def remember(self, txn: TxnId, span: Span) -> None:
         """Filter the transaction's entries from now on; `to_put` makes that durable."""
-        self._last[txn] = last
-
-    def to_delete(self) -> DeleteRange:
-        """Forgets everything, for a segment whose data is deleted."""
-        return DeleteRange(*starting_with(self._prefix))
+        if txn not in self._recent:
+            self._recent_ledgers[span.last.ledger] += 1
+        self._recent[txn] = span
 
     def to_put(self, txn: TxnId) -> Put:
         """The record that makes `remember` durable; the same for every repetition."""
-        last = self._last[txn]
-        key = f"{segment_index_key(self._segment)}:{fixed_width(last.ledger)}:{fixed_width(last.entry)}"
-        value = orjson.dumps({"ledger": last.ledger, "entry": last.entry})
-        return Put(self._prefix + txn_name(txn), value, indexes=(IndexEntry(ABORTED_BY_POSITION, key),))
+        first, last = self._recent[txn]
+        value = orjson.dumps({"first": tuple(first), "last": tuple(last)})
+        index = IndexEntry(ABORTED_BY_POSITION, f"{self._name}:{fixed_width(last.ledger)}:{fixed_width(last.entry)}")
+        return Put(self._prefix + txn_name(txn), value, indexes=(index,))
+
+    def to_delete(self) -> DeleteRange:
+        """Forgets every record, for a segment whose data is deleted."""
+        return DeleteRange(*starting_with(self._prefix))
+
+    async def move_to_indexes(self, readable: Position) -> list[list[Op]]:
+        """Write what is behind `readable` into its ledgers' indexes; the change sets that then remove the records.
+
+        Only ledgers that are closed, and of which everything is decided. The indexes are durable on return, so the
+        removals may be made or repeated at any time; `forget` follows each.
+        """
+        moving = {txn: span for txn, span in self._recent.items() if self._is_passed(span.last.ledger, readable)}
+        spans: dict[int, list[AbortedSpan]] = {}
+        for txn, (first, last) in moving.items():
+            for begin, end in self._ledger.cut_at_ledgers(first, last):
+                spans.setdefault(begin.ledger, []).append(AbortedSpan(txn, begin.entry, end.entry))
+        for ledger, fresh in spans.items():
+            known = await self._ledger.load_aborted(ledger)
+            await self._ledger.store_aborted(ledger, [*known, *fresh])
+            self._keep(ledger, frozenset(span.txn for span in (*known, *fresh)))
+        keys = [self._prefix + txn_name(txn) for txn in moving]
+        return [
+            [Delete(key) for key in keys[start : start + MOVED_AT_ONCE_MAX]]
+            for start in range(0, len(keys), MOVED_AT_ONCE_MAX)
+        ]
+
+    def forget(self, removed: Iterable[Op]) -> None:
+        """The records that these operations removed are gone from the store: the indexes answer for them."""
+        for op in removed:
+            if isinstance(op, Delete):
+                span = self._recent.pop(txn_from_name(op.key.removeprefix(self._prefix)))
+                self._recent_ledgers[span.last.ledger] -= 1
+                if not self._recent_ledgers[span.last.ledger]:
+                    del self._recent_ledgers[span.last.ledger]
+
+    def has_passed(self, readable: Position) -> bool:
+        """Whether there is anything for `move_to_indexes` to do."""
+        return bool(self._recent_ledgers) and self._is_passed(min(self._recent_ledgers), readable)
+
+    def _is_passed(self, ledger: int, readable: Position) -> bool:
+        if self._ledger.next_after(readable).ledger > ledger:
+            return True
+        return self._ledger.is_sealed and readable >= self._ledger.last_position
+
+    def _keep(self, ledger: int, txns: frozenset[TxnId]) -> None:
+        self._indexed[ledger] = txns
+        self._indexed.move_to_end(ledger)
+        while len(self._indexed) > INDEXES_CACHED_MAX:
+            self._indexed.popitem(last=False)

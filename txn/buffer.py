@@ -11,6 +11,7 @@ change set with the abort record, and only then may the header be forgotten. Eve
 (T25, T26).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -21,7 +22,7 @@ from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op
 from storage.position import Position
 from storage.signal import Signal
 from storage.watermark import Watermark
-from txn.abort_memory import AbortMemory
+from txn.abort_memory import AbortMemory, Span
 from txn.errors import OwnershipLost, TransactionEnded, TransactionNotFound
 from txn.header_watch import HeaderWatch
 from txn.headers import Header, header_key
@@ -45,8 +46,8 @@ class _Write:
 
     txn: TxnId
     op_keys: list[str] = field(default_factory=list)
-    last: Position | None = None
-    """Position of its last append here; None while there is none."""
+    span: Span | None = None
+    """From its first append here to its last one; None while there is none."""
     decided: TxnState | None = None
     joining: trio.Event | None = None
     """Set when its op record is durable or was refused; None once that is settled."""
@@ -91,7 +92,7 @@ class TransactionBuffer:
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
         self._writes: dict[TxnId, _Write] = {}
         self._held = HeldPositions()
-        self._aborted = AbortMemory(self._segment)
+        self._aborted = AbortMemory(ledger)
         self._settling: list[_Write] = []
         self._settle = Signal()
         self._counters = counters
@@ -99,8 +100,19 @@ class TransactionBuffer:
         """Everything at or below it is decided: committed, aborted, or not transactional (T14)."""
 
     def is_visible(self, entry: Entry) -> bool:
-        """Whether an entry at or below `readable` may be seen: all but those of aborted transactions (T17)."""
-        return entry.txn is None or entry.txn not in self._aborted
+        """Whether an entry at or below `readable` may be seen: all but those of aborted transactions (T17).
+
+        The entry was passed to `prepare` since it was read.
+        """
+        return not self._aborted.hides(entry)
+
+    async def prepare(self, entries: Sequence[Entry]) -> None:
+        """Have at hand what `is_visible` needs for these entries; does not wait for what was written lately.
+
+        Raises:
+            LedgerCorrupt: nobody can tell which of them may be seen.
+        """
+        await self._aborted.prepare(entries)
 
     async def publish(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
         """Append an entry, for a transaction or for none, and return its position, not yet durable.
@@ -123,9 +135,11 @@ class TransactionBuffer:
         # From here to the append nothing waits, so no decision can come in between (T12).
         self._require_open(txn)
         position = self._ledger.append(payload, message_count=message_count, txn=txn)
-        if write.last is None:
+        if write.span is None:
             self._held.hold(txn, position)
-        write.last = position
+            write.span = Span(position, position)
+        else:
+            write.span = Span(write.span.first, position)
         return position
 
     def decided(self, txn: TxnId, state: TxnState) -> None:
@@ -158,17 +172,24 @@ class TransactionBuffer:
                 # It belongs to a segment of the same name that was deleted; it holds nothing of this one (D16).
                 await self._commit([*self._claim, Delete(hit.record.key)])
                 continue
-            write = self._writes.setdefault(op.txn, _Write(op.txn))
+            # A decision that comes while the entries are looked for is applied when it is known where they stand.
+            write = self._writes.setdefault(op.txn, _Write(op.txn, joining=trio.Event()))
             write.op_keys.append(hit.record.key)
             self._counters.op_records_outstanding += 1
             self._headers.join(op.txn, self)
-            if write.last is None:
+            if write.span is None:
                 await self._find_entries(write, op.lower_bound)
+        for write in self._writes.values():
+            write.joining = None
+            if write.decided is not None:
+                self._let_go(write)
         await self._headers.catch_up(list(self._writes))
         for txn in list(self._writes):
             if await self._metadata.get(header_key(txn)) is None:
                 # Headers outlive their op records, so an operator removed it; what no record names is committed.
                 self.decided(txn, TxnState.COMMITTED)
+        # What earlier owners remembered may be ready to move to the ledgers' indexes.
+        self._settle.set()
         self.readable.raise_to(self._held.readable(self._ledger.confirmed.value))
 
     async def run(self) -> None:
@@ -184,6 +205,10 @@ class TransactionBuffer:
                     batch = self._settling[:SETTLE_BATCH_MAX]
                     await self._remove_records(batch)
                     del self._settling[: len(batch)]
+                if self._aborted.has_passed(self.readable.value):
+                    for ops in await self._aborted.move_to_indexes(self.readable.value):
+                        await self._commit([*self._claim, *ops])
+                        self._aborted.forget(ops)
         finally:
             # The segment is served here no more; its next owner recovers what is left.
             for write in self._writes.values():
@@ -274,14 +299,14 @@ class TransactionBuffer:
                 if entry.txn == write.txn:
                     self._held.hold(write.txn, entry.position)
                     # Where its last entry stands is not known without reading on; the recovered end is not below it.
-                    write.last = end
+                    write.span = Span(entry.position, end)
                     return
             start = self._ledger.next_after(entries[-1].position)
 
     def _let_go(self, write: _Write) -> None:
         """Apply the decision in memory; the records follow in `run`."""
-        if write.decided is TxnState.ABORTED and write.last is not None:
-            self._aborted.remember(write.txn, write.last)
+        if write.decided is TxnState.ABORTED and write.span is not None:
+            self._aborted.remember(write.txn, write.span)
         self._held.release(write.txn)
         self.readable.raise_to(self._held.readable(self._ledger.confirmed.value))
         self._settling.append(write)
@@ -296,9 +321,9 @@ class TransactionBuffer:
     async def _remove_records(self, writes: list[_Write]) -> None:
         ops: list[Op] = list(self._claim)
         for write in writes:
-            if write.last is not None:
+            if write.span is not None:
                 # What was handed to the ledger before the decision is durable before the record of it goes.
-                await self._ledger.confirmed.wait_for(write.last)
+                await self._ledger.confirmed.wait_for(write.span.last)
                 if write.decided is TxnState.ABORTED:
                     ops.append(self._aborted.to_put(write.txn))
             ops.extend(Delete(key) for key in write.op_keys)

@@ -1,0 +1,76 @@
+"""The aborted-transaction index: what is written is what is read, and damage is never taken for "none"."""
+
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from storage import aborted_index
+from storage.aborted_index import AbortedSpan, CorruptIndex
+from storage.entry import TxnId
+from storage.errors import LedgerCorrupt
+from storage.ledger_folder import LedgerFolder
+from tests.support.disk import SimulatedFiles
+
+words = st.integers(0, 2**64 - 1)
+numbers = st.integers(0, 2**62)
+spans = st.lists(st.builds(AbortedSpan, st.builds(TxnId, words, words), numbers, numbers), max_size=20)
+
+
+@given(numbers, spans)
+def test_what_was_written_is_read(ledger: int, written: list[AbortedSpan]) -> None:
+    """K12: the content depends on the spans alone, so writing it again gives the same bytes."""
+    data = aborted_index.encode(ledger, written)
+    assert aborted_index.decode(ledger, data) == tuple(sorted(set(written)))
+    assert aborted_index.encode(ledger, reversed(written)) == data
+
+
+@given(spans, st.data())
+def test_any_damage_is_found(written: list[AbortedSpan], data: st.DataObject) -> None:
+    """K18: one flipped bit, or a cut at any byte, is damage and not an empty index."""
+    whole = aborted_index.encode(7, written)
+    bit = data.draw(st.integers(0, len(whole) * 8 - 1))
+    flipped = bytearray(whole)
+    flipped[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptIndex):
+        aborted_index.decode(7, bytes(flipped))
+    with pytest.raises(CorruptIndex):
+        aborted_index.decode(7, whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(CorruptIndex):
+        aborted_index.decode(8, whole)
+
+
+def folder() -> tuple[SimulatedFiles, LedgerFolder]:
+    files = SimulatedFiles()
+    path = Path("/data/ledgers")
+    files.make_dir(path)
+    return files, LedgerFolder(files, path)
+
+
+def test_an_index_is_durable_when_it_is_written() -> None:
+    files, ledgers = folder()
+    first = AbortedSpan(TxnId(1, 2), 3, 4)
+    second = AbortedSpan(TxnId(5, 6), 7, 8)
+    assert ledgers.load_aborted(9) == ()
+    ledgers.store_aborted(9, [first])
+    ledgers.store_aborted(9, [second, first])
+    survived = LedgerFolder(files.crash(), ledgers.path)
+    assert survived.load_aborted(9) == (first, second)
+    assert survived.unknown_names() == []
+
+
+def test_a_damaged_index_is_refused_with_its_file() -> None:
+    files, ledgers = folder()
+    ledgers.store_aborted(9, [AbortedSpan(TxnId(1, 2), 3, 4)])
+    path = ledgers.aborted_path(9)
+    files.open(path).write_at(30, b"\xff")
+    with pytest.raises(LedgerCorrupt, match=str(path)):
+        ledgers.load_aborted(9)
+
+
+def test_an_index_goes_with_its_ledger() -> None:
+    files, ledgers = folder()
+    ledgers.store_aborted(9, [AbortedSpan(TxnId(1, 2), 3, 4)])
+    ledgers.remove(9)
+    assert not files.exists(ledgers.aborted_path(9))

@@ -1,0 +1,186 @@
+"""Aborted transactions are remembered for as long as their entries are there, first by records, then by indexes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from storage.entry import Entry, TxnId
+from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import starting_with
+from storage.position import EARLIEST, LATEST, Position
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import ledger_store
+from txn.abort_memory import INDEXES_CACHED_MAX, KEY_PREFIX, AbortMemory, Span
+from txn.headers import v5_id
+
+NAME = "segment://public/default/x/0000-ffff-0"
+
+
+class Segment:
+    """A managed ledger that rolls after every entry or two, and what is remembered of it."""
+
+    def __init__(self, ledger: ManagedLedger, metadata: MemoryStore) -> None:
+        self.ledger = ledger
+        self.metadata = metadata
+        self.memory = AbortMemory(ledger)
+
+    async def write(self, txn: TxnId | None) -> Position:
+        position = self.ledger.append(b"x" * 100, txn=txn)
+        await self.ledger.confirmed.wait_for(position)
+        await wait_all_tasks_blocked()
+        return position
+
+    async def abort(self, txn: TxnId, span: Span) -> None:
+        self.memory.remember(txn, span)
+        await self.metadata.commit([self.memory.to_put(txn)])
+
+    async def move(self) -> None:
+        for ops in await self.memory.move_to_indexes(self.ledger.confirmed.value):
+            await self.metadata.commit(ops)
+            self.memory.forget(ops)
+
+    async def records(self) -> int:
+        return len(await self.metadata.scan(*starting_with(KEY_PREFIX)))
+
+    async def visible(self, memory: AbortMemory | None = None) -> list[Position]:
+        """By small reads, as a dispatcher makes them."""
+        memory = memory or self.memory
+        seen = []
+        at = EARLIEST
+        while entries := await self.ledger.read(at, upto=LATEST, entries_max=2, bytes_max=1000):
+            await memory.prepare(entries)
+            seen += [entry.position for entry in entries if not memory.hides(entry)]
+            at = self.ledger.next_after(entries[-1].position)
+        return seen
+
+
+@asynccontextmanager
+async def segment(bytes_max: int = 150) -> AsyncIterator[Segment]:
+    async with ledger_store(SimulatedFiles()) as store, trio.open_nursery() as nursery:
+        metadata = MemoryStore()
+        ledger = await ManagedLedger.open(
+            NAME,
+            metadata=metadata,
+            ledgers=store,
+            claim=None,
+            config=ManagedLedgerConfig(ledger_bytes_max=bytes_max),
+            now_ms=lambda: 1_000,
+        )
+        await nursery.start(ledger.run)
+        yield Segment(ledger, metadata)
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_what_was_aborted_is_hidden() -> None:
+    """T17, T19: an entry whose transaction has no record here is committed; nothing is guessed."""
+    async with segment() as on:
+        aborted, committed = v5_id(0, 1), v5_id(0, 2)
+        bad = await on.write(aborted)
+        good = await on.write(committed)
+        plain = await on.write(None)
+        await on.abort(aborted, Span(bad, bad))
+        assert await on.visible() == [good, plain]
+
+
+async def test_records_move_to_the_index_when_their_ledger_is_behind_the_watermark() -> None:
+    """T19: neither the store nor memory grows with history, and what was aborted stays hidden, for a new owner too."""
+    async with segment() as on:
+        expected = []
+        for number in range(60):
+            txn = v5_id(0, number)
+            position = await on.write(txn)
+            if number % 3:
+                expected.append(position)
+            else:
+                await on.abort(txn, Span(position, position))
+                if on.memory.has_passed(on.ledger.confirmed.value):
+                    await on.move()
+        assert await on.records() <= 3
+        assert len(on.memory) <= 3
+        assert await on.visible() == expected
+        successor = AbortMemory(on.ledger)
+        await successor.load(on.metadata)
+        assert await on.visible(successor) == expected
+
+
+async def test_the_open_ledger_keeps_its_records() -> None:
+    """T19: a record moves only when everything in its last ledger is decided and nothing more comes there."""
+    async with segment(bytes_max=1_000_000) as on:
+        txn = v5_id(0, 1)
+        position = await on.write(txn)
+        await on.abort(txn, Span(position, position))
+        assert not on.memory.has_passed(on.ledger.confirmed.value)
+        assert await on.memory.move_to_indexes(on.ledger.confirmed.value) == []
+
+
+async def test_a_sealed_segment_moves_its_last_records_too() -> None:
+    """T20, T19: after a split nothing of the parent stays in the metadata store."""
+    async with segment(bytes_max=1_000_000) as on:
+        txn = v5_id(0, 1)
+        position = await on.write(txn)
+        last = await on.write(None)
+        await on.abort(txn, Span(position, position))
+        await on.ledger.seal()
+        assert on.memory.has_passed(last)
+        await on.move()
+        assert await on.records() == 0
+        assert await on.visible() == [last]
+
+
+async def test_a_transaction_over_several_ledgers_is_in_each_ones_index() -> None:
+    """T19: entries of one transaction in many ledgers are hidden wherever a reader begins."""
+    async with segment() as on:
+        txn = v5_id(0, 1)
+        positions = [await on.write(txn) for _ in range(6)]
+        kept = [await on.write(None) for _ in range(2)]
+        assert len({position.ledger for position in positions}) > 2
+        await on.abort(txn, Span(positions[0], positions[-1]))
+        await on.move()
+        assert await on.records() == 0
+        assert await on.visible() == kept
+        for position in positions:
+            spans = await on.ledger.load_aborted(position.ledger)
+            assert any(span.txn == txn and span.first <= position.entry <= span.last for span in spans)
+
+
+async def test_moving_twice_changes_nothing() -> None:
+    """T26: a crash between the index and the removal of the records leaves both; the next owner moves them again."""
+    async with segment() as on:
+        txn = v5_id(0, 1)
+        bad = await on.write(txn)
+        good = [await on.write(None) for _ in range(3)]
+        await on.abort(txn, Span(bad, bad))
+        await on.memory.move_to_indexes(on.ledger.confirmed.value)
+        index = await on.ledger.load_aborted(bad.ledger)
+        successor = AbortMemory(on.ledger)
+        await successor.load(on.metadata)
+        on.memory = successor
+        await on.move()
+        assert await on.ledger.load_aborted(bad.ledger) == index
+        assert await on.records() == 0
+        assert await on.visible() == good
+
+
+async def test_indexes_of_long_ago_are_loaded_again() -> None:
+    """T19: memory holds a bounded number of indexes; reading further back asks the disk."""
+    async with segment(bytes_max=1) as on:
+        good = []
+        for number in range(INDEXES_CACHED_MAX + 20):
+            txn = v5_id(0, number)
+            bad = await on.write(txn)
+            good.append(await on.write(None))
+            await on.abort(txn, Span(bad, bad))
+        await on.move()
+        assert await on.visible() == good
+        assert await on.visible() == good
+
+
+async def test_an_entry_of_no_transaction_needs_no_index() -> None:
+    async with segment() as on:
+        memory = AbortMemory(on.ledger)
+        entry = Entry(Position(123456, 0), b"", 0, 1, 0)
+        await memory.prepare([entry])
+        assert not memory.hides(entry)

@@ -1,3 +1,4 @@
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from storage.errors import LedgerFailed, LedgerSealed
 from storage.journal import UNCONFIRMED_BYTES_MAX
 from storage.position import Position
 from storage.watermark import Watermark
-from tests.support.disk import SimulatedFiles
+from tests.support.disk import PowerLost, SimulatedFiles
 from tests.support.ledgers import LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of
 
 
@@ -49,14 +50,14 @@ async def test_what_is_confirmed_was_synced_before() -> None:
             assert len(syncs) == count
 
 
-@pytest.mark.parametrize("operation", ["write", "sync"])
-async def test_a_failed_write_or_sync_ends_the_writer(operation: str) -> None:
+@pytest.mark.parametrize(("operation", "drops"), [("write", False), ("sync", False), ("sync", True)])
+async def test_a_failed_write_or_sync_ends_the_writer(operation: str, drops: bool) -> None:
     """Nothing is retried: everything that waits and every later append gets the failure."""
     files = SimulatedFiles()
     async with ledger_store(files) as store:
         ledger, other = await store.create(1), await store.create(2)
         await add_all(ledger, [b"good"])
-        files.fail(operation, where=is_journal)
+        files.fail(operation, where=is_journal, drops=drops)
         lost = add(ledger, b"lost")
         with pytest.raises(LedgerFailed):
             await ledger.confirmed.wait_for(lost)
@@ -76,6 +77,56 @@ async def test_a_failed_write_or_sync_ends_the_writer(operation: str) -> None:
         assert isinstance(store.failure, LedgerFailed)
     async with ledger_store(files.crash()) as restarted:
         assert (await payloads_of(restarted, 1))[:1] == [b"good"]
+
+
+async def test_what_a_failed_sync_dropped_is_made_durable_or_not_shown() -> None:
+    """A restart of the process reads the block from the system's memory; a power loss after that must not take it."""
+    files = SimulatedFiles(seed=4)
+    async with ledger_store(files) as store:
+        ledger = await store.create(1)
+        files.fail("sync", where=is_journal, drops=True)
+        add(ledger, b"x" * 20_000)
+        with pytest.raises(LedgerFailed):
+            await ledger.confirmed.wait_for(Position(1, 0))
+    restarted = files.kill()
+    async with ledger_store(restarted) as store:
+        shown = await payloads_of(store, 1)
+        assert shown == [b"x" * 20_000]
+    async with ledger_store(restarted.crash(keep=0.0)) as store:
+        assert await payloads_of(store, 1) == shown
+
+
+async def unsynced_block() -> SimulatedFiles:
+    """The disk of a process that died between the write and the sync of its last block."""
+    files = SimulatedFiles(seed=6)
+    async with ledger_store(files) as store:
+        ledger = await store.create(1)
+        await add_all(ledger, [b"confirmed"] * 3)
+        files.fail("sync", where=is_journal, drops=True)
+        add(ledger, b"x" * 5_000)
+        with pytest.raises(LedgerFailed):
+            await ledger.confirmed.wait_for(Position(1, 3))
+    return files.kill()
+
+
+async def test_a_recovery_may_lose_power_at_any_operation() -> None:
+    """D9: also while it takes over a block that only the system's memory had."""
+    is_whole = False
+    moment = 0
+    while not is_whole:
+        files = await unsynced_block()
+        files.lose_power_after(moment)
+        with suppress(PowerLost):
+            async with ledger_store(files) as store:
+                with suppress(PowerLost):
+                    await payloads_of(store, 1)
+                    is_whole = True
+        moment += 1
+        async with ledger_store(files.crash(keep=0.5)) as restarted:
+            found = await payloads_of(restarted, 1)
+            assert found == ([b"confirmed"] * 3 + [b"x" * 5_000])[: len(found)]
+            assert len(found) >= 3
+    assert moment > 15
 
 
 async def test_a_writer_that_is_cancelled_releases_whoever_waits() -> None:

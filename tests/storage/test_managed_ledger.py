@@ -462,6 +462,21 @@ async def test_ids_are_reserved_in_blocks_and_rise_over_all_owners(metadata: Mem
     assert record.value == b"%d" % (3 * IDS_PER_BLOCK + 1)
 
 
+async def test_positions_rise_when_the_owner_changes_back_and_forth(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """Two brokers hold blocks of ids; a new owner's next ledger still has a greater id than the last one's."""
+    async with ledger_store(files) as store:
+        blocks = [LedgerIds(metadata), LedgerIds(metadata)]
+        places: list[Position] = []
+        for turn in range(6):
+            ledger = await open_managed(store, metadata, ids=blocks[turn % 2])
+            if turn % 3:
+                places += await publish(ledger, [b"x"])
+            places.append(ledger.next_position)
+        assert places == sorted(set(places))
+
+
 async def test_ids_taken_at_once_differ(metadata: MemoryStore) -> None:
     taken: list[int] = []
 

@@ -11,8 +11,8 @@ Faults, all decided by the seed:
 - tears: of an unsynced write any subset of its 512-byte sectors survives; a sector is whole or as it was.
 - reorders: a later unsynced write may survive an earlier one; sizes follow what survived. Names of one directory
   survive as a prefix of what was done there, as journaling file systems keep them.
-- fails: `fail(operation, when=...)` makes the next matching call raise `OSError`; after a failed `sync` the writes it
-  was to make durable may be lost although later syncs succeed, as on Linux.
+- fails: `fail(operation, where=...)` makes the next matching call raise `OSError`. With `drops`, a failed `sync` loses
+  some of what it was to make durable, although reads still show it and later syncs succeed, as on Linux.
 - loses power at the n-th operation: `lose_power_after(n)`; from then on every call raises `PowerLost`.
 - flips bits and truncates: `flip(path, bit)`, `cut(path, size)`, on what is durable and what is not.
 - stops: `process()` gives another process's view of the same disk; `stop()` holds that process before its next
@@ -40,6 +40,10 @@ SECTOR: Final = 512
 """The disk writes a sector whole or not at all."""
 
 Hook = Callable[[str, Path], None]
+
+
+class WritesDropped(OSError):
+    """A sync failed and the system took the bytes for written all the same."""
 
 
 class PowerLost(OSError):
@@ -129,14 +133,14 @@ class SimulatedFile:
     def sync(self) -> None:
         try:
             self._step("sync")
-        except PowerLost:
-            raise
-        except OSError:
-            # As on Linux: the pages are marked clean though the disk refused them, so a later sync "succeeds".
+        except WritesDropped:
+            # The pages are marked clean though the disk refused them, so a later sync "succeeds".
             _settle(self._owner.random, self._inode, keep=0.5)
             self._inode.unsynced.clear()
             raise
-        self._inode.durable[:] = self._inode.content
+        # Only what is unsynced is written: what an earlier failed sync dropped stays lost.
+        for offset, data in self._inode.unsynced:
+            _write(self._inode.durable, offset, data)
         self._inode.unsynced.clear()
 
     def truncate(self, size: int) -> None:
@@ -157,10 +161,7 @@ class SimulatedFile:
         self._is_open = False
 
     def _apply(self, offset: int, data: bytes) -> None:
-        content = self._inode.content
-        if len(content) < offset:
-            content.extend(bytes(offset - len(content)))
-        content[offset : offset + len(data)] = data
+        _write(self._inode.content, offset, data)
         self._inode.unsynced.append((offset, data))
 
     def _step(self, operation: str) -> None:
@@ -297,9 +298,10 @@ class SimulatedFiles:
         """Forget every lock, as when the locks lived on another machine."""
         self._disk.locked.clear()
 
-    def fail(self, operation: str, *, where: Callable[[Path], bool] = lambda _path: True) -> None:
-        """Let the next such operation on a matching path raise `OSError(EIO)`."""
-        self._disk.faults.append(_Fault(operation, where, OSError(EIO, "simulated fault")))
+    def fail(self, operation: str, *, where: Callable[[Path], bool] = lambda _path: True, drops: bool = False) -> None:
+        """Let the next such operation on a matching path raise `OSError(EIO)`; a sync that `drops` also loses bytes."""
+        error = WritesDropped(EIO, "simulated fault") if drops else OSError(EIO, "simulated fault")
+        self._disk.faults.append(_Fault(operation, where, error))
 
     def lose_power_after(self, operations: int) -> None:
         """Let the operation after this many more, and all after it, raise `PowerLost`."""
@@ -375,6 +377,12 @@ class SimulatedFiles:
         return first
 
 
+def _write(content: bytearray, offset: int, data: bytes) -> None:
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
 def _resize(content: bytearray, size: int) -> None:
     if len(content) > size:
         del content[size:]
@@ -399,9 +407,7 @@ def _survivor(rng: random.Random, inode: _Inode, chance: float) -> bytes:
             continue
         survivors = len(pieces) if chance == 1.0 else rng.randint(1, len(pieces))
         for offset, piece in pieces[:survivors]:
-            if len(content) < offset:
-                content.extend(bytes(offset - len(content)))
-            content[offset : offset + len(piece)] = piece
+            _write(content, offset, piece)
     return bytes(content)
 
 

@@ -1,0 +1,212 @@
+"""What both disks promise, and what only the simulated one does on purpose."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from storage.files import AlreadyLocked, DiskFiles, Files
+from tests.support.disk import PowerLost, SimulatedFiles
+
+
+@pytest.fixture(params=["disk", "simulated"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, Path]:
+    files: Files = DiskFiles() if request.param == "disk" else SimulatedFiles()
+    root = tmp_path if request.param == "disk" else Path("/root")
+    files.make_dir(root / "a" / "b")
+    return files, root / "a" / "b"
+
+
+def test_bytes_are_read_where_they_were_written(place: tuple[Files, Path]) -> None:
+    files, folder = place
+    file = files.open(folder / "f", create=True)
+    file.write_at(0, b"hello")
+    file.write_at(10, bytearray(b"world"))
+    file.write_at(1, memoryview(b"E"))
+    assert file.size() == 15
+    assert file.read_at(0, 100) == b"hEllo\0\0\0\0\0world"
+    assert file.read_at(12, 2) == b"rl"
+    assert file.read_at(99, 5) == b""
+    file.truncate(4)
+    assert file.read_at(0, 100) == b"hEll"
+    file.truncate(6)
+    assert file.read_at(0, 100) == b"hEll\0\0"
+    file.preallocate(3 * 1024 * 1024 + 5)
+    assert file.size() == 3 * 1024 * 1024 + 5
+    assert file.read_at(0, 4) == b"hEll"
+    assert not any(file.read_at(4, 1 << 22))
+    file.preallocate(10)
+    assert file.size() == 3 * 1024 * 1024 + 5
+    file.sync()
+    file.close()
+    file.close()
+
+
+def test_names_come_and_go(place: tuple[Files, Path]) -> None:
+    files, folder = place
+    with pytest.raises(FileNotFoundError):
+        files.open(folder / "absent")
+    for name in ("b", "a"):
+        files.open(folder / name, create=True, exclusive=True).close()
+    with pytest.raises(FileExistsError):
+        files.open(folder / "a", create=True, exclusive=True)
+    assert files.names(folder) == ["a", "b"]
+    files.rename(folder / "a", folder / "b")
+    assert files.names(folder) == ["b"]
+    assert files.exists(folder / "b")
+    assert files.exists(folder)
+    assert files.names(folder.parent) == ["b"]
+    files.sync_dir(folder)
+    files.remove(folder / "b")
+    assert not files.exists(folder / "b")
+    with pytest.raises(FileNotFoundError):
+        files.remove(folder / "b")
+    with pytest.raises(FileNotFoundError):
+        files.names(folder / "none")
+
+
+def test_a_removed_file_stays_readable_for_who_has_it_open(place: tuple[Files, Path]) -> None:
+    files, folder = place
+    file = files.open(folder / "f", create=True)
+    file.write_at(0, b"kept")
+    files.remove(folder / "f")
+    assert file.read_at(0, 9) == b"kept"
+    file.close()
+
+
+def test_a_lock_has_one_holder(place: tuple[Files, Path]) -> None:
+    files, folder = place
+    lock = files.lock(folder / "lock")
+    with pytest.raises(AlreadyLocked):
+        files.lock(folder / "lock")
+    lock.close()
+    lock.close()
+    files.lock(folder / "lock").close()
+
+
+async def test_a_call_that_began_is_finished_when_its_task_is_cancelled(place: tuple[Files, Path]) -> None:
+    files, folder = place
+
+    def write() -> str:
+        file = files.open(folder / "f", create=True)
+        file.write_at(0, b"done")
+        file.close()
+        scope.cancel()
+        return "result"
+
+    for run in (files.run, files.run_urgent):
+        with trio.CancelScope() as scope:
+            assert await run(write) == "result"
+        assert files.exists(folder / "f")
+
+
+# -- the faults of the simulated disk
+
+
+@pytest.fixture
+def disk() -> SimulatedFiles:
+    made = SimulatedFiles(seed=1)
+    made.make_dir(Path("/d"))
+    return made
+
+
+FILE = Path("/d/f")
+
+
+def test_a_crash_forgets_what_was_not_synced(disk: SimulatedFiles) -> None:
+    file = disk.open(FILE, create=True)
+    file.write_at(0, b"synced")
+    file.sync()
+    assert not disk.crash(keep=0.0).exists(FILE)
+    disk.sync_dir(FILE.parent)
+    file.write_at(0, b"UNSYNC")
+    assert disk.crash(keep=0.0).content(FILE) == b"synced"
+    assert disk.crash(keep=1.0).content(FILE) == b"UNSYNC"
+    assert disk.kill().content(FILE) == b"UNSYNC"
+
+
+def test_a_crash_tears_by_whole_sectors_and_reorders(disk: SimulatedFiles) -> None:
+    file = disk.open(FILE, create=True)
+    file.preallocate(4_096)
+    disk.sync_dir(FILE.parent)
+    for sector in range(8):
+        file.write_at(sector * 512, bytes([sector + 1]) * 512)
+    survivors = set()
+    for _ in range(200):
+        content = disk.crash(keep=0.5).content(FILE)
+        kept = tuple(content[sector * 512] for sector in range(8))
+        assert content == b"".join(bytes([value]) * 512 for value in kept)
+        survivors.add(kept)
+    assert len(survivors) > 100
+    assert any(not kept[0] and kept[-1] for kept in survivors)
+
+
+def test_within_a_sector_a_later_write_never_survives_without_the_earlier(disk: SimulatedFiles) -> None:
+    file = disk.open(FILE, create=True)
+    file.preallocate(512)
+    disk.sync_dir(FILE.parent)
+    file.write_at(0, b"a")
+    file.write_at(1, b"b")
+    found = {disk.crash(keep=0.5).content(FILE)[:2] for _ in range(100)}
+    assert found == {b"\0\0", b"a\0", b"ab"}
+
+
+def test_names_survive_as_a_prefix_of_what_was_done(disk: SimulatedFiles) -> None:
+    for name in "abc":
+        disk.open(Path("/d") / name, create=True).close()
+    disk.remove(Path("/d/a"))
+    found = {tuple(disk.crash(keep=0.7).names(Path("/d"))) for _ in range(200)}
+    assert found == {(), ("a",), ("a", "b"), ("a", "b", "c"), ("b", "c")}
+
+
+def test_a_failed_sync_may_lose_what_a_later_one_claims_to_keep(disk: SimulatedFiles) -> None:
+    file = disk.open(FILE, create=True)
+    disk.sync_dir(FILE.parent)
+    file.write_at(0, b"x" * 5_120)
+    disk.fail("sync", drops=True)
+    with pytest.raises(OSError, match="simulated"):
+        file.sync()
+    file.sync()
+    found = disk.crash(keep=1.0).content(FILE)
+    assert len(file.read_at(0, 9_999)) == 5_120
+    assert found.count(b"x") % 512 == 0
+    assert 0 < found.count(b"x") < 5_120
+
+
+def test_power_is_lost_for_good(disk: SimulatedFiles) -> None:
+    file = disk.open(FILE, create=True)
+    disk.lose_power_after(1)
+    file.write_at(0, b"a")
+    for _ in range(2):
+        with pytest.raises(PowerLost):
+            file.write_at(1, b"b")
+    with pytest.raises(PowerLost):
+        disk.exists(FILE)
+
+
+async def test_a_stopped_process_waits_before_its_next_call(disk: SimulatedFiles) -> None:
+    other = disk.process()
+    disk.stop()
+    done: list[str] = []
+
+    async def call() -> None:
+        done.append(await disk.run(lambda: "went on"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == []
+        assert await other.run(lambda: "undisturbed") == "undisturbed"
+        disk.resume()
+    assert done == ["went on"]
+
+
+def test_damage_is_on_both_sides_of_a_crash(disk: SimulatedFiles) -> None:
+    file = disk.open(FILE, create=True)
+    file.write_at(0, b"\0\0\0")
+    file.sync()
+    disk.sync_dir(FILE.parent)
+    disk.flip(FILE, 9)
+    assert disk.content(FILE) == disk.crash(keep=0.0).content(FILE) == b"\0\2\0"
+    disk.cut(FILE, 1)
+    assert disk.content(FILE) == disk.crash(keep=0.0).content(FILE) == b"\0"

@@ -122,10 +122,11 @@ async def test_a_recovery_may_lose_power_at_any_operation() -> None:
                     await payloads_of(store, 1)
                     is_whole = True
         moment += 1
-        async with ledger_store(files.crash(keep=0.5)) as restarted:
-            found = await payloads_of(restarted, 1)
-            assert found == ([b"confirmed"] * 3 + [b"x" * 5_000])[: len(found)]
-            assert len(found) >= 3
+        for _ in range(8):
+            async with ledger_store(files.crash(keep=0.5)) as restarted:
+                found = await payloads_of(restarted, 1)
+                assert found == ([b"confirmed"] * 3 + [b"x" * 5_000])[: len(found)]
+                assert len(found) >= 3
     assert moment > 15
 
 

@@ -19,7 +19,7 @@ import trio
 from storage.entry import Entry, TxnId
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op
-from storage.position import Position
+from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.abort_memory import AbortMemory, Span
@@ -96,7 +96,8 @@ class TransactionBuffer:
         self._settling: list[_Write] = []
         self._settle = Signal()
         self._counters = counters
-        self.readable: Watermark = ledger.confirmed.derive(self._held.readable)
+        self._is_recovered = False
+        self.readable: Watermark = ledger.confirmed.derive(self._readable_at)
         """Everything at or below it is decided: committed, aborted, or not transactional (T14)."""
 
     def is_visible(self, entry: Entry) -> bool:
@@ -190,7 +191,8 @@ class TransactionBuffer:
                 self.decided(txn, TxnState.COMMITTED)
         # What earlier owners remembered may be ready to move to the ledgers' indexes.
         self._settle.set()
-        self.readable.raise_to(self._held.readable(self._ledger.confirmed.value))
+        self._is_recovered = True
+        self._raise_readable()
 
     async def run(self) -> None:
         """Remove the records of what was decided, until cancelled.
@@ -303,12 +305,19 @@ class TransactionBuffer:
                     return
             start = self._ledger.next_after(entries[-1].position)
 
+    def _readable_at(self, confirmed: Position) -> Position:
+        # What is held is not known before everything that earlier owners left open is, and no watermark goes back.
+        return self._held.readable(confirmed) if self._is_recovered else EARLIEST
+
+    def _raise_readable(self) -> None:
+        self.readable.raise_to(self._readable_at(self._ledger.confirmed.value))
+
     def _let_go(self, write: _Write) -> None:
         """Apply the decision in memory; the records follow in `run`."""
         if write.decided is TxnState.ABORTED and write.span is not None:
             self._aborted.remember(write.txn, write.span)
         self._held.release(write.txn)
-        self.readable.raise_to(self._held.readable(self._ledger.confirmed.value))
+        self._raise_readable()
         self._settling.append(write)
         self._settle.set()
 
@@ -316,7 +325,7 @@ class TransactionBuffer:
         self._headers.leave(write.txn, self)
         self._held.release(write.txn)
         del self._writes[write.txn]
-        self.readable.raise_to(self._held.readable(self._ledger.confirmed.value))
+        self._raise_readable()
 
     async def _remove_records(self, writes: list[_Write]) -> None:
         ops: list[Op] = list(self._claim)

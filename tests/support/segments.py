@@ -1,0 +1,162 @@
+"""A segment as its owner has it: managed ledger, transaction buffer, claim, and the header watch they share.
+
+    async with office(metadata, files) as office:                 # coordinator, header watch, ledger store
+        segment = await office.own("segment://public/default/x/0000-ffff-0")
+        txn = await office.begin()
+        await segment.publish(b"a", txn)
+        await office.commit(txn)
+        await segment.visible()                                   # [b"a"]
+
+`publish` waits until the entry is durable, as a producer does for its receipt; `buffer.publish` does not.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from storage.entry import Entry, TxnId
+from storage.ledger_store import DirectoryLedgerStore
+from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.metadata.store import Check, MetadataStore, starting_with
+from storage.position import EARLIEST, Position
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import ledger_store
+from txn.alarm import Alarm
+from txn.buffer import BufferCounters, TransactionBuffer
+from txn.coordinator import Coordinator
+from txn.header_watch import HeaderWatch
+from txn.headers import header_key
+from txn.ops import KEY_PREFIX as OPS
+from txn.states import EndAction
+
+SEGMENT = "segment://public/default/orders/0000-ffff-0"
+
+
+def _now_ms() -> int:
+    return 1_000_000
+
+
+class Segment:
+    """One owner's view of a segment, running."""
+
+    def __init__(self, ledger: ManagedLedger, buffer: TransactionBuffer) -> None:
+        self.ledger = ledger
+        self.buffer = buffer
+        self.scope = trio.CancelScope()
+        self.ended: BaseException | None = None
+        """Why its tasks ended by themselves."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run ledger and buffer until the scope is cancelled; an error is kept in `ended`."""
+        try:
+            with self.scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self.ledger.run)
+                    nursery.start_soon(self.buffer.run)
+                    task_status.started()
+        except* Exception as group:
+            self.ended = group.exceptions[0]
+
+    async def publish(self, payload: bytes, txn: TxnId | None = None) -> Position:
+        """Publish one message and wait until it is durable."""
+        position = await self.buffer.publish(payload, 1, txn)
+        await self.ledger.confirmed.wait_for(position)
+        return position
+
+    async def readable_entries(self) -> list[Entry]:
+        """Everything at or below the readable position."""
+        entries: list[Entry] = []
+        at = EARLIEST
+        while found := await self.ledger.read(
+            at, upto=self.buffer.readable.value, entries_max=100, bytes_max=1_000_000
+        ):
+            entries += found
+            at = self.ledger.next_after(found[-1].position)
+        return entries
+
+    async def visible(self) -> list[bytes]:
+        """The payloads that a consumer would get now."""
+        entries = await self.readable_entries()
+        await self.buffer.prepare(entries)
+        return [entry.payload for entry in entries if self.buffer.is_visible(entry)]
+
+
+class Office:
+    """What the segments of one broker share."""
+
+    def __init__(self, metadata: MetadataStore, ledgers: DirectoryLedgerStore, nursery: trio.Nursery) -> None:
+        self.metadata = metadata
+        self.ledgers = ledgers
+        self.headers = HeaderWatch(metadata)
+        self.counters = BufferCounters()
+        self.coordinator = Coordinator(
+            metadata,
+            count=4,
+            now_ms=_now_ms,
+            timeout_ms_max=10_000_000,
+            timeout_alarm=Alarm(_now_ms),
+            final_alarm=Alarm(_now_ms),
+        )
+        self._nursery = nursery
+
+    async def claim(self, name: str = SEGMENT) -> Check:
+        """Take the claim of a segment from whoever had it."""
+        key = f"/owners/{name}"
+        return Check(key, await self.metadata.put(key, b"{}"))
+
+    async def own(
+        self, name: str = SEGMENT, *, claim: Check | None = None, ledger_bytes_max: int = 1 << 30
+    ) -> Segment:
+        """Claim a segment, take it over and run it."""
+        claim = claim or await self.claim(name)
+        ledger = await ManagedLedger.open(
+            name,
+            metadata=self.metadata,
+            ledgers=self.ledgers,
+            claim=claim,
+            config=ManagedLedgerConfig(ledger_bytes_max=ledger_bytes_max),
+            now_ms=_now_ms,
+        )
+        buffer = TransactionBuffer(
+            ledger, metadata=self.metadata, headers=self.headers, claim=claim, counters=self.counters
+        )
+        await buffer.recover()
+        segment = Segment(ledger, buffer)
+        await self._nursery.start(segment.run)
+        return segment
+
+    async def begin(self) -> TxnId:
+        """A new open transaction."""
+        return await self.coordinator.new_transaction(0, 60_000)
+
+    async def commit(self, txn: TxnId) -> None:
+        """Commit; participants may not have heard of it on return."""
+        await self.coordinator.end(txn, EndAction.COMMIT)
+
+    async def abort(self, txn: TxnId) -> None:
+        """Abort, likewise."""
+        await self.coordinator.end(txn, EndAction.ABORT)
+
+    async def forget_header(self, txn: TxnId) -> None:
+        """What garbage collection does at the end of a transaction's retention."""
+        assert await self.op_keys() == [], "a header outlives its op records"
+        await self.metadata.delete(header_key(txn))
+
+    async def op_keys(self) -> list[str]:
+        """The keys of all op records."""
+        return [record.key for record in await self.metadata.scan(*starting_with(OPS))]
+
+    async def abort_keys(self) -> list[str]:
+        """The keys of all abort records."""
+        return [record.key for record in await self.metadata.scan(*starting_with("/txn/segment-state/"))]
+
+
+@asynccontextmanager
+async def office(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterator[Office]:
+    """One broker's transactional rooms; leaving the block is like killing it, but for what is being written."""
+    async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
+        made = Office(metadata, ledgers, nursery)
+        await nursery.start(made.headers.run)
+        yield made
+        nursery.cancel_scope.cancel()

@@ -9,8 +9,10 @@ connection is a `memory_stream_pair`. It keeps what it was sent in `broker.comma
 `topic.segments[0].entries`. A script then interferes:
 
 - `broker.hold(SEND)`: commands of this type pile up unanswered; `broker.release(SEND)` answers them and all later ones.
+- `topic.segments[0].held = []`: the same for the sends to one segment; `broker.answer_held(segment)` answers them.
 - `broker.on(SEND, handler)`: `handler(peer, frame)` answers instead; `broker.off(SEND)` undoes it.
-- `broker.drop_connections()`: every client's connection ends. `broker.refuses = True`: no new one is accepted.
+- `broker.drop_connections()`: every client's connection ends, behind what was sent on it. `broker.refuses = True`: no
+  new one is accepted.
 - `topic.split(0)`, `topic.merge(2, 3)`: seal, create children, push the layout, answer what met the seal, close the
   producers, in this order; `topic.seal(0)` and `topic.push()` are its parts.
 - `await broker.seen(SEND, 3)`: wait until three such commands have come.
@@ -60,6 +62,8 @@ class Segment:
     # Durable subscriptions: the first entry that is not acknowledged.
     cursors: dict[str, int] = field(default_factory=dict)
     consumers: "list[_Consumer]" = field(default_factory=list)
+    held: "list[tuple[Peer, Frame]] | None" = None
+    """Sends to this segment pile up here while it is a list; `ScriptedBroker.answer_held` answers them."""
 
     def values(self) -> list[bytes]:
         """What was sent to it, message by message."""
@@ -152,7 +156,7 @@ class Topic:
         self.segments[segment_id].sealed = True
 
     def split(self, segment_id: int) -> tuple[Segment, Segment]:
-        """Replace a segment by two halves of it."""
+        """Replace a segment by two halves of it. Its producers are told, unless its sends are held."""
         parent = self.segments[segment_id]
         middle = (parent.hash_start + parent.hash_end) // 2
         ranges = (parent.hash_start, middle), (middle + 1, parent.hash_end)
@@ -179,7 +183,8 @@ class Topic:
         self.epoch += 1
         self.push()
         for parent in parents:
-            self.broker.close_producers(parent)
+            if parent.held is None:
+                self.broker.close_producers(parent)
         return children
 
 
@@ -191,6 +196,7 @@ class Peer:
         self.stream = stream
         self.producers: dict[int, Segment] = {}
         self.consumers: dict[int, tuple[Segment, _Consumer]] = {}
+        self._is_dropped = False
         self._send, self._output = anyio.create_memory_object_stream[bytes](100_000)
 
     def send(self, command: pb.BaseCommand) -> None:
@@ -211,30 +217,29 @@ class Peer:
     async def serve(self) -> None:
         """Read and answer until the connection ends."""
         async with self.stream, self._send, self._output, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._write)
+            tasks.start_soon(self._write, tasks.cancel_scope)
             decoder = FrameDecoder()
             try:
                 while True:
                     decoder.feed(await self.stream.receive())
-                    while (frame := decoder.next_frame()) is not None:
+                    while not self._is_dropped and (frame := decoder.next_frame()) is not None:
                         self.broker.take(self, frame)
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 tasks.cancel_scope.cancel()
 
-    async def _write(self) -> None:
+    async def _write(self, scope: anyio.CancelScope) -> None:
         try:
             async for data in self._output:
                 await self.stream.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return
+            return  # The reading task ends the connection.
+        # Dropped, and all that was sent before has left.
+        scope.cancel()
 
     def drop(self) -> None:
-        """End the connection without a word."""
+        """Read nothing more, and end the connection behind what was sent."""
+        self._is_dropped = True
         self._send.close()
-        assert self.scope is not None
-        self.scope.cancel()
-
-    scope: anyio.CancelScope | None = None
 
 
 class ScriptedBroker:
@@ -328,6 +333,14 @@ class ScriptedBroker:
         """The contents of all commands of this type, in order."""
         return [content for known, content in self.commands if known == kind]
 
+    def answer_held(self, segment: Segment) -> None:
+        """Answer what has piled up at one segment, and close its producers if it is sealed."""
+        held, segment.held = segment.held, None
+        for peer, frame in held or ():
+            self._answer(peer, frame)
+        if segment.sealed:
+            self.close_producers(segment)
+
     def close_producers(self, segment: Segment) -> None:
         """Answer the sends that met the seal, then close the producers."""
         held = self._held.get(T.SEND, [])
@@ -351,14 +364,11 @@ class ScriptedBroker:
         near, far = memory_stream_pair()
         peer = Peer(self, far)
         self.peers.append(peer)
-        peer.scope = anyio.CancelScope()
         self._tasks.start_soon(self._serve, peer)
         return near
 
     async def _serve(self, peer: Peer) -> None:
-        assert peer.scope is not None
-        with peer.scope:
-            await peer.serve()
+        await peer.serve()
         if peer in self.peers:
             self.peers.remove(peer)
             for segment, consumer in peer.consumers.values():
@@ -369,6 +379,7 @@ class ScriptedBroker:
         """A command has come."""
         kind = frame.command.type
         self.commands.append((kind, getattr(frame.command, MEMBERS[kind])))
+        self.payloads.append(frame.payload)
         self._counts[kind] += 1
         came, self._came = self._came, anyio.Event()
         came.set()
@@ -437,6 +448,9 @@ class ScriptedBroker:
         segment = peer.producers.get(send.producer_id)
         if segment is None:
             return  # Closed by us while this was on its way.
+        if segment.held is not None:
+            segment.held.append((peer, frame))
+            return
         if segment.sealed:
             peer.send(
                 commands.send_error(send.producer_id, send.sequence_id, pb.ServerError.TopicTerminatedError, "sealed")

@@ -21,7 +21,8 @@ class _LayoutSession:
         self._session_id = session_id
         self._outbox = outbox
         self._service_url = service_url
-        self._epoch_sent = -1
+        self._sent: Layout | None = None
+        self._updates = 0
 
     def layout_changed(self, layout: Layout | None) -> None:
         """Push the layout.
@@ -29,12 +30,25 @@ class _LayoutSession:
         Of a deleted topic the client learns by its producers and consumers: to an error it would never listen again.
         The record also changes by intents and subscriptions, which are not the client's concern.
         """
-        if layout is not None and layout.epoch != self._epoch_sent:
-            self._epoch_sent = layout.epoch
-            update = commands.scalable_topic_update(
-                self._session_id, dag_of(layout, self._service_url), resolved_topic_name=str(self.topic)
-            )
-            self._outbox.put(encode_command(update))
+        if layout is not None and (self._sent is None or layout.epoch != self._sent.epoch):
+            self._updates += self._sent is not None
+            self._push(layout)
+
+    def segment_subscribed(self) -> None:
+        """Push again what changed since the session began.
+
+        The Java client's queue consumer forgets a layout that arrives while it subscribes to the segments of the one
+        before; it takes one that comes behind the answers, and a repeated one does no harm.
+        """
+        if self._updates and self._sent is not None:
+            self._push(self._sent)
+
+    def _push(self, layout: Layout) -> None:
+        self._sent = layout
+        update = commands.scalable_topic_update(
+            self._session_id, dag_of(layout, self._service_url), resolved_topic_name=str(self.topic)
+        )
+        self._outbox.put(encode_command(update))
 
 
 class _StreamConsumer:
@@ -143,8 +157,14 @@ class ScalableFace:
 
     def segment_subscribed(self, name: TopicName, subscription: str) -> None:
         """A consumer of this connection has subscribed to a segment, and the answer is in the outbox."""
-        for consumer, segment_id in self._consumers_of(name, subscription):
+        ordered = self._consumers_of(name, subscription)
+        for consumer, segment_id in ordered:
             consumer.segment_subscribed(segment_id)
+        if name.domain is Domain.SEGMENT and not ordered:
+            topic = name.scalable_topic
+            for session in self._sessions.values():
+                if session.topic == topic:
+                    session.segment_subscribed()
 
     def segment_closed(self, name: TopicName, subscription: str) -> None:
         """The client has closed its consumer of a segment."""

@@ -91,7 +91,7 @@ async def test_a_snapshot_is_the_state() -> None:
 
 
 async def test_an_empty_state_is_a_state() -> None:
-    """R27."""
+    """R27: a store that never held anything comes back as that."""
     assert state(await write_and_load(Image())) == state(Image())
 
 

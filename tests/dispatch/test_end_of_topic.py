@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 
+from dispatch.subscription import SubscriptionClosed
 from storage.position import EARLIEST, LATEST, Position
 from tests.dispatch.test_subscription import SHARED, running, settled, stream_of
 from tests.support.outlet import recording_consumer
@@ -153,3 +154,23 @@ async def test_joining_alone_tells_of_the_end() -> None:
         rig.subscription.add_consumer(consumer)
         await settled()
         assert outlet.ends == 1
+
+
+async def test_waiting_for_the_end_ends_with_the_task() -> None:
+    """However the subscription's task ends, nobody goes on waiting for it, and nobody joins it."""
+    ended = []
+
+    async with trio.open_nursery() as nursery:
+        async with running(stream_of(1)) as rig:
+
+            async def wait() -> None:
+                with pytest.raises(SubscriptionClosed):
+                    await rig.subscription.wait_drained()
+                ended.append(True)
+
+            nursery.start_soon(wait)
+            await settled()
+            assert not ended
+        with pytest.raises(SubscriptionClosed):
+            rig.join()
+    assert ended

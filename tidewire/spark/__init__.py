@@ -1,1 +1,28 @@
-"""tidewire/spark."""
+"""Tidewire topics in Spark.
+
+    flights = (
+        spark.read.format("tidewire")
+        .option("service_url", "pulsar://127.0.0.1:6650")
+        .option("topic", "topic://public/default/flights")
+        .load()
+    )
+    flights.groupBy("key").count().show()
+
+A read contains everything that was committed when it was planned, nothing of open or aborted transactions, and one
+Spark partition for each segment of the topic. schema.py describes the columns, options.py the options.
+
+Spark finds the format by itself where this package is installed in the Python of driver and executors. Where it is not
+installed but shipped (`--py-files`, a notebook's path), register it once per session:
+
+    from tidewire.spark import TidewireSource
+    spark.dataSource.register(TidewireSource)
+
+- `source`: what Spark calls by name; `reader`: what it calls to plan and to read
+- `planning`: a topic to ranges of its segments; `receiving`: a range to entries; `rows`: entries to Arrow
+- `brokers`, `connection`: lookup, and a blocking socket over the wire codec
+- `options`, `schema`, `partitions`, `errors`: what the others speak of
+"""
+
+from tidewire.spark.source import TidewireSource
+
+__all__ = ["TidewireSource"]

@@ -1,0 +1,35 @@
+"""One Spark for all tests of a module: starting it costs seconds."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark on two cores of this machine, whose Python is this one; it writes nothing into the checkout."""
+    folder = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
+        patch.setitem(os.environ, "PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setitem(os.environ, "SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.local.dir", str(folder / "local"))
+            .config("spark.log.level", "ERROR")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
+        try:
+            yield session
+        finally:
+            session.stop()

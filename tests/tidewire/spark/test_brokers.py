@@ -1,0 +1,122 @@
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.blocking_peer import Answer, BlockingPeer
+from tests.tidewire.spark.readable import SERVICE, Readable
+from tidewire.spark.brokers import LOOKUP_REDIRECTS_MAX, Brokers
+from tidewire.spark.connection import Connection
+from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation, SourceError
+from tidewire.spark.options import Address
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+LOOKUP = pb.BaseCommand.LOOKUP
+TOPIC = "persistent://public/default/x"
+
+
+def answering(world: Readable, answers: Sequence[pb.BaseCommand]) -> None:
+    """Let lookups, whoever is asked, be answered by these in turn; the last one again and again."""
+    left = list(answers)
+
+    def answer(command: pb.BaseCommand) -> list[bytes]:
+        made = left.pop(0) if len(left) > 1 else left[0]
+        made.lookup_topic_response.request_id = command.lookup_topic.request_id
+        return [encode_command(made)]
+
+    def for_peer(peer: BlockingPeer) -> Answer:
+        return answer
+
+    world.answers[LOOKUP] = for_peer
+
+
+def connected_to(world: Readable) -> list[tuple[Address, Address | None]]:
+    return [(address, proxied_to) for address, proxied_to, _ in world.peers]
+
+
+def test_a_topic_at_the_service_address_needs_one_connection_which_ends_with_the_block() -> None:
+    world = Readable()
+    with world.brokers() as brokers:
+        assert brokers.owner_of(TOPIC) is brokers.owner_of(TOPIC)
+        ((_, _, peer),) = world.peers
+        assert not peer.is_closed
+    assert peer.is_closed
+
+
+def test_redirects_are_followed_as_told_and_each_broker_is_connected_to_once() -> None:
+    world = Readable()
+    one, two = Address("one", 1), Address("two", 2)
+    answering(
+        world,
+        [
+            commands.lookup_redirect(0, "pulsar://one:1"),
+            commands.lookup_redirect(0, f"pulsar://{SERVICE}", authoritative=False),
+            commands.lookup_connect(0, "pulsar://two:2"),
+        ],
+    )
+    with world.brokers() as brokers:
+        assert brokers.owner_of(TOPIC).address == two
+    assert connected_to(world) == [(SERVICE, None), (one, None), (two, None)]
+    asked = [
+        (at, command.lookup_topic.authoritative) for at, _, peer in world.peers for command in peer.received_of(LOOKUP)
+    ]
+    assert asked == [(SERVICE, False), (SERVICE, False), (one, True)]
+    assert all(peer.is_closed for _, _, peer in world.peers)
+
+
+def test_a_broker_behind_a_proxy_is_reached_through_it() -> None:
+    world = Readable()
+    answering(world, [commands.lookup_connect(0, "pulsar://inside:6650", proxy_through_service_url=True)])
+    with world.brokers() as brokers:
+        brokers.owner_of(TOPIC)
+    assert connected_to(world) == [(SERVICE, None), (SERVICE, Address("inside", 6650))]
+
+
+def test_brokers_that_send_each_other_on_for_ever_are_left() -> None:
+    world = Readable()
+    answering(world, [commands.lookup_redirect(0, f"pulsar://{SERVICE}")])
+    with world.brokers() as brokers, pytest.raises(ProtocolViolation, match="more than 20 times"):
+        brokers.owner_of(TOPIC)
+    assert len(world.commands_of(LOOKUP)) == LOOKUP_REDIRECTS_MAX
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (commands.lookup_connect(0, "nowhere"), "names 'nowhere' as the broker of persistent://public/default/x"),
+        (commands.lookup_connect(0, ""), "names '' as the broker of"),
+        (
+            pb.BaseCommand(
+                type=pb.BaseCommand.LOOKUP_RESPONSE,
+                lookup_topic_response=pb.CommandLookupTopicResponse(
+                    request_id=0, response=pb.CommandLookupTopicResponse.Failed
+                ),
+            ),
+            "does not say why",
+        ),
+        (commands.lookup_failed(0, pb.ServerError.ServiceNotReady, "no owner"), r"no owner \[ServiceNotReady\]"),
+    ],
+)
+def test_an_answer_that_leads_nowhere_is_one_sentence(answer: pb.BaseCommand, complaint: str) -> None:
+    world = Readable()
+    answering(world, [answer])
+    with world.brokers() as brokers, pytest.raises(SourceError, match=complaint):
+        brokers.owner_of(TOPIC)
+
+
+def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
+    world = Readable()
+    answering(world, [commands.lookup_connect(0, "pulsar://gone:1")])
+    reached = world.brokers()
+
+    def connect(address: Address, proxied_to: Address | None) -> Connection:
+        if address == Address("gone", 1):
+            raise BrokerUnreachable(f"no broker can be reached at {address}: nobody there")
+        return reached._connect(address, proxied_to)
+
+    with Brokers(world.options, connect) as brokers, pytest.raises(BrokerUnreachable) as caught:
+        brokers.owner_of(TOPIC)
+    assert str(caught.value) == (
+        f"no broker can be reached at gone:1: nobody there; service:6650 names it as the broker of {TOPIC}"
+    )

@@ -1,0 +1,181 @@
+import pytest
+
+from tests.support.blocking_peer import BlockingPeer
+from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
+from tidewire.spark.errors import BrokerSilent, ConnectionLost, Refused, UnreadableMessage
+from tidewire.spark.partitions import EARLIEST, Position, SegmentRange
+from tidewire.spark.receiving import WINDOW_MESSAGES, entries
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+T = pb.BaseCommand.Type
+NAME = "segment://public/default/x/0000-ffff-0"
+
+
+def world_of(*payloads: bytes) -> Readable:
+    world = Readable()
+    world.add(NAME, payloads)
+    return world
+
+
+def up_to(entry: int, *, after: Position = EARLIEST) -> SegmentRange:
+    return SegmentRange(TOPIC, "0000-ffff-0", NAME, end=Position(LEDGER, entry), start=after)
+
+
+def read(world: Readable, partition: SegmentRange) -> list[int]:
+    """The entry ids that come, in order."""
+    came = []
+    for entry in entries(partition, world.brokers):
+        assert entry.position.ledger == LEDGER
+        came.append(entry.position.entry)
+    return came
+
+
+def starts(world: Readable) -> list[int]:
+    """The entry behind which each reader asked to begin."""
+    return [
+        command.subscribe.start_message_id.entry_id if command.subscribe.start_message_id.ledger_id == LEDGER else -1
+        for command in world.commands_of(T.SUBSCRIBE)
+    ]
+
+
+def test_a_range_is_read_to_its_end_and_not_beyond() -> None:
+    world = world_of(*[batch(b"v")] * 5)
+    assert read(world, up_to(2)) == [0, 1, 2]
+    ((_, _, peer),) = world.peers
+    assert peer.is_closed
+    (reader,) = world.commands_of(T.SUBSCRIBE)
+    assert not reader.subscribe.durable
+
+
+def test_a_range_may_begin_behind_an_entry_and_may_be_empty() -> None:
+    world = world_of(*[batch(b"v")] * 5)
+    assert read(world, up_to(3, after=Position(LEDGER, 1))) == [2, 3]
+    assert read(world, up_to(1, after=Position(LEDGER, 1))) == []
+
+
+def test_an_end_whose_entry_the_broker_skips_is_passed_by_a_later_one() -> None:
+    world = world_of(*[batch(b"v")] * 5)
+    assert read(world, SegmentRange(TOPIC, None, NAME, end=Position(LEDGER - 1, 7))) == []
+
+
+def test_permits_are_renewed_by_what_was_used_when_half_the_window_is() -> None:
+    world = world_of(*[batch(*[b"v"] * 3000)] * 20)
+    assert len(read(world, up_to(19))) == 20
+    permits = [command.flow.message_permits for command in world.commands_of(T.FLOW)]
+    assert permits[0] == WINDOW_MESSAGES == 20_000
+    assert set(permits[1:]) == {12_000}
+    # So many were used, and none twice.
+    assert sum(permits[1:]) == 60_000
+
+
+def test_permits_are_given_as_messages_are_taken_and_not_before() -> None:
+    """A task whose Spark stage is slow does not let the whole segment come."""
+    world = world_of(*[batch(*[b"v"] * 1000)] * 100)
+    sent: list[int] = []
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        sent.append(index)
+        return True
+
+    world.sending = send
+    reading = entries(up_to(99), world.brokers)
+    next(reading)
+    assert len(sent) == WINDOW_MESSAGES // 1000
+    for _ in range(10):
+        next(reading)
+    assert len(sent) == WINDOW_MESSAGES // 1000 + 10
+    reading.close()
+    assert world.peers[0][2].is_closed
+
+
+def test_reading_goes_on_behind_the_last_entry_when_the_connection_breaks() -> None:
+    world = world_of(*[batch(b"v")] * 9)
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index in {3, 7} and len(world.peers) == index // 3:
+            peer.reset() if index == 3 else peer.hang_up()
+            return False
+        return True
+
+    world.sending = send
+    assert read(world, up_to(8)) == list(range(9))
+    assert starts(world) == [-1, 2, 6]
+    assert all(peer.is_closed for _, _, peer in world.peers)
+
+
+def test_reading_goes_on_when_the_segment_moves_to_another_broker() -> None:
+    world = world_of(*[batch(b"v")] * 4)
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index == 2 and len(world.peers) == 1:
+            peer.say(encode_command(commands.close_consumer(1)))
+            return False
+        return True
+
+    world.sending = send
+    assert read(world, up_to(3)) == [0, 1, 2, 3]
+    assert starts(world) == [-1, 1]
+    assert len(world.commands_of(T.LOOKUP)) == 2
+
+
+def test_a_connection_that_breaks_before_anything_came_is_the_end() -> None:
+    world = world_of(batch(b"v"), batch(b"v"))
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index == 1:
+            peer.hang_up()
+            return False
+        return True
+
+    world.sending = send
+    with pytest.raises(ConnectionLost, match=rf"service:6650 closed the connection; {NAME} was being read behind 5:0$"):
+        read(world, up_to(1))
+    assert len(world.peers) == 2
+
+
+def test_a_broker_that_sends_nothing_is_given_up_on() -> None:
+    world = world_of(batch(b"v"))
+    with pytest.raises(
+        BrokerSilent, match=rf"did not send the next message of {NAME}, which reaches up to 5:3, within"
+    ):
+        read(world, up_to(3))
+    assert world.peers[0][2].now == 30
+
+
+def test_what_is_not_a_message_does_not_keep_a_silent_broker_waited_for() -> None:
+    world = world_of(batch(b"v"))
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        peer.say(*[encode_command(commands.reached_end_of_topic(1))] * 3)
+        return False
+
+    world.sending = send
+    with pytest.raises(BrokerSilent):
+        read(world, up_to(0))
+
+
+def test_an_entry_that_comes_again_is_passed_over() -> None:
+    world = world_of(*[batch(b"v")] * 3)
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index == 2:
+            peer.say(encode_payload_command(commands.message(1, LEDGER, 0), batch(b"v")))
+        return True
+
+    world.sending = send
+    assert read(world, up_to(2)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("place", "complaint"), [(-1, "the payload's crc32c is"), (0, "its metadata would end")])
+def test_a_damaged_message_is_named_by_its_place(place: int, complaint: str) -> None:
+    payload = bytearray(batch(b"value"))
+    payload[place] ^= 1
+    with pytest.raises(UnreadableMessage, match=rf"^{NAME} 5:1: .*({complaint})"):
+        read(world_of(batch(b"v"), bytes(payload)), up_to(1))
+
+
+def test_a_segment_that_is_gone_is_one_sentence() -> None:
+    with pytest.raises(Refused, match=rf"refuses SUBSCRIBE: no {NAME} \[TopicNotFound\]"):
+        read(Readable(), up_to(1))

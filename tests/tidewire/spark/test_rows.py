@@ -1,0 +1,270 @@
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tests.tidewire.wire.protobufs import field
+from tidewire.spark.errors import UnreadableMessage
+from tidewire.spark.partitions import EARLIEST, Position, SegmentRange
+from tidewire.spark.receiving import ReceivedEntry
+from tidewire.spark.rows import ARROW_SCHEMA, BYTES_WANTED, ROWS_MAX, ROWS_WANTED, Rows, _plain_batch, record_batches
+from tidewire.spark.schema import SCHEMA
+from tidewire.wire.pulsar.errors import MessageError
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import ack_set_of_bits
+from tidewire.wire.pulsar.messages import (
+    build_batch,
+    build_message,
+    build_payload,
+    encode_batch,
+    message_metadata,
+    parse_payload,
+    single_message_metadata,
+    split_body,
+    split_messages,
+)
+
+TOPIC = "topic://public/default/x"
+RANGE = SegmentRange(TOPIC, "0000-ffff-0", "segment://public/default/x/0000-ffff-0", end=Position(9, 9))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PUBLISHED_MS = 1_700_000_000_123
+# A timestamp counts microseconds in 63 bits.
+TIME_MS_MAX = (2**63 - 1) // 1000
+
+Message = tuple[pb.SingleMessageMetadata, bytes]
+
+keys = st.none() | st.text(max_size=5)
+# What Python can show as a datetime, what only Arrow can hold, and what nothing can.
+event_times = st.none() | st.integers(1, 4_000_000_000_000) | st.integers(TIME_MS_MAX + 1, 2**64 - 1)
+messages = st.builds(
+    lambda number, key, properties, time, value, null: (
+        single_message_metadata(number, key=key, properties=properties, event_time_ms=time, null_value=null),
+        b"" if null else value,
+    ),
+    st.integers(0, 9),
+    keys,
+    st.just({}) | st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+    event_times,
+    st.binary(max_size=9),
+    st.sampled_from([False, False, False, True]),
+)
+plain_messages = st.builds(
+    lambda key, time, value: (single_message_metadata(1, key=key, event_time_ms=time), value),
+    keys,
+    event_times,
+    st.binary(min_size=1, max_size=9),
+)
+batches = st.lists(plain_messages, min_size=1, max_size=5) | st.lists(messages, min_size=1, max_size=5)
+
+
+def entry(payload: bytes, ack_set: tuple[int, ...] = (), place: Position = EARLIEST) -> ReceivedEntry:
+    metadata, body = parse_payload(payload)
+    return ReceivedEntry(place, metadata, body, ack_set)
+
+
+def batch_payload(batch: Iterable[Message], codec: pb.CompressionType = pb.CompressionType.NONE) -> bytes:
+    return build_batch(message_metadata("p", 0, PUBLISHED_MS), list(batch), codec)
+
+
+def alone(message: Message) -> bytes:
+    described, value = message
+    metadata = message_metadata("p", 0, PUBLISHED_MS)
+    metadata.properties.extend(described.properties)
+    if described.HasField("partition_key"):
+        metadata.partition_key = described.partition_key
+    if described.event_time:
+        metadata.event_time = described.event_time
+    metadata.null_value = described.null_value
+    return build_message(metadata, value)
+
+
+def table(entries: Iterable[ReceivedEntry]) -> pa.Table:
+    made = list(record_batches(RANGE, entries))
+    for batch in made:
+        batch.validate(full=True)
+    return pa.Table.from_batches(made, ARROW_SCHEMA)
+
+
+def timestamp(time_ms: int | None) -> datetime | None:
+    return None if time_ms is None or time_ms > TIME_MS_MAX else EPOCH + timedelta(milliseconds=time_ms)
+
+
+def expected(received: ReceivedEntry, payload: bytes) -> Iterator[dict[str, Any]]:
+    for message in split_messages(payload, received.ack_set):
+        yield {
+            "key": message.key,
+            "value": None if message.null_value else message.value,
+            "topic": TOPIC,
+            "segment": "0000-ffff-0",
+            "position": {
+                "ledger": received.position.ledger,
+                "entry": received.position.entry,
+                "batch_index": message.batch_index,
+            },
+            "publish_time": timestamp(message.publish_time_ms),
+            "event_time": timestamp(message.event_time_ms),
+            "properties": list(message.properties.items()),
+        }
+
+
+def test_what_spark_is_told_and_what_it_gets_are_one_schema() -> None:
+    assert from_arrow_schema(ARROW_SCHEMA) == SCHEMA
+    assert ARROW_SCHEMA.field("publish_time").type == pa.timestamp("us", "UTC")
+    assert [column.name for column in ARROW_SCHEMA] == [
+        *("key", "value", "topic", "segment", "position", "publish_time", "event_time", "properties")
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            batches.map(lambda batch: batch_payload(batch)),
+            st.just(()) | st.builds(ack_set_of_bits, st.integers(0, 31)),
+        )
+        | st.tuples(messages.map(alone), st.just(())),
+        max_size=4,
+    )
+)
+def test_rows_are_the_messages_that_the_codec_reads(payloads: list[tuple[bytes, tuple[int, ...]]]) -> None:
+    received = [entry(payload, ack_set, Position(3, place)) for place, (payload, ack_set) in enumerate(payloads)]
+    rows = [row for one, (payload, _) in zip(received, payloads, strict=True) for row in expected(one, payload)]
+    assert table(received).to_pylist() == rows
+
+
+@pytest.mark.parametrize("codec", [pb.CompressionType.LZ4, pb.CompressionType.ZSTD])
+def test_compressed_batches_are_read(codec: pb.CompressionType) -> None:
+    payload = batch_payload([(single_message_metadata(n, key="k"), b"value" * 9) for n in range(9)], codec)
+    assert table([entry(payload)]).column("value").to_pylist() == [b"value" * 9] * 9
+
+
+def test_a_message_sent_alone_has_no_place_in_a_batch_and_a_batch_of_one_has() -> None:
+    message = (single_message_metadata(0), b"v")
+    made = table([entry(alone(message)), entry(batch_payload([message]))])
+    assert [place["batch_index"] for place in made.column("position").to_pylist()] == [None, 0]
+
+
+def test_a_plain_topic_has_no_segment() -> None:
+    rows = Rows("persistent://public/default/y", None)
+    rows.add(entry(batch_payload([(single_message_metadata(0), b"v")])))
+    (batch,) = rows.take()
+    assert batch.column("segment").to_pylist() == [None]
+    assert not list(rows.take())
+
+
+def test_a_publish_time_that_no_timestamp_can_hold_is_null() -> None:
+    described = message_metadata("p", 0, TIME_MS_MAX + 1)
+    made = table([entry(build_message(described, b"v"))])
+    assert made.column("publish_time").to_pylist() == [None]
+
+
+@given(batches, st.lists(st.tuples(st.integers(0), st.integers(1, 255)), max_size=2), st.integers(0, 6))
+def test_the_quick_way_reads_as_the_codec_does_or_leaves_it_to_it(
+    batch: list[Message], damages: list[tuple[int, int]], size: int
+) -> None:
+    """Damage included: what the quick way takes, the codec takes too, and reads the same in it."""
+    body = bytearray(encode_batch(batch))
+    for place, flipped in damages:
+        body[place % len(body)] ^= flipped
+    columns = _plain_batch(bytes(body), size)
+    if columns is None:
+        return
+    metadata = message_metadata("p", 0, PUBLISHED_MS)
+    metadata.num_messages_in_batch = size
+    read = split_body(metadata, bytes(body)) if size else []
+    assert columns.values == [message.value for message in read]
+    assert columns.keys == [message.key for message in read]
+    assert [time or None for time in columns.event_times_ms] == [message.event_time_ms for message in read]
+    assert not any(message.properties or message.null_value for message in read)
+    assert [message.batch_index for message in read] == list(range(size))
+
+
+@given(st.lists(plain_messages, min_size=1, max_size=5))
+def test_the_quick_way_takes_what_is_usual(batch: list[Message]) -> None:
+    assert _plain_batch(encode_batch(batch), len(batch)) is not None
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        pb.SingleMessageMetadata(payload_size=1, properties=[pb.KeyValue(key="a", value="b")]),
+        pb.SingleMessageMetadata(payload_size=1, null_value=True),
+        pb.SingleMessageMetadata(payload_size=1, null_partition_key=True),
+        pb.SingleMessageMetadata(payload_size=1, compacted_out=True),
+        pb.SingleMessageMetadata(payload_size=0),
+        pb.SingleMessageMetadata(payload_size=-1),
+    ],
+)
+@pytest.mark.parametrize("before", [False, True])
+def test_the_quick_way_leaves_what_is_unusual(unusual: pb.SingleMessageMetadata, before: bool) -> None:
+    usual = pb.SingleMessageMetadata(payload_size=1, partition_key="k", event_time=1)
+    body = b""
+    for described in [unusual, usual] if before else [usual, unusual]:
+        encoded = described.SerializeToString()
+        body += len(encoded).to_bytes(4, "big") + encoded + b"v" * max(0, described.payload_size)
+    assert _plain_batch(body, 2) is None
+
+
+def test_a_key_that_is_not_text_is_read_as_the_codec_reads_it() -> None:
+    key_number = pb.SingleMessageMetadata.PARTITION_KEY_FIELD_NUMBER
+    encoded = pb.SingleMessageMetadata(payload_size=1).SerializeToString() + field(key_number, b"\xff")
+    body = len(encoded).to_bytes(4, "big") + encoded + b"v"
+    described = message_metadata("p", 0, PUBLISHED_MS)
+    described.num_messages_in_batch = 1
+    assert table([entry(build_payload(described, body))]).column("key").to_pylist() == ["\ufffd"]
+
+
+def test_record_batches_are_bounded_in_rows() -> None:
+    thousand = batch_payload([(single_message_metadata(n), b"v") for n in range(1000)])
+    rows = [batch.num_rows for batch in record_batches(RANGE, [entry(thousand)] * 40)]
+    full = -(-ROWS_WANTED // 1000) * 1000
+    assert rows == [full, full, 40_000 - 2 * full]
+
+
+def test_an_entry_of_very_many_messages_is_divided() -> None:
+    count = 2 * ROWS_MAX + 1
+    payload = batch_payload([(single_message_metadata(0), b"v")] * count)
+    made = list(record_batches(RANGE, [entry(payload)]))
+    assert [batch.num_rows for batch in made] == [ROWS_MAX, ROWS_MAX, 1]
+    assert made[2].column("position").to_pylist() == [{"ledger": -1, "entry": -1, "batch_index": count - 1}]
+
+
+def test_record_batches_are_bounded_in_bytes() -> None:
+    megabyte = batch_payload([(single_message_metadata(0), bytes(1024 * 1024))])
+    rows = [batch.num_rows for batch in record_batches(RANGE, [entry(megabyte)] * 20)]
+    assert rows == [BYTES_WANTED // (1024 * 1024)] * 2 + [4]
+
+
+def test_a_batch_that_does_not_add_up_is_named_by_its_place() -> None:
+    described = message_metadata("p", 0, PUBLISHED_MS)
+    described.num_messages_in_batch = 2
+    body = encode_batch([(single_message_metadata(0), b"v")])
+    with pytest.raises(UnreadableMessage, match=rf"^{RANGE.wire_name} 4:2: "):
+        table([entry(build_payload(described, body), place=Position(4, 2))])
+
+
+@pytest.mark.parametrize("odd", ["encrypted", "in chunks"])
+def test_what_this_version_does_not_read_is_said(odd: str) -> None:
+    described = message_metadata("p", 0, PUBLISHED_MS)
+    if odd == "encrypted":
+        described.encryption_keys.add(key="k", value=b"v")
+    else:
+        described.num_chunks_from_msg = 2
+        described.total_chunk_msg_size = 10
+    with pytest.raises(UnreadableMessage, match=odd):
+        table([entry(build_payload(described, b"body"))])
+
+
+def test_an_entry_that_cannot_be_read_leaves_the_rows_before_it_as_they_were() -> None:
+    rows = Rows(TOPIC, None)
+    rows.add(entry(batch_payload([(single_message_metadata(0), b"v")])))
+    described = message_metadata("p", 0, PUBLISHED_MS)
+    described.num_messages_in_batch = 7
+    with pytest.raises(MessageError):
+        rows.add(entry(build_payload(described, b"body")))
+    (batch,) = rows.take()
+    assert batch.num_rows == 1

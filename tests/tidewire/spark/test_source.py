@@ -1,0 +1,64 @@
+import inspect
+import pickle
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_tidewire import DefaultSource
+from tidewire.spark import TidewireSource
+from tidewire.spark.errors import BrokerUnreachable, InvalidOption
+from tidewire.spark.reader import TidewireReader
+from tidewire.spark.schema import SCHEMA
+
+GIVEN = {"service_url": "pulsar://127.0.0.1:1", "topic": "topic://public/default/x"}
+
+
+def test_spark_finds_the_format_by_the_modules_name() -> None:
+    assert DefaultSource is TidewireSource
+    assert issubclass(DefaultSource, DataSource)
+    assert inspect.ismethod(DefaultSource.name)
+    assert DefaultSource.name() == "tidewire"
+
+
+def test_finding_the_format_needs_neither_arrow_nor_numpy() -> None:
+    """Spark imports every such module, whatever format is asked for, and one that fails breaks all of them."""
+    heavy = "{'pyarrow', 'numpy', 'pandas', 'trio', 'anyio', 'google.protobuf'}"
+    program = f"import sys, pyspark_tidewire; print({heavy} & set(sys.modules) - before)"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys, pyspark.sql.datasource; before = set(sys.modules); {program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ran.stdout == "set()\n"
+
+
+def test_the_constructor_refuses_nothing_and_the_schema_refuses_wrong_options() -> None:
+    source = TidewireSource(CaseInsensitiveDict({"nonsense": "1"}))
+    with pytest.raises(InvalidOption, match="unknown option 'nonsense'"):
+        source.schema()
+    with pytest.raises(InvalidOption, match="unknown option 'nonsense'"):
+        source.reader(SCHEMA)
+    assert TidewireSource(CaseInsensitiveDict(GIVEN)).schema() == SCHEMA
+
+
+def test_columns_of_ones_own_are_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"load without \.schema"):
+        TidewireSource(CaseInsensitiveDict(GIVEN)).reader(StructType([]))
+
+
+def test_source_and_reader_travel_between_processes() -> None:
+    source = pickle.loads(pickle.dumps(TidewireSource(CaseInsensitiveDict(GIVEN))))
+    reader = pickle.loads(pickle.dumps(source.reader(schema=SCHEMA)))
+    assert isinstance(reader, TidewireReader)
+    with pytest.raises(BrokerUnreachable, match=r"no broker can be reached at 127\.0\.0\.1:1"):
+        reader.partitions()
+
+
+def test_the_partition_that_spark_makes_of_an_empty_plan_has_no_rows() -> None:
+    reader = TidewireSource(CaseInsensitiveDict(GIVEN)).reader(SCHEMA)
+    assert not list(reader.read(InputPartition(None)))

@@ -1,0 +1,87 @@
+"""The brokers as one planner or one task sees them: a connection by address, and who serves a topic.
+
+A topic or segment may be at any broker and may move, so everybody asks anew where it is, by LOOKUP at the broker the
+user named, and follows the answer. Nothing about where things are travels from the planner to the tasks.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from tidewire.spark.connection import Connection
+from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation
+from tidewire.spark.options import Address, ReadOptions, parse_address
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+LOOKUP_REDIRECTS_MAX: Final = 20
+"""How many brokers may send a lookup on to the next one."""
+
+_Lookup = pb.CommandLookupTopicResponse
+
+Connect = Callable[[Address, Address | None], Connection]
+"""Connects to an address, which is to pass everything on to the second one, if there is one."""
+
+
+class Brokers:
+    """Connections that live as long as the block that this object manages."""
+
+    def __init__(self, options: ReadOptions, connect: Connect | None = None) -> None:
+        """The brokers behind `options.service`; `connect` makes connections, over TCP unless it is given."""
+        self._service = options.service
+        self._connect = connect or partial(_connect, options.operation_timeout_seconds)
+        self._connections: dict[tuple[Address, Address | None], Connection] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def owner_of(self, topic: str) -> Connection:
+        """A connection to the broker that serves the topic, segment or partition now.
+
+        Raises:
+            SourceError: there is no such topic, or nobody could be asked.
+        """
+        connection = self._connection(self._service)
+        authoritative = False
+        for _ in range(LOOKUP_REDIRECTS_MAX):
+            answer = connection.request(partial(commands.lookup, topic, authoritative=authoritative), _Lookup)
+            if answer.response == _Lookup.Failed:
+                raise ProtocolViolation(f"{connection.address} fails the lookup of {topic} and does not say why")
+            owner = _named(connection, topic, answer.broker_service_url)
+            try:
+                if answer.response == _Lookup.Redirect:
+                    connection = self._connection(owner)
+                    authoritative = answer.authoritative
+                elif answer.proxy_through_service_url and owner != self._service:
+                    return self._connection(self._service, owner)
+                else:
+                    return self._connection(owner)
+            except BrokerUnreachable as error:
+                raise BrokerUnreachable(f"{error}; {connection.address} names it as the broker of {topic}") from error
+        raise ProtocolViolation(f"the lookup of {topic} was sent on more than {LOOKUP_REDIRECTS_MAX} times")
+
+    def _connection(self, address: Address, proxied_to: Address | None = None) -> Connection:
+        key = (address, proxied_to)
+        connection = self._connections.get(key)
+        if connection is None:
+            connection = self._connections[key] = self._open.enter_context(self._connect(address, proxied_to))
+        return connection
+
+
+def _connect(timeout_seconds: float, address: Address, proxied_to: Address | None) -> Connection:
+    return Connection.open(address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)
+
+
+def _named(connection: Connection, topic: str, url: str) -> Address:
+    try:
+        return parse_address(url)
+    except ValueError as error:
+        raise ProtocolViolation(f"{connection.address} names {url!r} as the broker of {topic}: {error}") from error

@@ -1,0 +1,38 @@
+"""Everything the data source raises on purpose, each with one sentence that says what is wrong and where.
+
+Spark shows a user the text of whatever is raised in its Python processes, so the text is the interface here: it names
+the broker, the topic or the option, and where it helps what to do. No policy reads these classes but one: what broke a
+connection halfway (`ConnectionLost`) may be cured by another connection.
+"""
+
+
+class SourceError(Exception):
+    """The root of everything the data source raises on purpose."""
+
+
+class InvalidOption(SourceError, ValueError):
+    """An option is missing, unknown, or has a value that it cannot have."""
+
+
+class BrokerUnreachable(SourceError):
+    """No connection to a broker could be made."""
+
+
+class ConnectionLost(SourceError):
+    """A connection that had been made came to its end, or the topic moved away from its broker."""
+
+
+class BrokerSilent(SourceError):
+    """The broker is connected and did not say within the deadline what it has to say."""
+
+
+class ProtocolViolation(SourceError):
+    """The peer said what the protocol does not allow."""
+
+
+class UnreadableMessage(SourceError):
+    """A message was read that fails its checksum or cannot be taken apart."""
+
+
+class Refused(SourceError):
+    """The broker answered with an error, in its own words, with the name of its code."""

@@ -1,0 +1,101 @@
+"""The entries of one range, as a broker sends them to a reader.
+
+The reader gives permits for a window of messages and renews them when half are used, so the broker always has something
+to send while Spark takes what came, and never more than the window is on its way. Which entries are visible is the
+broker's word: what it sends is committed.
+
+A connection may break halfway, because a broker was restarted, or a segment moved, or because Spark was busy elsewhere
+for so long that the kernel gave the connection up. Entries are sent in order and positions never change, so reading
+simply goes on behind the last entry over a new connection, wherever the segment is served by then. A connection that
+brought nothing is not followed by another: then the broker is gone, and the task fails and says so.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, NamedTuple
+
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.connection import Connection
+from tidewire.spark.errors import ConnectionLost, UnreadableMessage
+from tidewire.spark.partitions import Position, SegmentRange
+from tidewire.spark.planning import subscribe_reader
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.checksums import verify_payload
+from tidewire.wire.pulsar.errors import MessageError
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import position
+from tidewire.wire.pulsar.messages import parse_payload
+
+WINDOW_MESSAGES: Final = 20_000
+"""Messages that may be on their way. A broker ends a window with a whole batch, so it may be a batch more."""
+
+_RENEWAL_MESSAGES: Final = WINDOW_MESSAGES // 2
+_CONSUMER_ID: Final = 1
+
+
+class ReceivedEntry(NamedTuple):
+    """One entry, whose checksum was verified."""
+
+    position: Position
+    metadata: pb.MessageMetadata
+    body: memoryview
+    """As it was sent: a message or a batch, perhaps compressed."""
+    ack_set: tuple[int, ...]
+    """Of a batch of which some messages are not to be seen; empty when all are."""
+
+
+def entries(partition: SegmentRange, brokers: Callable[[], Brokers]) -> Generator[ReceivedEntry]:
+    """The range's entries, in order, each once.
+
+    Args:
+        partition: what to read.
+        brokers: opens connections; called again after one broke.
+
+    Raises:
+        SourceError: the segment cannot be read to the range's end.
+    """
+    after = partition.start
+    while True:
+        arrived_at = after
+        try:
+            with brokers() as reached:
+                for entry in _stream(reached.owner_of(partition.wire_name), partition, after):
+                    after = entry.position
+                    yield entry
+                return
+        except ConnectionLost as error:
+            if after == arrived_at:
+                raise ConnectionLost(f"{error}; {partition.wire_name} was being read behind {after}") from error
+
+
+def _stream(connection: Connection, partition: SegmentRange, after: Position) -> Iterator[ReceivedEntry]:
+    end = partition.end
+    awaited = f"the next message of {partition.wire_name}, which reaches up to {end},"
+    subscribe_reader(connection, partition.wire_name, _CONSUMER_ID, after=after)
+    connection.send(commands.flow(_CONSUMER_ID, WINDOW_MESSAGES))
+    used_messages = 0
+    while after < end:
+        command, payload = connection.receive(connection.deadline(), awaited)
+        if command.type == pb.BaseCommand.CLOSE_CONSUMER:
+            raise ConnectionLost(f"{connection.address} no longer serves {partition.wire_name}")
+        if command.type != pb.BaseCommand.MESSAGE:
+            continue
+        assert payload is not None, "the codec hands out no MESSAGE without payload"
+        place = Position(*position(command.message.message_id))
+        entry = _open(partition, place, payload, tuple(command.message.ack_set))
+        if place > after:
+            after = place
+            if place <= end:
+                yield entry
+        used_messages += max(1, entry.metadata.num_messages_in_batch)
+        if used_messages >= _RENEWAL_MESSAGES:
+            connection.send(commands.flow(_CONSUMER_ID, used_messages))
+            used_messages = 0
+
+
+def _open(partition: SegmentRange, place: Position, payload: bytes, ack_set: tuple[int, ...]) -> ReceivedEntry:
+    try:
+        verify_payload(payload)
+        metadata, body = parse_payload(payload)
+    except MessageError as error:
+        raise UnreadableMessage(f"{partition.wire_name} {place}: {error}") from error
+    return ReceivedEntry(place, metadata, body, ack_set)

@@ -1,0 +1,55 @@
+"""The data source that Spark knows as `tidewire`.
+
+Spark imports this module to find the format's name, in every environment where the package is installed, also when the
+job uses other sources; an import that fails there breaks them too. So it needs nothing but pyspark, and what reads is
+imported when something is read. The constructor keeps what it is given and does no more: Spark calls it often, in
+several processes, and hides some of what it raises.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from tidewire.spark.errors import InvalidOption
+from tidewire.spark.options import ReadOptions
+from tidewire.spark.schema import SCHEMA
+
+if TYPE_CHECKING:
+    from tidewire.spark.reader import TidewireReader
+
+
+class TidewireSource(DataSource):
+    """`spark.read.format("tidewire")`; its options stand in options.py, its columns in schema.py."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Keeps the options unread."""
+        super().__init__(options)
+        self._given: Mapping[str, str] = options
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tidewire"
+
+    def schema(self) -> StructType:
+        """The columns, which are the same for every topic. Called by `load`, so wrong options are told there.
+
+        Raises:
+            InvalidOption: an option is unknown, missing or wrong.
+        """
+        ReadOptions.parse(self._given)
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> "TidewireReader":
+        """A batch reader.
+
+        Raises:
+            InvalidOption: as `schema`, or the user asked for columns of their own.
+        """
+        if schema != SCHEMA:
+            raise InvalidOption("format tidewire has a schema of its own; load without .schema(...) and select columns")
+        from tidewire.spark.reader import TidewireReader
+
+        return TidewireReader(ReadOptions.parse(self._given))

@@ -1,1 +1,1 @@
-"""The broker room."""
+"""The broker room: topics, who owns them, how they split, and the faces through which clients reach them."""

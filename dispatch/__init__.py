@@ -1,1 +1,1 @@
-"""The dispatch room: subscriptions, and who is sent what. Knows storage, but no protocol and no transaction."""
+"""The dispatch room: which consumer is sent which entry, and when. Knows no protocol and no transaction."""

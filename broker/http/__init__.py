@@ -1,1 +1,1 @@
-"""broker/http."""
+"""Administration and metrics over HTTP."""

@@ -1,1 +1,1 @@
-"""broker/scalable."""
+"""Scalable topics: their layout, how it changes, and who reads which segment."""

@@ -78,11 +78,9 @@ class AbortMemory:
         """
         ledgers = {entry.position.ledger for entry in entries if entry.txn is not None}
         # Looked at again after each wait: meanwhile a ledger may have closed, or one load pushed out another.
-        while missing := [
-            ledger for ledger in ledgers if ledger not in self._indexed and ledger != self._ledger.next_position.ledger
-        ]:
+        while missing := [ledger for ledger in ledgers if ledger not in self._indexed and not self._is_open(ledger)]:
             spans = await self._ledger.load_aborted(missing[0])
-            self._keep(missing[0], frozenset(span.txn for span in spans))
+            self._keep(missing[0], frozenset(span.txn for span in spans), besides=len(ledgers))
         for ledger in ledgers & self._indexed.keys():
             self._indexed.move_to_end(ledger)
 
@@ -137,13 +135,18 @@ class AbortMemory:
         """Whether there is anything for `move_to_indexes` to do."""
         return bool(self._recent_ledgers) and self._is_passed(min(self._recent_ledgers), readable)
 
+    def _is_open(self, ledger: int) -> bool:
+        """Whether it takes entries, and so has no index yet; of a sealed segment none does."""
+        return not self._ledger.is_sealed and ledger == self._ledger.next_position.ledger
+
     def _is_passed(self, ledger: int, readable: Position) -> bool:
         if self._ledger.next_after(readable).ledger > ledger:
             return True
         return self._ledger.is_sealed and readable >= self._ledger.last_position
 
-    def _keep(self, ledger: int, txns: frozenset[TxnId]) -> None:
+    def _keep(self, ledger: int, txns: frozenset[TxnId], *, besides: int = 0) -> None:
         self._indexed[ledger] = txns
         self._indexed.move_to_end(ledger)
-        while len(self._indexed) > INDEXES_CACHED_MAX:
+        # What one read needs stays together, or loading its last index would push out its first.
+        while len(self._indexed) > INDEXES_CACHED_MAX + besides:
             self._indexed.popitem(last=False)

@@ -106,8 +106,8 @@ class BrokerSettings(BaseSettings):
     allow_unauthenticated: bool = False
     """Accept that whoever can reach a listener may do everything. Needed for any listener off loopback."""
 
-    metadata: Literal["embedded", "memory"] = "embedded"
-    """Where metadata lives: `embedded` in `data_dir`; `memory` forgets everything when the broker ends (for tests)."""
+    metadata: Literal["embedded"] = "embedded"
+    """Where metadata lives: `embedded` is in `data_dir`, beside the ledgers."""
     journal_file_bytes_max: ByteSize = Field(ByteSize(64 * _MIB), ge=_MIB, le=16 * _GIB)
     """A journal file that has grown beyond this is followed by a new one."""
     ledger_bytes_max: ByteSize = Field(ByteSize(256 * _MIB), ge=_MIB, le=1024 * _GIB)

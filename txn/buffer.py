@@ -95,6 +95,9 @@ class TransactionBuffer:
         self._aborted = AbortMemory(ledger)
         self._settling: list[_Write] = []
         self._settle = Signal()
+        self._lost: str | None = None
+        """Why the segment is not this owner's any more, once a publish has met that."""
+        self._is_discarded = False
         self._counters = counters
         self._is_recovered = False
         self.readable: Watermark = ledger.confirmed.derive(self._readable_at)
@@ -203,6 +206,11 @@ class TransactionBuffer:
         try:
             while True:
                 await self._settle.wait()
+                if self._lost is not None:
+                    raise OwnershipLost(self._lost)
+                if self._is_discarded:
+                    self._settling.clear()
+                    continue
                 while self._settling:
                     batch = self._settling[:SETTLE_BATCH_MAX]
                     await self._remove_records(batch)
@@ -219,6 +227,8 @@ class TransactionBuffer:
 
     async def discard(self) -> None:
         """Remove every record of the segment, which is about to be deleted with its data; durable on return."""
+        # What is decided from now on is not recorded: nobody would remove that.
+        self._is_discarded = True
         hits = await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         keys = [hit.record.key for hit in hits]
         while keys:
@@ -260,10 +270,10 @@ class TransactionBuffer:
         except Conflict as conflict:
             if conflict.key == header_key(txn):
                 self._require_open(txn)
-            raise OwnershipLost(f"{self._segment}: {conflict}") from conflict
+            raise self._ownership_lost(str(conflict)) from conflict
         except trio.TooSlowError as slow:
             # Whether the record is there is unknown, so this buffer no longer knows its segment's state.
-            raise OwnershipLost(f"{self._segment}: no answer of the metadata store to an op record") from slow
+            raise self._ownership_lost("no answer of the metadata store to an op record") from slow
         finally:
             assert write.joining is not None, "only this task ends the joining"
             write.joining.set()
@@ -335,12 +345,20 @@ class TransactionBuffer:
                 await self._ledger.confirmed.wait_for(write.span.last)
                 if write.decided is TxnState.ABORTED:
                     ops.append(self._aborted.to_put(write.txn))
+            if self._is_discarded:
+                return
             ops.extend(Delete(key) for key in write.op_keys)
         await self._commit(ops)
         for write in writes:
             self._headers.leave(write.txn, self)
             self._counters.op_records_outstanding -= len(write.op_keys)
             del self._writes[write.txn]
+
+    def _ownership_lost(self, reason: str) -> OwnershipLost:
+        """What to tell the publisher; `run` ends with the same."""
+        self._lost = f"{self._segment}: {reason}"
+        self._settle.set()
+        return OwnershipLost(self._lost)
 
     async def _commit(self, ops: list[Op]) -> None:
         try:

@@ -44,12 +44,20 @@ log = structlog.get_logger(__name__)
 
 
 class ConsumerSession:
-    """One consumer or reader; the outlet of its subscription."""
+    """One consumer or reader of the connection."""
 
     def __init__(
-        self, consumer: Consumer, topic: Topic, subscription: Subscription, face: "ConsumerFace", *, durable: bool
+        self,
+        consumer: Consumer,
+        outlet: "_Outlet",
+        topic: Topic,
+        subscription: Subscription,
+        face: "ConsumerFace",
+        *,
+        durable: bool,
     ) -> None:
         self.consumer = consumer
+        self.outlet = outlet
         self.topic = topic
         self.subscription = subscription
         self.durable = durable
@@ -95,7 +103,9 @@ class ConsumerSession:
 class _Outlet:
     """Turns deliveries into frames on the connection."""
 
-    def __init__(self, consumer_id: int, partition: int, outbox: Outbox, traffic: Traffic) -> None:
+    def __init__(self, consumer_id: int, partition: int, epoch: int | None, outbox: Outbox, traffic: Traffic) -> None:
+        self.epoch = epoch
+        """What the client counts up with each request to send everything again; it drops messages of earlier ones."""
         self._consumer_id = consumer_id
         self._partition = partition
         self._outbox = outbox
@@ -115,6 +125,7 @@ class _Outlet:
                 partition=self._partition,
                 redelivery_count=redelivery_count,
                 ack_set=ack_bits or (),
+                consumer_epoch=self.epoch,
             )
             self._outbox.put(encode_payload_command(command, entry.payload))
             self._traffic.messages_out += entry.message_count
@@ -209,9 +220,10 @@ class ConsumerFace:
         else:
             topic = await self._topics.get(name)
             subscription = topic.subscribe_reader(request.subscription, _reader_start(request))
-        outlet = _Outlet(request.consumer_id, _partition(name), self._outbox, self._traffic)
+        epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+        outlet = _Outlet(request.consumer_id, _partition(name), epoch, self._outbox, self._traffic)
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
-        session = ConsumerSession(consumer, topic, subscription, self, durable=request.durable)
+        session = ConsumerSession(consumer, outlet, topic, subscription, self, durable=request.durable)
         try:
             subscription.add_consumer(consumer, kind)
         except ConsumerBusy as busy:
@@ -325,6 +337,8 @@ class ConsumerFace:
         request = frame.command.redeliver_unacknowledged_messages
         session = self._consumers.get(request.consumer_id)
         if session is not None:
+            if request.HasField("consumer_epoch"):
+                session.outlet.epoch = request.consumer_epoch
             positions = [Position(*position(given)) for given in request.message_ids]
             session.subscription.redeliver(session.consumer, positions or None)
 

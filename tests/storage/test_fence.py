@@ -138,6 +138,29 @@ async def test_d2_a_stopped_writer_that_resumes_confirms_nothing_more() -> None:
         assert await payloads_of(third, 2) == [b"c", b"d"]
 
 
+async def test_d2_a_file_that_a_fenced_writer_leaves_behind_is_not_read() -> None:
+    """D2: it was making its next file while it was replaced, and wrote one block before it noticed."""
+    files = SimulatedFiles(seed=8)
+    async with ledger_store(files) as store:
+        await add_all(await store.create(1), [b"a"])
+        (name,) = [name for name in files.names(journal_dir()) if "0000000000-" in name]
+        before = files.content(journal_dir() / name)
+        add(await store.create(2), b"late")
+        await wait_all_tasks_blocked()
+        late = files.content(journal_dir() / name)
+    disk = files.kill()
+    file = disk.open(journal_dir() / name)
+    file.write_at(0, before)
+    async with ledger_store(disk) as successor:
+        assert await payloads_of(successor, 1) == [b"a"]
+    left = disk.open(journal_dir() / name, create=True)
+    left.write_at(0, late)
+    for _start in range(2):
+        async with ledger_store(disk) as third:
+            assert await payloads_of(third, 1) == [b"a"]
+            assert await payloads_of(third, 2) == []
+
+
 async def life_with_takeover_at(operation_number: int) -> bool:
     """A writer's life in which another process takes over before its n-th operation; False if it ends before that."""
     files = SimulatedFiles(seed=operation_number)

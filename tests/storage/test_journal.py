@@ -193,6 +193,28 @@ async def test_bytes_that_are_not_confirmed_are_bounded() -> None:
         assert store.room_bytes == UNCONFIRMED_BYTES_MAX
 
 
+async def test_whoever_waits_for_room_is_told_when_the_writer_ends() -> None:
+    files = SimulatedFiles()
+    async with ledger_store(files, journal_file_bytes=1 << 24) as store:
+        ledger = await store.create(1)
+        files.stop()
+        add(ledger, b"x" * UNCONFIRMED_BYTES_MAX)
+        outcomes: list[str] = []
+
+        async def publish() -> None:
+            with pytest.raises(LedgerFailed):
+                await ledger.wait_room()
+            outcomes.append("failed")
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(publish)
+            await wait_all_tasks_blocked()
+            files.fail("sync", where=is_journal)
+            files.resume()
+        assert outcomes == ["failed"] * 3
+
+
 async def test_confirmations_keep_the_order_of_the_appends_across_ledgers() -> None:
     """A watermark shared by a ledger and the one that follows it never passes an entry that is not durable."""
     async with ledger_store(SimulatedFiles()) as store:

@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.managed_ledger_record import record_key
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check, MetadataStore
+from storage.metadata.store import Check, Committed, MetadataStore, Op, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
@@ -290,6 +290,26 @@ async def test_a_seal_that_was_cancelled_can_be_repeated(files: SimulatedFiles, 
         again = await open_managed(store, metadata)
         assert again.is_sealed
         assert await payloads(again) == [b"a"]
+
+
+async def test_a_change_whose_answer_was_lost_is_repeated_and_meets_itself(
+    files: SimulatedFiles, metadata: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata)
+        (position,) = await publish(ledger, [b"a"])
+        commit = metadata.commit
+
+        async def applied_but_not_answered(ops: Sequence[Op]) -> Committed:
+            await commit(ops)
+            raise StoreUnavailable("the answer is lost")
+
+        monkeypatch.setattr(metadata, "commit", applied_but_not_answered)
+        with pytest.raises(StoreUnavailable):
+            await ledger.seal()
+        monkeypatch.undo()
+        assert await ledger.seal() == position
+        assert ledger.is_sealed
 
 
 async def test_sealing_meets_a_roll(files: SimulatedFiles, metadata: MemoryStore) -> None:

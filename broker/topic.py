@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import unquote
 
+import structlog
 import trio
 
 from broker.errors import ProducerNameTaken, SubscriptionNotFound, TopicClosed
@@ -17,7 +18,7 @@ from broker.names import Domain, TopicName
 from dispatch.consumer import Consumer
 from dispatch.subscription import Subscription
 from storage.clock import WallClock
-from storage.cursor import Cursor, NonDurableCursor, cursor_key
+from storage.cursor import Cursor, CursorError, NonDurableCursor, cursor_key
 from storage.entry import Entry, TxnId
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import LedgerStore
@@ -29,6 +30,8 @@ from storage.watermark import Watermark
 from txn.buffer import BufferCounters, TransactionBuffer
 from txn.errors import WrongDomain
 from txn.header_watch import HeaderWatch
+
+log = structlog.get_logger(__name__)
 
 
 class Attendee(Protocol):
@@ -128,7 +131,11 @@ class Topic:
         self._is_closed = True
         self._send_away()
         for subscription in tuple(self._subscriptions.values()):
-            await subscription.close()
+            try:
+                await subscription.close()
+            except CursorError as error:
+                # Only its own last acknowledgements are not written; they are delivered again.
+                log.warning("a cursor was not written", topic=str(self.name), reason=str(error))
 
     async def delete(self) -> None:
         """Send every client away and remove cursors, transactions' records and data; durable on return."""

@@ -118,11 +118,16 @@ class Topics:
         Raises:
             OwnedElsewhere: another broker owns it.
         """
-        slot_topic = await self.get(name)
-        await slot_topic.delete()
-        slot = self._slots[name]
-        slot.scope.cancel()
-        await slot.gone.wait()
+        topic = await self.get(name)
+        slot = self._slots.get(name)
+        try:
+            await topic.delete()
+        finally:
+            # If it was interrupted, whoever asks next takes over what is left and can delete that.
+            if slot is not None and slot.topic is topic:
+                slot.scope.cancel()
+        if slot is not None:
+            await slot.gone.wait()
 
     async def _own(self, name: TopicName, slot: _Slot) -> None:
         try:
@@ -146,6 +151,7 @@ class Topics:
             slot.gone.set()
 
     async def _run(self, name: TopicName, slot: _Slot, claim: Check) -> None:
+        reason: BaseException | None = None
         try:
             topic = await self._open_topic(name, claim)
             async with trio.open_nursery() as nursery:
@@ -155,7 +161,10 @@ class Topics:
                 log.debug("topic loaded", topic=str(name))
         except* (OwnershipLost, CursorError, StorageError) as ended:
             # Lost to another broker, or its ledger is damaged or cannot be written: either way it ends here alone.
-            raise TopicClosed(f"{name} is no longer served here: {_first(ended)}") from ended
+            reason = _first(ended)
+        # Raised out here, because what is raised in there would come in one group with a cancellation.
+        if reason is not None:
+            raise TopicClosed(f"{name} is no longer served here: {reason}") from reason
 
     async def _require_existing(self, name: TopicName) -> None:
         if name.domain is Domain.PERSISTENT:

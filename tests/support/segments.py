@@ -105,9 +105,7 @@ class Office:
         key = f"/owners/{name}"
         return Check(key, await self.metadata.put(key, b"{}"))
 
-    async def own(
-        self, name: str = SEGMENT, *, claim: Check | None = None, ledger_bytes_max: int = 1 << 30
-    ) -> Segment:
+    async def own(self, name: str = SEGMENT, *, claim: Check | None = None, ledger_bytes_max: int = 1 << 30) -> Segment:
         """Claim a segment, take it over and run it."""
         claim = claim or await self.claim(name)
         ledger = await ManagedLedger.open(

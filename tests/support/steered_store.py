@@ -1,11 +1,11 @@
 """Metadata stores in memory that a test steers: it acts before or after change sets, or lets the image lag.
 
-    store = SteeredStore()
-    store.before = hook           # awaited with the operations of each change set, before it is decided
-    store.after = hook            # after it was decided and shown, before its caller hears of it
-    store.fail_at(3)              # the third change set from now, and all later ones, raise `Stopped`
+store = SteeredStore()
+store.before = hook           # awaited with the operations of each change set, before it is decided
+store.after = hook            # after it was decided and shown, before its caller hears of it
+store.fail_at(3)              # the third change set from now, and all later ones, raise `Stopped`
 
-    store = LaggingStore()        # `peek` shows what the last barrier showed, as on a broker without the controller
+store = LaggingStore()        # `peek` shows what the last barrier showed, as on a broker without the controller
 """
 
 from collections.abc import Awaitable, Callable, Sequence

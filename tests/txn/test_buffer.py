@@ -91,9 +91,7 @@ async def test_a_finished_transaction_takes_no_more(desk: Office, commit: bool) 
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-async def test_an_end_before_the_op_record_refuses_the_publish(
-    desk: Office, store: SteeredStore, commit: bool
-) -> None:
+async def test_an_end_before_the_op_record_refuses_the_publish(desk: Office, store: SteeredStore, commit: bool) -> None:
     """T12: the header was open when it was looked at; the record's condition finds out."""
     segment = await desk.own()
     txn = await desk.begin()
@@ -115,9 +113,7 @@ async def test_an_end_before_the_op_record_refuses_the_publish(
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-async def test_an_end_behind_the_op_record_refuses_the_publish(
-    desk: Office, store: SteeredStore, commit: bool
-) -> None:
+async def test_an_end_behind_the_op_record_refuses_the_publish(desk: Office, store: SteeredStore, commit: bool) -> None:
     """T12, T18: the record stands, the entry was not appended; nothing is held back and the record goes."""
     segment = await desk.own()
     txn = await desk.begin()

@@ -1,0 +1,326 @@
+"""Loading, unloading and deleting topics; what goes wrong with one stays with it."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.cluster.ownership import KEY_PREFIX as OWNERS
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import NotSupported, TopicClosed, TopicNotFound
+from broker.names import TopicName
+from broker.topic import Topic
+from dispatch.consumer import Consumer
+from storage.errors import LedgerCorrupt
+from storage.metadata.store import Check, Op, Put, starting_with
+from storage.position import EARLIEST, Position
+from tests.support.disk import SimulatedFiles
+from tests.support.outlet import recording_consumer
+from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.schedules import every_schedule
+from tests.support.steered_store import SteeredStore
+from txn.errors import OwnershipLost
+from txn.states import EndAction
+
+PLAIN = TopicName.parse("persistent://public/default/plain")
+OTHER = TopicName.parse("persistent://public/default/other")
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+class Client:
+    """A producer or consumer that writes down what it is told."""
+
+    def __init__(self, name: str = "p") -> None:
+        self.name = name
+        self.closed = 0
+        self.replaced = 0
+
+    def topic_closed(self) -> None:
+        self.closed += 1
+
+    def topic_replaced(self) -> None:
+        self.replaced += 1
+
+
+async def claims(broker: Rooms) -> list[str]:
+    return [record.key for record in await broker.metadata.scan(*starting_with(OWNERS))]
+
+
+@every_schedule()
+async def test_callers_at_once_get_the_one_topic_that_is_loaded() -> None:
+    """Claimed and taken over once, however the callers are scheduled."""
+    async with rooms(SteeredStore(), SimulatedFiles(seed=5)) as broker:
+        got: list[Topic] = []
+
+        async def ask() -> None:
+            got.append(await broker.topics.get(PLAIN))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask)
+        assert len(set(map(id, got))) == 1
+        assert broker.opened == [PLAIN]
+        assert len(await claims(broker)) == 1
+
+
+async def test_names_that_are_no_loadable_topic_are_refused(broker: Rooms) -> None:
+    """A segment must be in its topic's layout; nothing is claimed or made for one that is not."""
+    await broker.controller.create_topic(TOPIC, 2, {})
+    with pytest.raises(NotSupported):
+        await broker.topics.get(TOPIC)
+    for name in ("orders/0000-ffff-0", "orders/0000-7fff-7", "nothing/0000-ffff-0"):
+        with pytest.raises(TopicNotFound):
+            await broker.topics.get(TopicName.parse(f"segment://public/default/{name}"))
+    assert await claims(broker) == []
+    assert list(broker.topics) == []
+    assert broker.opened == []
+
+
+async def test_unloading_sends_clients_away_writes_cursors_and_gives_the_claim_up(broker: Rooms) -> None:
+    topic = await broker.topics.get(PLAIN)
+    await publish(topic, b"a")
+    subscription = await topic.subscribe("s", EARLIEST)
+    producer, attendee = Client(), Client()
+    topic.attend_producer(producer)
+    consumer, outlet = recording_consumer()
+    subscription.add_consumer(consumer)
+    topic.attend(consumer, attendee)
+    subscription.flow(consumer, 10)
+    await wait_all_tasks_blocked()
+    (position,) = outlet.positions
+    subscription.cursor.acknowledge_cumulative(position)
+    await broker.topics.unload(PLAIN)
+    assert (producer.closed, attendee.closed) == (1, 1)
+    assert await claims(broker) == []
+    assert not broker.topics.is_in_use(PLAIN)
+    with pytest.raises(TopicClosed):
+        topic.attend_producer(producer)
+    with pytest.raises(TopicClosed):
+        await topic.subscribe("s", EARLIEST)
+    again = await broker.topics.get(PLAIN)
+    assert again is not topic
+    assert again.subscriptions["s"].cursor.mark_delete == position
+    await broker.topics.unload(OTHER)
+
+
+async def test_deleting_removes_every_record_and_all_data(broker: Rooms) -> None:
+    """D16: a topic made again under the name is empty, with no subscription of before."""
+    topic = await broker.topics.get(PLAIN)
+    await publish(topic, b"a")
+    await topic.subscribe("s", EARLIEST)
+    creation_id = topic.ledger.creation_id
+    await broker.topics.delete(PLAIN)
+    left = [record.key for record in await broker.metadata.scan("", "~") if "plain" in record.key]
+    assert left == []
+    again = await broker.topics.get(PLAIN)
+    assert again.ledger.creation_id != creation_id
+    assert await visible(again) == []
+    assert again.subscriptions == {}
+
+
+async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms, store: SteeredStore) -> None:
+    """D4: its clients are sent away and the broker goes on with the others."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = await broker.segment(TOPIC, 0)
+    topic = await broker.topics.get(name)
+    other = await broker.topics.get(OTHER)
+    producer = Client()
+    topic.attend_producer(producer)
+    (key,) = [key for key in await claims(broker) if "orders" in key]
+    await store.put(key, b'{"broker": "broker-2"}')
+    txn = await broker.coordinator.new_transaction(0, 1_000)
+    with pytest.raises(OwnershipLost):
+        await topic.publish(b"a", message_count=1, txn=txn)
+    await wait_all_tasks_blocked()
+    assert producer.closed == 1
+    assert list(broker.topics) == [other]
+    await publish(other, b"goes on")
+    with pytest.raises(OwnedElsewhere, match="broker-2"):
+        await broker.topics.get(name)
+    record = await store.get(key)
+    assert record is not None, "the new owner's claim is left alone"
+
+
+@pytest.mark.parametrize(
+    "error", [OwnershipLost("gone"), LedgerCorrupt(Path("/l"), 7, "flipped bit")], ids=["lost", "corrupt"]
+)
+async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: Exception) -> None:
+    """Whoever asked is told why; its claim is given up; others are served, and so is it once it can be."""
+    real = broker.topics._open_topic
+
+    async def broken(name: TopicName, claim: Check) -> Topic:
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    broker.topics._open_topic = broken
+    with pytest.raises(TopicClosed, match=str(error)):
+        await broker.topics.get(PLAIN)
+    assert await claims(broker) == []
+    broker.topics._open_topic = real
+    await publish(await broker.topics.get(PLAIN), b"a")
+
+
+async def test_a_topic_whose_task_fails_closes_alone(broker: Rooms, store: SteeredStore) -> None:
+    """D4: here a cursor's write meets another owner."""
+    topic = await broker.topics.get(PLAIN)
+    other = await broker.topics.get(OTHER)
+    await publish(topic, b"a")
+    subscription = await topic.subscribe("s", EARLIEST)
+    producer = Client()
+    topic.attend_producer(producer)
+    (key,) = [key for key in await claims(broker) if "plain" in key]
+    await store.put(key, b'{"broker": "broker-2"}')
+    subscription.cursor.acknowledge_cumulative(topic.ledger.last_position)
+    with pytest.raises(Exception, match="another owner"):
+        await subscription.synced()
+    await wait_all_tasks_blocked()
+    assert producer.closed == 1
+    assert list(broker.topics) == [other]
+
+
+async def test_unloading_a_topic_whose_cursor_has_ended_still_unloads_it(broker: Rooms, store: SteeredStore) -> None:
+    """D4: that the last acknowledgements cannot be written is no reason to keep the rest."""
+    topic = await broker.topics.get(PLAIN)
+    await publish(topic, b"a")
+    subscription = await topic.subscribe("s", EARLIEST)
+    (key,) = await claims(broker)
+    await store.put(key, b'{"broker": "broker-2"}')
+    subscription.cursor.acknowledge_cumulative(topic.ledger.last_position)
+    await broker.topics.unload(PLAIN)
+    assert list(broker.topics) == []
+    with pytest.raises(OwnedElsewhere):
+        await broker.topics.get(PLAIN)
+
+
+async def test_unloading_everything(broker: Rooms) -> None:
+    await broker.topics.get(PLAIN)
+    await broker.topics.get(OTHER)
+    await broker.topics.close()
+    assert list(broker.topics) == []
+    assert await claims(broker) == []
+
+
+async def test_asking_while_it_is_unloaded(broker: Rooms, store: SteeredStore) -> None:
+    """The caller is told to look again, or gets the topic that is loaded next; never one that is ending."""
+    topic = await broker.topics.get(PLAIN)
+    await topic.subscribe("s", EARLIEST)
+    held = trio.Event()
+
+    async def hold(ops: Sequence[Op]) -> None:
+        if not any(isinstance(op, Put) for op in ops):
+            await held.wait()
+
+    store.before = hold
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.topics.unload, PLAIN)
+        await wait_all_tasks_blocked()
+        found = await broker.topics.get(PLAIN)
+        with pytest.raises(TopicClosed):
+            found.attend_producer(Client())
+        held.set()
+    assert await broker.topics.get(PLAIN) is not topic
+
+
+async def test_producer_names_are_never_given_twice(broker: Rooms) -> None:
+    names = {broker.topics.new_producer_name() for _ in range(100)}
+    assert len(names) == 100
+    assert all(name.startswith("tidewire-7-") for name in names)
+
+
+async def test_the_last_visible_entry_is_found_behind_aborted_ones(broker: Rooms) -> None:
+    """T14, T17: and what a transaction decided before the call counts."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+    assert await topic.last_visible() is None
+    await publish(topic, b"seen")
+    for action in (EndAction.ABORT, EndAction.ABORT):
+        txn = await broker.coordinator.new_transaction(0, 1_000)
+        await publish(topic, b"aborted", txn)
+        await broker.coordinator.end(txn, action)
+    found = await topic.last_visible()
+    assert found is not None
+    assert found.payload == b"seen"
+    txn = await broker.coordinator.new_transaction(0, 1_000)
+    await publish(topic, b"committed", txn)
+    await broker.coordinator.end(txn, EndAction.COMMIT)
+    found = await topic.last_visible()
+    assert found is not None
+    assert found.payload == b"committed"
+
+
+async def test_a_reader_of_its_own_leaves_nothing_behind(broker: Rooms) -> None:
+    topic = await broker.topics.get(PLAIN)
+    await publish(topic, b"a")
+    subscription = topic.subscribe_reader("r", EARLIEST)
+    consumer, outlet = recording_consumer()
+    subscription.add_consumer(consumer)
+    subscription.flow(consumer, 5)
+    await wait_all_tasks_blocked()
+    assert outlet.positions == [topic.ledger.last_position]
+    topic.end_reader(subscription)
+    await wait_all_tasks_blocked()
+    assert not outlet.is_attached
+    assert topic.subscriptions == {}
+    assert isinstance(consumer, Consumer)
+    assert topic.ledger.last_position >= Position(0, 0)
+
+
+async def test_a_topic_that_fails_while_it_is_unloaded_ends_alone(broker: Rooms, store: SteeredStore) -> None:
+    """D4: failure and cancellation at the same moment."""
+    topic = await broker.topics.get(PLAIN)
+    other = await broker.topics.get(OTHER)
+    broker.topics._slots[PLAIN].scope.cancel()
+    topic.ledger.confirmed.fail(OwnershipLost("at the same moment"))
+    assert topic._nursery is not None
+
+    async def fail() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OwnershipLost("in the same moment")
+
+    topic._nursery.start_soon(fail)
+    await wait_all_tasks_blocked()
+    assert list(broker.topics) == [other]
+    await publish(other, b"goes on")
+
+
+async def test_a_deletion_that_was_interrupted_can_be_repeated(broker: Rooms, store: SteeredStore) -> None:
+    """D10: at every change set that it makes."""
+    for step in range(1, 20):
+        topic = await broker.topics.get(PLAIN)
+        await publish(topic, b"a")
+        await topic.subscribe("s", EARLIEST)
+        with trio.CancelScope() as scope:
+            left = step
+
+            async def interrupt(ops: Sequence[Op], scope: trio.CancelScope = scope) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    scope.cancel()
+                    await trio.lowlevel.checkpoint()
+
+            store.before = interrupt
+            await broker.topics.delete(PLAIN)
+        store.before = None
+        await wait_all_tasks_blocked()
+        await broker.topics.delete(PLAIN)
+        assert [record.key for record in await broker.metadata.scan("", "~") if "plain" in record.key] == []
+        if not scope.cancelled_caught:
+            break
+    else:
+        pytest.fail("the deletion never ended")
+    assert step > 2

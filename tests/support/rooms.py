@@ -1,0 +1,116 @@
+"""The broker's rooms behind the listeners, composed as `broker.main` does, over stores of the test's choice.
+
+async with rooms(metadata, files) as broker:
+    await broker.controller.create_topic(TOPIC, 1, {})
+    topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+
+Leaving the block is like killing the broker. Its claims go with its session, as they would in time.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from broker.cluster.ownership import Claims
+from broker.names import TopicName
+from broker.scalable.controller import Controller
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layouts import Layouts
+from broker.scalable.stream_groups import StreamGroups
+from broker.topic import Topic, TopicServices
+from broker.topics import Topics
+from storage.entry import Entry, TxnId
+from storage.ledger_ids import LedgerIds
+from storage.ledger_store import DirectoryLedgerStore
+from storage.managed_ledger import ManagedLedgerConfig
+from storage.metadata.store import Check, MetadataStore, Session
+from storage.position import EARLIEST
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import ledger_store
+from txn.alarm import Alarm
+from txn.buffer import BufferCounters
+from txn.coordinator import Coordinator
+from txn.header_watch import HeaderWatch
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+
+
+def now_ms() -> int:
+    """A clock that stands."""
+    return 1_000_000
+
+
+class Rooms:
+    """See the module's docstring."""
+
+    def __init__(
+        self, metadata: MetadataStore, ledgers: DirectoryLedgerStore, nursery: trio.Nursery, session: Session
+    ) -> None:
+        self.metadata = metadata
+        self.session = session
+        self.headers = HeaderWatch(metadata)
+        self.claims = Claims(metadata, session, broker_id="broker-1", service_url="pulsar://127.0.0.1:6650")
+        self.layouts = Layouts(metadata)
+        self.feeds = LayoutFeeds(metadata, nursery)
+        self.services = TopicServices(
+            metadata=metadata,
+            ledgers=ledgers,
+            ledger_ids=LedgerIds(metadata),
+            headers=self.headers,
+            buffers=BufferCounters(),
+            ledger_config=ManagedLedgerConfig(),
+            now_ms=now_ms,
+        )
+        self.opened: list[TopicName] = []
+        """Every topic that was taken over, in order."""
+        self.topics = Topics(self.claims, self.layouts, self._open_topic, nursery, 7)
+        self.controller = Controller(self.layouts, self.topics, self.feeds, now_ms=now_ms)
+        self.groups = StreamGroups(self.topics, self.feeds, metadata=metadata, nursery=nursery)
+        self.coordinator = Coordinator(
+            metadata,
+            count=4,
+            now_ms=now_ms,
+            timeout_ms_max=1_000_000,
+            timeout_alarm=Alarm(now_ms),
+            final_alarm=Alarm(now_ms),
+        )
+
+    async def segment(self, topic: TopicName, segment_id: int) -> TopicName:
+        """The name of a segment."""
+        return topic.segment_name((await self.layouts.get(topic)).segment(segment_id).descriptor)
+
+    async def _open_topic(self, name: TopicName, claim: Check) -> Topic:
+        self.opened.append(name)
+        return await Topic.open(name, self.services, claim)
+
+
+async def publish(topic: Topic, payload: bytes, txn: TxnId | None = None) -> None:
+    """Publish one message and wait until it is durable."""
+    position = await topic.publish(payload, message_count=1, txn=txn)
+    await topic.ledger.confirmed.wait_for(position)
+
+
+async def visible(topic: Topic) -> list[Entry]:
+    """What a reader of the whole topic gets."""
+    found: list[Entry] = []
+    at = EARLIEST
+    while entries := await topic.read(at, entries_max=100, bytes_max=1_000_000):
+        found += [entry for entry in entries if topic.is_visible(entry)]
+        at = topic.next_after(entries[-1].position)
+    return found
+
+
+@asynccontextmanager
+async def rooms(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterator[Rooms]:
+    """One broker's rooms, running."""
+    async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
+        session = await metadata.open_session(10)
+        made = Rooms(metadata, ledgers, nursery, session)
+        await nursery.start(made.headers.run)
+        try:
+            yield made
+        finally:
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await session.close()

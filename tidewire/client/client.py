@@ -17,7 +17,7 @@ from tidewire.client.backoff import DELAY_SECONDS_MAX
 from tidewire.client.connection import ConnectionStatistics, Dial
 from tidewire.client.consumers import Consumer, Initial, SubscriptionType
 from tidewire.client.coordinators import Coordinators
-from tidewire.client.errors import OutcomeUnknown, is_retriable
+from tidewire.client.errors import is_retriable
 from tidewire.client.names import Address, parse_address
 from tidewire.client.network import Network, Settings, dial_tcp
 from tidewire.client.producer import Compression, Producer
@@ -230,9 +230,8 @@ class Client:
             try:
                 async with self.transaction(timeout_seconds) as transaction:
                     return await work(transaction)
-            except OutcomeUnknown:
-                raise
             except Exception as error:
+                # An unknown outcome is none of them: what may have happened is not done again.
                 if not attempts_left or not is_retriable(error):
                     raise
             await backoff.wait()

@@ -1,0 +1,654 @@
+"""Transactions against a scripted broker: one decision, whatever happens to connections, sends and answers."""
+
+import anyio
+import pytest
+import trio
+
+from tests.support.backends import on_both_backends, on_trio
+from tests.support.cancellation import cancel_at_each_step
+from tests.support.scripted_broker import Peer, ScriptedBroker, T, scripted_broker
+from tidewire.client.client import Client
+from tidewire.client.errors import (
+    BrokerBusy,
+    NotAllowed,
+    OperationTimedOut,
+    OutcomeUnknown,
+    ProtocolViolation,
+    SendUnanswered,
+    TransactionConflict,
+    TransactionEnded,
+    TransactionNotFound,
+    UnsupportedBroker,
+)
+from tidewire.client.producer import Producer
+from tidewire.client.transactions import Transaction, TransactionState
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.messages import split_messages
+
+X = "topic://public/default/x"
+Y = "topic://public/default/y"
+
+
+def decided(broker: ScriptedBroker) -> list[tuple[bool, tuple[int, int]]]:
+    """Each END_TXN: whether it was to commit, and which."""
+    return [
+        (end.txn_action == pb.TxnAction.COMMIT, (end.txnid_most_bits, end.txnid_least_bits))
+        for end in broker.of(T.END_TXN)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- the usual way
+
+
+@on_both_backends
+async def test_leaving_the_block_commits_everything_sent_in_it() -> None:
+    async with scripted_broker() as broker:
+        for name in (X, Y):
+            broker.add_topic(name, 2)
+        async with broker.client() as client, client.producer(X) as x, client.producer(Y) as y:
+            async with client.transaction(timeout_seconds=7.5) as txn:
+                for number in range(20):
+                    await x.enqueue(b"%d" % number, key=str(number), txn=txn)
+                    await y.enqueue(b"%d" % number, key=str(number), txn=txn)
+            assert txn.state is TransactionState.COMMITTED
+        (begun,) = broker.of(T.NEW_TXN)
+        assert (begun.scalable, begun.txn_ttl_millis) == (True, 7500)
+        assert decided(broker) == [(True, txn.transaction_id)]
+        # Each segment is added before the first send to it, once; and the commit comes after the last send.
+        kinds = [
+            (kind, content) for kind, content in broker.commands if kind in {T.SEND, T.ADD_PARTITION_TO_TXN, T.END_TXN}
+        ]
+        assert [kind for kind, _ in kinds].count(T.ADD_PARTITION_TO_TXN) == 4
+        assert kinds[0][0] == T.ADD_PARTITION_TO_TXN
+        assert kinds[-1][0] == T.END_TXN
+        assert all(content.scalable for kind, content in kinds if kind != T.SEND)
+        assert {(send.txnid_most_bits, send.txnid_least_bits) for send in broker.of(T.SEND)} == {txn.transaction_id}
+
+
+@on_both_backends
+async def test_an_exception_aborts_and_passes_through_as_itself() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            error = KeyError("the program's own")
+            with pytest.raises(KeyError) as raised:  # noqa: PT012 - the error comes out of the block
+                async with client.transaction() as txn:
+                    await producer.send(b"x", txn=txn)
+                    raise error
+            assert raised.value is error
+            assert txn.state is TransactionState.ABORTED
+            assert decided(broker) == [(False, txn.transaction_id)]
+            assert topic.segments[0].values() == [b"x"]
+
+
+@on_both_backends
+async def test_a_transaction_can_be_ended_by_hand_and_takes_nothing_more() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            committed, aborted = await client.new_transaction(), await client.new_transaction()
+            await producer.send(b"x", txn=committed)
+            await committed.commit()
+            await aborted.abort()
+            await aborted.abort()
+            for ended in (committed, aborted):
+                with pytest.raises(TransactionEnded):
+                    await producer.send(b"y", txn=ended)
+                with pytest.raises(TransactionEnded):
+                    await ended.commit()
+            with pytest.raises(TransactionEnded):
+                await committed.abort()
+            assert len(decided(broker)) == 2
+            async with client.transaction() as txn:
+                await txn.commit()
+            with pytest.raises(ValueError, match="a transaction of 0 s"):
+                await client.new_transaction(timeout_seconds=0)
+
+
+@on_both_backends
+async def test_coordinators_take_turns_and_are_introduced_once() -> None:
+    async with scripted_broker() as broker:
+        broker.coordinators = 3
+        async with broker.client() as client:
+            transactions = [await client.new_transaction() for _ in range(7)]
+            for txn in transactions:
+                await txn.commit()
+        assert [txn.transaction_id[0] for txn in transactions] == [0, 1, 2, 0, 1, 2, 0]
+        assert [request.tc_id for request in broker.of(T.TC_CLIENT_CONNECT_REQUEST)] == [0, 1, 2]
+        assert len(broker.of(T.WATCH_TC_ASSIGNMENTS)) == 1
+
+
+@on_both_backends
+async def test_nothing_is_asked_of_coordinators_without_a_transaction() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            await producer.send(b"x")
+        assert broker.of(T.WATCH_TC_ASSIGNMENTS) == []
+
+
+@on_both_backends
+async def test_a_segment_is_announced_once_however_many_ask_at_the_same_time() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        broker.hold(T.ADD_PARTITION_TO_TXN)
+        async with broker.client() as client, client.producer(X) as producer, client.transaction() as txn:
+
+            async def send(number: int) -> None:
+                await producer.send(b"%d" % number, txn=txn)
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(5):
+                    tasks.start_soon(send, number)
+                await broker.seen(T.ADD_PARTITION_TO_TXN)
+                assert broker.of(T.SEND) == []
+                broker.release(T.ADD_PARTITION_TO_TXN)
+        assert len(broker.of(T.ADD_PARTITION_TO_TXN)) == 1
+
+
+async def test_an_announcement_that_is_cancelled_is_made_by_the_next_who_waits() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        broker.hold(T.ADD_PARTITION_TO_TXN)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            async with trio.open_nursery() as nursery:
+                first = trio.CancelScope()
+
+                async def cancelled() -> None:
+                    with first:
+                        await producer.send(b"never", txn=txn)
+
+                nursery.start_soon(cancelled)
+                await broker.seen(T.ADD_PARTITION_TO_TXN)
+                nursery.start_soon(lambda: producer.send(b"x", txn=txn))
+                await trio.testing.wait_all_tasks_blocked()
+                first.cancel()
+                await broker.seen(T.ADD_PARTITION_TO_TXN, 2)
+                broker.release(T.ADD_PARTITION_TO_TXN)
+            await txn.commit()
+        assert broker.topics[X].segments[0].values() == [b"x"]
+
+
+# ------------------------------------------------------------------------------------------------------- failed sends
+
+
+@on_both_backends
+async def test_a_failed_send_makes_the_commit_an_abort_that_tells_why() -> None:
+    """FACTS: all receipts are awaited; if one failed, the commit aborts and raises."""
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+
+        def refuse(peer: Peer, frame: Frame) -> None:
+            send = frame.command.send
+            code = pb.ServerError.PersistenceError
+            peer.send(commands.send_error(send.producer_id, send.sequence_id, code, "disk"))
+
+        broker.on(T.SEND, refuse)
+        async with broker.client() as client, client.producer(X) as producer:
+            with pytest.raises(BrokerBusy, match="disk"):
+                async with client.transaction() as txn:
+                    await producer.enqueue(b"x", txn=txn)
+            assert txn.state is TransactionState.ABORTED
+            assert decided(broker) == [(False, txn.transaction_id)]
+            # The commit has told it; flushing does not tell it again.
+            await producer.flush()
+
+
+@on_both_backends
+async def test_a_commit_waits_for_every_receipt() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        broker.hold(T.SEND)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            await producer.enqueue(b"x", txn=txn)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(txn.commit)
+                await broker.seen(T.SEND)
+                for _ in range(50):
+                    await anyio.lowlevel.checkpoint()
+                assert broker.of(T.END_TXN) == []
+                assert txn.state is TransactionState.ENDING
+                broker.release(T.SEND)
+            assert txn.state is TransactionState.COMMITTED
+
+
+@on_both_backends
+async def test_an_abort_takes_back_what_was_not_sent_and_waits_for_what_was() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        broker.hold(T.SEND)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            sent = await producer.enqueue(b"sent", txn=txn)
+            await broker.seen(T.SEND)
+            waiting = await producer.enqueue(b"waiting", txn=txn)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(txn.abort)
+                with pytest.raises(TransactionEnded):
+                    await waiting
+                assert broker.of(T.END_TXN) == []
+                broker.release(T.SEND)
+            await sent
+            await producer.send(b"afterwards")
+        assert topic.segments[0].values() == [b"sent", b"afterwards"]
+        assert decided(broker) == [(False, txn.transaction_id)]
+
+
+@on_both_backends
+async def test_a_send_in_doubt_fails_and_other_messages_of_the_producer_are_sent_again() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            await producer.send(b"before", txn=txn)
+            broker.hold(T.SEND)
+            in_doubt = await producer.enqueue(b"in doubt", txn=txn)
+            plain = await producer.enqueue(b"plain")
+            await broker.seen(T.SEND, 3)
+            broker.drop_connections()
+            broker.forget(T.SEND)
+            with pytest.raises(SendUnanswered, match="connection was lost"):
+                await in_doubt
+            await plain
+            with pytest.raises(SendUnanswered):
+                await txn.commit()
+            assert txn.state is TransactionState.ABORTED
+        assert topic.segments[0].values() == [b"before", b"plain"]
+
+
+@on_both_backends
+async def test_what_was_not_sent_yet_survives_a_lost_connection() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer, client.transaction() as txn:
+            await producer.send(b"before", txn=txn)
+            broker.refuses = True
+            broker.drop_connections()
+            while producer.statistics().segments_connected:
+                await anyio.lowlevel.checkpoint()
+            await producer.enqueue(b"after", txn=txn)
+            broker.refuses = False
+        assert topic.segments[0].values() == [b"before", b"after"]
+        assert set(broker.transactions.values()) == {"COMMITTED"}
+
+
+@on_both_backends
+async def test_a_segment_that_moved_puts_its_unanswered_transactional_sends_in_doubt() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            broker.hold(T.SEND)
+            receipt = await producer.enqueue(b"x", txn=txn)
+            await broker.seen(T.SEND)
+            broker.forget(T.SEND)
+            broker.close_producers(topic.segments[0])
+            with pytest.raises(SendUnanswered, match="moved"):
+                await receipt
+            await txn.abort()
+
+
+@on_both_backends
+async def test_a_send_refused_because_the_transaction_is_over_is_a_conflict() -> None:
+    """T11: a send of a finished transaction is refused; run it again."""
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+
+        def refuse(peer: Peer, frame: Frame) -> None:
+            send = frame.command.send
+            code = pb.ServerError.NotAllowedError
+            peer.send(commands.send_error(send.producer_id, send.sequence_id, code, "is already ABORTED"))
+
+        broker.on(T.SEND, refuse)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            with pytest.raises(TransactionConflict, match="ABORTED"):
+                await producer.send(b"x", txn=txn)
+            with pytest.raises(NotAllowed):
+                await producer.send(b"x")
+            await txn.abort()
+
+
+@on_both_backends
+async def test_a_segment_that_cannot_be_announced_fails_the_send_before_it_is_sent() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+
+        def refuse(peer: Peer, frame: Frame) -> None:
+            request = frame.command.add_partition_to_txn
+            txn = (request.txnid_most_bits, request.txnid_least_bits)
+            code = pb.ServerError.InvalidTxnStatus
+            peer.send(commands.add_partition_to_txn_response(request.request_id, txn, error=code, message="ABORTED"))
+
+        broker.on(T.ADD_PARTITION_TO_TXN, refuse)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            with pytest.raises(TransactionConflict):
+                await producer.send(b"x", txn=txn)
+            assert broker.of(T.SEND) == []
+            assert producer.statistics().pending_messages == 0
+
+
+# ------------------------------------------------------------------------------------------------------- the decision
+
+
+@on_both_backends
+async def test_an_unanswered_commit_is_asked_again_with_the_same_id() -> None:
+    """T7: repeating the end of a transaction has the same outcome, so the second answer counts for the first."""
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+
+        def decide_and_go(peer: Peer, frame: Frame) -> None:
+            broker.off(T.END_TXN)
+            # Decided, and the answer is lost with the connection.
+            request = frame.command.end_txn
+            broker.transactions[request.txnid_most_bits, request.txnid_least_bits] = "COMMITTED"
+            broker.drop_connections()
+
+        async with broker.client() as client, client.producer(X) as producer:
+            async with client.transaction() as txn:
+                await producer.send(b"x", txn=txn)
+                broker.on(T.END_TXN, decide_and_go)
+            assert txn.state is TransactionState.COMMITTED
+        assert decided(broker) == [(True, txn.transaction_id)] * 2
+        # Introduced again on the new connection.
+        assert len(broker.of(T.TC_CLIENT_CONNECT_REQUEST)) == 2
+
+
+@on_both_backends
+async def test_a_commit_of_an_aborted_transaction_is_a_conflict() -> None:
+    async with scripted_broker() as broker, broker.client() as client:
+        txn = await client.new_transaction()
+        broker.transactions[txn.transaction_id] = "ABORTED"
+        with pytest.raises(TransactionConflict):
+            await txn.commit()
+        assert txn.state is TransactionState.ABORTED
+        other = await client.new_transaction()
+        broker.transactions[other.transaction_id] = "COMMITTED"
+        with pytest.raises(TransactionConflict):
+            await other.abort()
+        assert other.state is TransactionState.COMMITTED
+
+
+@on_both_backends
+async def test_a_coordinator_that_moved_is_asked_where_it_is_now() -> None:
+    async with scripted_broker() as broker:
+        refusals = 2
+
+        def not_here(peer: Peer, frame: Frame) -> None:
+            nonlocal refusals
+            request = frame.command.end_txn
+            if refusals:
+                refusals -= 1
+                txn = (request.txnid_most_bits, request.txnid_least_bits)
+                code = pb.ServerError.TransactionCoordinatorNotFound
+                peer.send(commands.end_txn_response(request.request_id, txn, error=code, message="not here"))
+            else:
+                broker.answer(peer, frame)
+
+        broker.on(T.END_TXN, not_here)
+        async with broker.client() as client:
+            async with client.transaction() as txn:
+                pass
+            assert txn.state is TransactionState.COMMITTED
+        assert len(broker.of(T.TC_CLIENT_CONNECT_REQUEST)) == 3
+
+
+@on_trio
+async def test_a_commit_that_is_never_answered_has_an_unknown_outcome() -> None:
+    async with scripted_broker() as broker, broker.client(operation_timeout_seconds=5.0) as client:
+        txn = await client.new_transaction()
+        broker.hold(T.END_TXN)
+        before = trio.current_time()
+        with pytest.raises(OutcomeUnknown, match="committing"):
+            await txn.commit()
+        assert 5 <= trio.current_time() - before < 5.1
+        assert txn.state is TransactionState.UNKNOWN
+        assert not OutcomeUnknown.retriable
+
+
+@on_trio
+async def test_a_commit_that_could_not_even_be_asked_did_not_happen() -> None:
+    # Time passes only while nobody tries, so attempts have to be apart here.
+    seconds = {"operation_timeout_seconds": 5.0, "reconnect_seconds_max": 1.0}
+    async with scripted_broker() as broker, broker.client(**seconds) as client:
+        txn = await client.new_transaction()
+        broker.refuses = True
+        broker.drop_connections()
+        while client.statistics().connections:
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(OperationTimedOut, match="no coordinator"):
+            await txn.commit()
+        assert OperationTimedOut.retriable
+
+
+@on_both_backends
+async def test_a_transaction_not_found_is_unknown_only_if_it_was_asked_about_before() -> None:
+    async with scripted_broker() as broker:
+        answers = ["gone", "drop", "gone"]
+
+        def respond(peer: Peer, frame: Frame) -> None:
+            request = frame.command.end_txn
+            txn = (request.txnid_most_bits, request.txnid_least_bits)
+            if answers.pop(0) == "drop":
+                broker.drop_connections()
+            else:
+                code = pb.ServerError.TransactionNotFound
+                peer.send(commands.end_txn_response(request.request_id, txn, error=code, message="none"))
+
+        broker.on(T.END_TXN, respond)
+        async with broker.client() as client:
+            with pytest.raises(TransactionNotFound):
+                await (await client.new_transaction()).commit()
+            with pytest.raises(OutcomeUnknown):
+                await (await client.new_transaction()).commit()
+
+
+@on_both_backends
+async def test_brokers_without_coordinators_are_told_so_and_asked_again_next_time() -> None:
+    """FACTS: feature 9 says whether coordinators can be found."""
+    async with scripted_broker() as broker:
+        broker.features = pb.FeatureFlags(supports_scalable_topics=True)
+        async with broker.client() as client:
+            with pytest.raises(UnsupportedBroker):
+                await client.new_transaction()
+            broker.features = commands.broker_features()
+            broker.drop_connections()
+            while client.statistics().connections:
+                await anyio.lowlevel.checkpoint()
+            await client.new_transaction()
+
+
+@on_both_backends
+async def test_an_id_of_another_coordinator_breaks_the_protocol() -> None:
+    async with scripted_broker() as broker:
+        broker.on(
+            T.NEW_TXN,
+            lambda peer, frame: peer.send(commands.new_txn_response(frame.command.new_txn.request_id, (77, 1))),
+        )
+        async with broker.client() as client:
+            with pytest.raises(ProtocolViolation):
+                await client.new_transaction()
+
+
+# ------------------------------------------------------------------------------------------------------ running again
+
+
+@on_both_backends
+async def test_work_is_run_again_in_a_new_transaction_after_what_is_retriable() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        attempts: list[Transaction] = []
+        async with broker.client() as client, client.producer(X) as producer:
+
+            async def work(txn: Transaction) -> str:
+                attempts.append(txn)
+                if len(attempts) == 1:
+                    broker.hold(T.SEND)
+                    receipt = await producer.enqueue(b"lost", txn=txn)
+                    await broker.seen(T.SEND)
+                    broker.drop_connections()
+                    broker.forget(T.SEND)
+                    await receipt
+                if len(attempts) == 2:
+                    broker.transactions[txn.transaction_id] = "ABORTED"
+                await producer.send(b"attempt %d" % len(attempts), txn=txn)
+                return "done"
+
+            assert await client.run_transaction(work) == "done"
+        assert [txn.state for txn in attempts] == [
+            TransactionState.ABORTED,
+            TransactionState.ABORTED,
+            TransactionState.COMMITTED,
+        ]
+        assert list(broker.transactions.values()) == ["ABORTED", "ABORTED", "COMMITTED"]
+        assert topic.segments[0].values() == [b"attempt 2", b"attempt 3"]
+
+
+@on_both_backends
+async def test_work_is_not_run_again_after_what_is_not_retriable() -> None:
+    async with scripted_broker() as broker, broker.client() as client:
+        runs = 0
+
+        async def work(txn: Transaction) -> None:
+            nonlocal runs
+            runs += 1
+            raise KeyError("the program's own")
+
+        with pytest.raises(KeyError):
+            await client.run_transaction(work)
+        assert runs == 1
+        assert list(broker.transactions.values()) == ["ABORTED"]
+
+
+@on_both_backends
+async def test_work_is_run_at_most_so_often() -> None:
+    async with scripted_broker() as broker, broker.client() as client:
+        runs = 0
+
+        async def work(txn: Transaction) -> None:
+            nonlocal runs
+            runs += 1
+            raise ExceptionGroup("both retriable", [SendUnanswered("a"), TransactionConflict("b", 23)])
+
+        with pytest.raises(ExceptionGroup):
+            await client.run_transaction(work, attempts_max=3)
+        assert runs == 3
+        with pytest.raises(ValueError, match="0 attempts"):
+            await client.run_transaction(work, attempts_max=0)
+
+
+@on_trio
+async def test_an_unknown_outcome_is_never_run_again() -> None:
+    async with scripted_broker() as broker, broker.client(operation_timeout_seconds=5.0) as client:
+        runs = 0
+
+        async def work(txn: Transaction) -> None:
+            nonlocal runs
+            runs += 1
+
+        broker.hold(T.END_TXN)
+        with pytest.raises(OutcomeUnknown):
+            await client.run_transaction(work)
+        assert runs == 1
+
+
+@on_both_backends
+async def test_many_at_a_time_survive_lost_connections() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 3)
+
+        def disturb(peer: Peer, frame: Frame) -> None:
+            turn = len(broker.of(T.SEND)) % 150
+            if turn != 50:
+                broker.answer(peer, frame)
+            if turn in {50, 120}:
+                broker.drop_connections()
+
+        broker.on(T.SEND, disturb)
+        async with broker.client() as client, client.producer(X) as producer:
+
+            async def run(number: int) -> None:
+                async def work(txn: Transaction) -> None:
+                    for part in range(3):
+                        await producer.enqueue(b"%d.%d" % (number, part), key=f"{number}.{part}", txn=txn)
+
+                await client.run_transaction(work, attempts_max=100)
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(60):
+                    tasks.start_soon(run, number)
+        visible = [
+            single.value
+            for segment in topic.segments.values()
+            for entry in segment.entries
+            for single in split_messages(entry)
+            if single.txn is not None and broker.transactions[single.txn] == "COMMITTED"
+        ]
+        assert sorted(visible) == sorted(b"%d.%d" % (number, part) for number in range(60) for part in range(3))
+
+
+# ------------------------------------------------------------------------------------------------------- cancellation
+
+
+async def everything_still_works(client: Client, producer: Producer, broker: ScriptedBroker) -> None:
+    # Nothing is left open: what was cancelled has been aborted, if it was ever known here.
+    await trio.testing.wait_all_tasks_blocked()
+    with trio.fail_after(1):
+        async with client.transaction() as txn:
+            await producer.send(b"check", key="k", txn=txn)
+    assert txn.state is TransactionState.COMMITTED
+    assert producer.statistics().pending_messages == 0
+
+
+async def test_a_transaction_cancelled_at_any_step_is_committed_or_aborted() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X, 2)
+        async with broker.client() as client, client.producer(X) as producer:
+            begun: list[Transaction] = []
+
+            async def operation() -> None:
+                async with client.transaction() as txn:
+                    begun.append(txn)
+                    await producer.send(b"x", key="k", txn=txn)
+
+            async def check() -> None:
+                await everything_still_works(client, producer, broker)
+                for txn in begun:
+                    assert broker.transactions[txn.transaction_id] in {"COMMITTED", "ABORTED"}
+                    assert txn.state.name == broker.transactions[txn.transaction_id]
+                begun.clear()
+
+            assert await cancel_at_each_step(operation, check) > 6
+
+
+async def test_a_run_transaction_cancelled_at_any_step_is_not_run_again() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+
+            async def work(txn: Transaction) -> None:
+                await producer.send(b"x", key="k", txn=txn)
+
+            async def operation() -> None:
+                await client.run_transaction(work)
+
+            async def check() -> None:
+                await everything_still_works(client, producer, broker)
+
+            assert await cancel_at_each_step(operation, check) > 6
+
+
+@on_trio
+async def test_leaving_does_not_wait_long_for_an_abort_that_nobody_answers() -> None:
+    async with scripted_broker() as broker, broker.client() as client:
+        broker.hold(T.END_TXN)
+        before = trio.current_time()
+        with pytest.raises(KeyError):
+            async with client.transaction():
+                raise KeyError
+        assert trio.current_time() - before < 6

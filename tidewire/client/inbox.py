@@ -88,6 +88,12 @@ class Inbox:
             self._ready.clear()
             self._ready_source = None
 
+    def holds(self, source: Source) -> bool:
+        """Whether something has come from this source and is not delivered."""
+        if self._ready and self._ready_source is source:
+            return True
+        return any(delivery.source is source for delivery in self._deliveries)
+
     def forget(self, segment_id: int) -> None:
         """Further message ids need not say how far this segment was read."""
         if segment_id in self._places:

@@ -106,7 +106,7 @@ class Reader(Receiving):
             segment_id
             for segment_id, consumer in self._segments.items()
             # A removed segment that still sends has something to send.
-            if consumer.is_ended or (segment_id not in layout.segments and not consumer.is_connected)
+            if consumer.is_finished or (segment_id not in layout.segments and not consumer.is_connected)
         ]
         for segment_id in over:
             consumer = self._segments.pop(segment_id)

@@ -77,15 +77,13 @@ class TopicConsumer:
             segment_id: what its message ids say.
             topic: the topic, partition or segment.
             start_after: of a reader: the last message that is not wanted; moves on with what is delivered.
-            on_change: called when it has ended, and at each refusal that the plan bears; from the task that reads the
-                connection, so it returns at once and raises nothing.
+            on_change: called when it may have finished, and at each refusal that the plan bears; from the task that
+                reads the connection or that receives, so it returns at once and raises nothing.
         """
         self.segment_id = segment_id
         self.topic = topic
         self.opened = anyio.Event()
         """Set when it has subscribed for the first time, or will never."""
-        self.is_ended = False
-        """The broker says that the sealed topic is read and acknowledged to its end."""
         self._network = network
         self._inbox = inbox
         self._plan = plan
@@ -100,6 +98,8 @@ class TopicConsumer:
         self._attempts = 0
         self._lost: TidewireError | None = None
         self._is_closed_by_broker = False
+        # The broker says that on this session nothing comes after what has come.
+        self._is_ended = False
         self._is_stopping = False
         self._task: anyio.TaskHandle[None, None] | None = None
 
@@ -107,6 +107,14 @@ class TopicConsumer:
     def is_connected(self) -> bool:
         """Whether it has a session."""
         return self._connection is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of a sealed topic was received: the broker has sent its last, and nothing of it waits here.
+
+        Brokers differ in when they say so to readers: when all is sent, or when all is acknowledged.
+        """
+        return self._is_ended and not self._inbox.holds(self)
 
     @property
     def start_after(self) -> Position | None:
@@ -166,6 +174,8 @@ class TopicConsumer:
                 self._is_closed_by_broker = True
         finally:
             self._connection = None
+            # What is dropped comes again on the next session, and the end after it.
+            self._is_ended = False
             self._inbox.drop(self)
             connection.detach(Kind.CONSUMER, self._consumer_id)
             if not self._is_closed_by_broker:
@@ -230,18 +240,24 @@ class TopicConsumer:
         if self._acknowledgements.add_upto(place):
             self._wake.set()
 
-    async def confirm(self) -> None:
-        """Tell the broker what it was not yet told, and return when it has taken that in.
+    def confirmation(self, place: Position, *, upto: bool) -> "Confirmation":
+        """As `acknowledge` or `acknowledge_upto`; awaiting the result's `wait` says when the broker has taken it in.
 
         Raises:
-            ConnectionLost: there is no session, or it ended meanwhile; the messages may come again.
-            Refused: the broker does not accept it.
+            ConnectionLost: there is no session now; it is told on the next one, unconfirmed.
         """
         connection = self._connection
         if connection is None:
+            if upto:
+                self.acknowledge_upto(place)
+            else:
+                self.acknowledge(place)
             raise ConnectionLost(f"{self.topic} is not connected at the moment")
-        for command in self._acknowledgements.take():
-            await connection.request(partial(_confirmed_ack, self._consumer_id, command), pb.CommandAckResponse)
+        if upto:
+            told = self._acknowledgements.take_to_confirm(place)
+            return Confirmation(connection, self._consumer_id, told, self._acknowledgements, place)
+        self._acknowledgements.add(place)
+        return Confirmation(connection, self._consumer_id, self._acknowledgements.take(), None, place)
 
     # ------------------------------------------------------------------------------------------------- what is heard
 
@@ -254,9 +270,8 @@ class TopicConsumer:
                 Delivery(self, *position(message.message_id), message.redelivery_count, tuple(message.ack_set), payload)
             )
         elif command.type == pb.BaseCommand.REACHED_END_OF_TOPIC:
-            if not self.is_ended:
-                self.is_ended = True
-                self._on_change()
+            self._is_ended = True
+            self._on_change()
         elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
             self._is_closed_by_broker = True
             self._acknowledgements.rewind()
@@ -283,6 +298,8 @@ class TopicConsumer:
         if ends_entry:
             # The broker keeps nothing of it; it tells the end of a sealed topic by it.
             self.acknowledge_upto(Position(message_id.ledger_id, message_id.entry_id))
+            if self._is_ended:
+                self._on_change()
 
     # --------------------------------------------------------------------------------------------------------- the end
 
@@ -296,6 +313,39 @@ class TopicConsumer:
             with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
                 await self._task.wait()
         self._task.cancel()
+
+
+class Confirmation:
+    """Acknowledgements taken out to be told now, on the session of this moment, with an answer."""
+
+    __slots__ = ("_acknowledgements", "_connection", "_consumer_id", "_place", "_told")
+
+    def __init__(
+        self,
+        connection: Connection,
+        consumer_id: int,
+        told: list[AckCommand],
+        acknowledgements: Acknowledgements | None,
+        place: Position,
+    ) -> None:
+        """What is `told`; once answered, `acknowledgements` learn that all up to `place` is confirmed."""
+        self._connection = connection
+        self._consumer_id = consumer_id
+        self._told = told
+        self._acknowledgements = acknowledgements
+        self._place = place
+
+    async def wait(self) -> None:
+        """Tell, and return when the broker has taken it in.
+
+        Raises:
+            ConnectionLost: the session ended first; the messages may come again.
+            Refused: the broker does not accept it.
+        """
+        for command in self._told:
+            await self._connection.request(partial(_confirmed_ack, self._consumer_id, command), pb.CommandAckResponse)
+        if self._acknowledgements is not None and self._told:
+            self._acknowledgements.confirmed(self._place)
 
 
 def _start_id(after: Position) -> pb.MessageIdData:

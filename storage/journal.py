@@ -149,10 +149,11 @@ class Journal:
         """Write until cancelled or until the writer has ended, for the cause that `failure` then tells."""
         try:
             await self._write_blocks()
-        except Fenced as fenced:
-            self.fail(fenced)
-        except OSError as failed:
-            self._fail_by(failed)
+        except LedgerFailed as failed:
+            # Fenced, or the ledger files cannot be written.
+            self.fail(failed)
+        except OSError as error:
+            self._fail_by(error)
 
     async def make_files(self) -> None:
         """Keep the next journal file ready, until cancelled; a second task beside `run`."""
@@ -160,8 +161,11 @@ class Journal:
         while True:
             try:
                 file = await self._files.run(self._make_file, number)
-            except OSError as failed:
-                self._fail_by(failed)
+            except Fenced as fenced:
+                self.fail(fenced)
+                return
+            except OSError as error:
+                self._fail_by(error)
                 return
             try:
                 await self._made.send(file)
@@ -247,8 +251,12 @@ class Journal:
         self.fail(failure)
 
     def _write(self, file: File, offset: int, block: bytes) -> None:
-        file.write_at(offset, block)
-        file.sync()
+        try:
+            file.write_at(offset, block)
+            file.sync()
+        except OSError:
+            self._fence.check()
+            raise
         self._fence.check()
 
     async def _change_file(self) -> None:
@@ -263,4 +271,9 @@ class Journal:
 
     def _make_file(self, number: int) -> File:
         name = JournalName(self._fence.epoch, number, self._stream)
-        return make_journal_file(self._files, self._directory, name, self._file_bytes)
+        try:
+            return make_journal_file(self._files, self._directory, name, self._file_bytes)
+        except OSError:
+            # Who took over removes what it finds of ours; then that is the cause, and not the disk.
+            self._fence.check()
+            raise

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 from storage.files import File, Files
 
 _NAME: Final = re.compile(r"(\d{10})-(\d{10})-([0-9a-f]{16})\.journal")
+_MAKING: Final = "-new"
+"""Ends the name of a file that is not whole yet."""
 
 
 class JournalName(NamedTuple):
@@ -33,12 +35,15 @@ def journal_names(files: Files, directory: Path) -> list[JournalName]:
     return sorted(JournalName(int(match[1]), int(match[2]), int(match[3], 16)) for match in matches if match)
 
 
+def unfinished_files(files: Files, directory: Path, *, before_epoch: int) -> list[Path]:
+    """What writers of lower epochs left of files that they were making. Blocks."""
+    names = [name for name in files.names(directory) if name.endswith(_MAKING)]
+    return [directory / name for name in names if (match := _NAME.match(name)) and int(match[1]) < before_epoch]
+
+
 def make_journal_file(files: Files, directory: Path, name: JournalName, size: int) -> File:
     """A new journal file of `size` zero bytes; durable, and so is its name. Blocks."""
-    # Left over under this name if its maker was interrupted; the next maker removes it.
-    making = directory / "next.journal-new"
-    if files.exists(making):
-        files.remove(making)
+    making = directory / f"{name}{_MAKING}"
     file = files.open(making, create=True)
     try:
         file.preallocate(size)

@@ -11,7 +11,7 @@ from typing import Final
 
 from storage.fence import Fence, claim, remove_older
 from storage.files import Files
-from storage.journal_files import JournalName, journal_names, make_journal_file
+from storage.journal_files import JournalName, journal_names, make_journal_file, unfinished_files
 from storage.ledger_folder import LedgerFolder
 from storage.recovery import DamagedPart, JournalReader, RecoveredBlock
 
@@ -50,7 +50,7 @@ def take_over(files: Files, directory: Path, folder: LedgerFolder) -> Takeover:
         replay.blocks,
         replay.settle(),
         tuple(folder.unknown_names()),
-        tuple(directory / str(name) for name in names),
+        (*(directory / str(name) for name in names), *unfinished_files(files, directory, before_epoch=fence.epoch)),
     )
 
 

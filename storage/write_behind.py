@@ -15,6 +15,7 @@ A failure here ends the store's writer: the journal still has everything, and re
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -226,4 +227,6 @@ class WriteBehind:
         for index in written:
             self._folder.store_index(index)
         for path in retired:
-            files.remove(path)
+            # Who fenced this writer may have removed it already.
+            with suppress(FileNotFoundError):
+                files.remove(path)

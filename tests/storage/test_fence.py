@@ -1,5 +1,8 @@
 """Stories of two writers, one stopped. `files` and `files.process()` are two processes on one disk."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.errors import DataFolderInUse, Fenced, LedgerFailed
 from storage.fence import Fence, claim, remove_older
+from storage.files import DiskFiles
 from storage.ledger_folder import LedgerFolder
+from storage.ledger_store import DirectoryLedgerStore
 from storage.position import Position
 from storage.replay import recover_abandoned
 from tests.support.disk import SimulatedFiles
@@ -237,3 +242,34 @@ async def test_a_second_broker_of_the_same_name_is_told_so() -> None:
     with trio.fail_after(1):
         async with ledger_store(files):
             pass
+
+
+async def test_d2_a_process_stopped_and_continued_finds_itself_replaced(tmp_path: Path) -> None:
+    """D2: with processes and files of the operating system; the stopped one still holds its lock."""
+    command = [sys.executable, "-m", "tests.support.ledger_writer", str(tmp_path), "writer"]
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    printed = b""
+    try:
+        while printed.count(b"\n") < 20:
+            printed += await process.stdout.receive_some()
+        process.send_signal(signal.SIGSTOP)
+        files = DiskFiles()
+        with pytest.raises(DataFolderInUse):
+            await DirectoryLedgerStore.open(files, tmp_path, "writer")
+        successor = await DirectoryLedgerStore.open(files, tmp_path, "successor")
+        await successor.recover_broker("writer")
+        recovered = await successor.recover(1)
+        process.send_signal(signal.SIGCONT)
+        async for some in process.stdout:
+            printed += some
+    finally:
+        process.kill()
+        await process.wait()
+    *confirmed, end = printed.decode().split()
+    assert end == "Fenced"
+    assert [int(entry) for entry in confirmed] == list(range(len(confirmed)))
+    assert len(confirmed) - 1 <= recovered.last_entry
+    entries = await recovered.read(0, 1 << 30, entries_max=1 << 20, bytes_max=1 << 30)
+    assert [entry.payload for entry in entries] == [b"entry %d" % number for number in range(recovered.last_entry + 1)]
+    successor.close()

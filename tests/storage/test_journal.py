@@ -294,3 +294,27 @@ async def test_a_failed_ledger_file_ends_the_writer_and_loses_nothing() -> None:
             add(await store.create(2), b"too late")
     async with ledger_store(files.crash()) as restarted:
         assert await payloads_of(restarted, 1) == [b"a", b"b"]
+
+
+async def test_a_writer_that_waits_for_the_ledger_files_ends_with_them() -> None:
+    files = SimulatedFiles()
+    async with ledger_store(files, journal_file_bytes=1 << 24) as store:
+        ledger = await store.create(1)
+        outcomes: list[str] = []
+
+        async def publish() -> None:
+            while True:
+                await ledger.wait_room()
+                await ledger.confirmed.wait_for(add(ledger, b"x" * (4 << 20)))
+
+        async def publish_until_failure() -> None:
+            with pytest.raises(LedgerFailed):
+                await publish()
+            outcomes.append("failed")
+
+        files.fail("write", where=lambda path: path.suffix == ".ledger")
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(publish_until_failure)
+        assert outcomes == ["failed"] * 3
+        assert isinstance(store.failure, LedgerFailed)

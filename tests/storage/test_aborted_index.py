@@ -20,7 +20,7 @@ spans = st.lists(st.builds(AbortedSpan, st.builds(TxnId, words, words), numbers,
 
 @given(numbers, spans)
 def test_what_was_written_is_read(ledger: int, written: list[AbortedSpan]) -> None:
-    """K12: the content depends on the spans alone, so writing it again gives the same bytes."""
+    """The content depends on the spans alone, so writing it again gives the same bytes."""
     data = aborted_index.encode(ledger, written)
     assert aborted_index.decode(ledger, data) == tuple(sorted(set(written)))
     assert aborted_index.encode(ledger, reversed(written)) == data
@@ -28,7 +28,7 @@ def test_what_was_written_is_read(ledger: int, written: list[AbortedSpan]) -> No
 
 @given(spans, st.data())
 def test_any_damage_is_found(written: list[AbortedSpan], data: st.DataObject) -> None:
-    """K18: one flipped bit, or a cut at any byte, is damage and not an empty index."""
+    """One flipped bit, or a cut at any byte, is damage and not an empty index."""
     whole = aborted_index.encode(7, written)
     bit = data.draw(st.integers(0, len(whole) * 8 - 1))
     flipped = bytearray(whole)

@@ -28,13 +28,15 @@ class AckCommand(NamedTuple):
 class Acknowledgements:
     """What is still to be told about one segment."""
 
-    __slots__ = ("_cumulative", "_individual", "_left", "_upto")
+    __slots__ = ("_confirmed", "_cumulative", "_individual", "_left", "_upto")
 
     def __init__(self) -> None:
         """Nothing."""
         # The furthest cumulative one so far, and whether it is still to be told.
         self._upto: Position | None = None
         self._cumulative: Position | None = None
+        # The furthest one that the broker is known to have taken in.
+        self._confirmed: Position | None = None
         # By entry: bits left in batches acknowledged in part; and what is to be told, 0 for a whole entry.
         self._left: dict[tuple[int, int], int] = {}
         self._individual: dict[tuple[int, int], int] = {}
@@ -68,6 +70,21 @@ class Acknowledgements:
     def rewind(self) -> None:
         """Messages acknowledged before may come again (the broker was told to go back): they will be news again."""
         self._upto = self._cumulative
+        self._confirmed = None
+
+    def confirmed(self, place: Position) -> None:
+        """The broker has taken in that all is acknowledged up to here."""
+        if self._confirmed is None or place.order > self._confirmed.order:
+            self._confirmed = place
+
+    def take_to_confirm(self, place: Position) -> list[AckCommand]:
+        """As `take`, and at least "up to here", even if that was told before, unless it is confirmed."""
+        if self._confirmed is not None and place.order <= self._confirmed.order:
+            return []
+        self.add_upto(place)
+        if self._cumulative is None:
+            self._cumulative = place
+        return self.take()
 
     def take(self) -> list[AckCommand]:
         """The commands that tell all of it, once."""

@@ -17,7 +17,7 @@ from tidewire.client.layout_watch import partitions_of
 from tidewire.client.message import Message, MessageId
 from tidewire.client.names import is_scalable
 from tidewire.client.network import Network
-from tidewire.client.topic_consumer import SubscriptionPlan, TopicConsumer
+from tidewire.client.topic_consumer import Confirmation, SubscriptionPlan, TopicConsumer
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Initial: TypeAlias = Literal["earliest", "latest"]
@@ -174,9 +174,10 @@ class Consumer(Receiving):
         """
         message_id = message.message_id if isinstance(message, Message) else message
         consumer = self._consumer_of(message_id)
-        consumer.acknowledge(message_id.position)
         if confirmed:
-            await consumer.confirm()
+            await consumer.confirmation(message_id.position, upto=False).wait()
+        else:
+            consumer.acknowledge(message_id.position)
 
     async def acknowledge_cumulative(self, message: Message | MessageId, *, confirmed: bool = False) -> None:
         """As `acknowledge`, for this message and all before it on its partition. Not for shared subscriptions.
@@ -189,9 +190,10 @@ class Consumer(Receiving):
             raise ValueError("messages before this one may be with other consumers of a shared subscription")
         message_id = message.message_id if isinstance(message, Message) else message
         consumer = self._consumer_of(message_id)
-        consumer.acknowledge_upto(message_id.position)
         if confirmed:
-            await consumer.confirm()
+            await consumer.confirmation(message_id.position, upto=True).wait()
+        else:
+            consumer.acknowledge_upto(message_id.position)
 
     def _consumer_of(self, message_id: MessageId) -> TopicConsumer:
         self._inbox.check()
@@ -215,22 +217,22 @@ async def within_operation_time(network: Network, work: Awaitable[None], topic: 
         raise OperationTimedOut(f"subscribing to {topic} did not succeed within {seconds} s") from error
 
 
-async def confirm_all(consumers: "list[TopicConsumer]") -> None:
-    """Confirm on several segments at a time.
+async def all_confirmed(confirmations: "list[Confirmation]") -> None:
+    """Wait for several at a time.
 
     Raises:
         TidewireError: the first failure, when all are through.
     """
     errors: list[TidewireError] = []
 
-    async def confirm(consumer: TopicConsumer) -> None:
+    async def wait(confirmation: Confirmation) -> None:
         try:
-            await consumer.confirm()
+            await confirmation.wait()
         except TidewireError as error:
             errors.append(error)
 
     async with anyio.create_task_group() as tasks:
-        for consumer in consumers:
-            tasks.start_soon(confirm, consumer)
+        for confirmation in confirmations:
+            tasks.start_soon(wait, confirmation)
     if errors:
         raise fresh(errors[0])

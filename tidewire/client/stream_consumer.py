@@ -19,7 +19,7 @@ from tidewire.client.connection import Kind
 from tidewire.client.consumers import (
     Initial,
     Receiving,
-    confirm_all,
+    all_confirmed,
     initial_position,
     new_name,
     within_operation_time,
@@ -96,14 +96,16 @@ class StreamConsumer(Receiving):
         """
         self._inbox.check()
         message_id = message.message_id if isinstance(message, Message) else message
-        touched = []
-        for segment_id, place in message_id.vector().items():
-            consumer = self._segments.get(segment_id)
-            if consumer is not None:
-                consumer.acknowledge_upto(place)
-                touched.append(consumer)
+        places = [
+            (consumer, place)
+            for segment_id, place in message_id.vector().items()
+            if (consumer := self._segments.get(segment_id)) is not None
+        ]
         if confirmed:
-            await confirm_all(touched)
+            await all_confirmed([consumer.confirmation(place, upto=True) for consumer, place in places])
+        else:
+            for consumer, place in places:
+                consumer.acknowledge_upto(place)
 
     # ------------------------------------------------------------------------------------------------ its share
 

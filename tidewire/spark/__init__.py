@@ -8,8 +8,10 @@
     )
     flights.groupBy("key").count().show()
 
-A read contains everything that was committed when it was planned, nothing of open or aborted transactions, and one
-Spark partition for each segment of the topic. schema.py describes the columns, options.py the options.
+A read contains everything that was committed when it was planned and nothing of open or aborted transactions; it has
+one Spark partition for each segment of the topic. Spark plans it when the data frame is first used, and the data frame
+then keeps its rows: `load` again to see what was committed since. schema.py describes the columns, options.py the
+options.
 
 Spark finds the format by itself where this package is installed in the Python of driver and executors. Where it is not
 installed but shipped (`--py-files`, a notebook's path), register it once per session:

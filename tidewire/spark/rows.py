@@ -24,7 +24,7 @@ from tidewire.wire.pulsar.errors import MessageError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import open_body, split_body
 
-ROWS_WANTED: Final = 16_384
+ROWS_WANTED: Final = 4096
 """A record batch is handed on when it has so many rows,"""
 
 BYTES_WANTED: Final = 8 * 1024 * 1024

@@ -178,11 +178,11 @@ def test_a_topic_without_messages_has_no_rows(spark: SparkSession, broker: Runni
     assert load(spark, broker, topic).count() == 0
 
 
-def test_a_data_frame_stays_what_it_was_and_the_next_one_has_more(
+def test_a_data_frame_keeps_the_rows_it_had_when_first_used_and_the_next_one_has_more(
     spark: SparkSession, broker: RunningBroker, topic: str
 ) -> None:
-    write(broker, partial(send_all, topic, [b"a"]))
     frame = load(spark, broker, topic)
+    write(broker, partial(send_all, topic, [b"a"]))
     assert values(frame) == [b"a"]
     write(broker, partial(send_all, topic, [b"b"]))
     assert values(frame) == [b"a"]

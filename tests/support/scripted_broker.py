@@ -37,7 +37,7 @@ from tidewire.client.network import Settings
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.message_ids import position
+from tidewire.wire.pulsar.message_ids import message_id, position
 from tidewire.wire.pulsar.messages import build_message, message_metadata, split_messages
 from tidewire.wire.pulsar.parsing import MEMBERS
 
@@ -492,9 +492,7 @@ class ScriptedBroker:
     def _get_last_message_id(self, peer: Peer, frame: Frame) -> None:
         request = frame.command.get_last_message_id
         segment, _ = peer.consumers[request.consumer_id]
-        last = pb.MessageIdData(ledger_id=segment.ledger_id, entry_id=len(segment.entries) - 1)
-        if not segment.entries:
-            last = pb.MessageIdData(ledger_id=2**64 - 1, entry_id=2**64 - 1)
+        last = message_id(segment.ledger_id, len(segment.entries) - 1) if segment.entries else message_id(-1, -1)
         peer.send(commands.get_last_message_id_response(request.request_id, last))
 
     def _flow(self, peer: Peer, frame: Frame) -> None:

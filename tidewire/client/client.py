@@ -286,14 +286,14 @@ async def open_client(address: Address, settings: Settings, *, dial: Dial = dial
 
 @asynccontextmanager
 async def _background() -> AsyncIterator[anyio.abc.TaskGroup]:
-    """A task group that ends with its body, and whose body's error comes out as itself."""
-    try:
-        async with anyio.create_task_group() as tasks:
-            try:
-                yield tasks
-            finally:
-                tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from group.exceptions[0].__cause__
-        raise
+    """A task group that ends with its body. The body's error comes out as itself, not as a member of a group."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield tasks
+        except Exception as error:
+            failure = error
+        finally:
+            tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

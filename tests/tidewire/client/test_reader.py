@@ -1,0 +1,364 @@
+"""Readers against a scripted broker: where they start, in which order they read, and how they go on after a loss."""
+
+import anyio
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.backends import on_both_backends
+from tests.support.cancellation import cancel_at_each_step
+from tests.support.scripted_broker import T, Topic, payload_of, scripted_broker
+from tidewire.client.errors import NotPermitted, TopicNotFound
+from tidewire.client.layout import Layout, Segment
+from tidewire.client.message import Message, MessageId, Position
+from tidewire.client.reader import Reader, finished_at_start, segments_due
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+X = "topic://public/default/x"
+PLAIN = "persistent://public/default/x"
+
+
+def fill(topic: Topic, segment_id: int, *values: bytes) -> None:
+    segment = topic.segments[segment_id]
+    segment.entries.extend(payload_of(value) for value in values)
+    segment.deliver()
+
+
+async def receive(reader: Reader, count: int) -> list[Message]:
+    return [await reader.receive() for _ in range(count)]
+
+
+def values(messages: list[Message]) -> list[bytes]:
+    return [message.value for message in messages]
+
+
+async def nothing_more(reader: Reader) -> None:
+    for _ in range(100):
+        await anyio.lowlevel.checkpoint()
+    assert reader.statistics().entries_waiting == 0
+
+
+# -------------------------------------------------------------------------------------------- where and in which order
+
+
+@on_both_backends
+async def test_from_the_earliest_all_is_read_and_parents_before_children() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        fill(topic, 0, b"0", b"1")
+        topic.split(0)
+        fill(topic, 1, b"2")
+        topic.split(1)
+        fill(topic, 3, b"3")
+        async with broker.client() as client, client.reader(X) as reader:
+            assert values(await receive(reader, 4)) == [b"0", b"1", b"2", b"3"]
+            fill(topic, 4, b"4")
+            assert values(await receive(reader, 1)) == [b"4"]
+            assert {request.durable for request in broker.of(T.SUBSCRIBE)} == {False}
+            assert len({request.subscription for request in broker.of(T.SUBSCRIBE)}) == 1
+
+
+@on_both_backends
+async def test_a_split_is_followed_while_reading() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        async with broker.client() as client, client.reader(X) as reader:
+            fill(topic, 0, b"0")
+            assert values(await receive(reader, 1)) == [b"0"]
+            topic.split(0)
+            fill(topic, 2, b"1")
+            fill(topic, 3, b"2")
+            assert sorted(values(await receive(reader, 2))) == [b"1", b"2"]
+            topic.merge(2, 3)
+            fill(topic, 4, b"3")
+            assert values(await receive(reader, 1)) == [b"3"]
+            assert reader.statistics().segments == 2
+
+
+@on_both_backends
+async def test_from_the_latest_only_what_comes_is_read() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        fill(topic, 0, b"old")
+        topic.split(0)
+        fill(topic, 1, b"old too")
+        async with broker.client() as client, client.reader(X, "latest") as reader:
+            fill(topic, 1, b"new")
+            fill(topic, 2, b"new too")
+            assert sorted(values(await receive(reader, 2))) == [b"new", b"new too"]
+            topic.split(1)
+            fill(topic, 3, b"in a child")
+            assert values(await receive(reader, 1)) == [b"in a child"]
+
+
+@on_both_backends
+async def test_latest_stays_where_it_was_over_a_lost_connection() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        fill(topic, 0, b"old")
+        async with broker.client() as client, client.reader(X, "latest") as reader:
+            broker.refuses = True
+            broker.drop_connections()
+            while reader.statistics().segments_connected:
+                await anyio.lowlevel.checkpoint()
+            fill(topic, 0, b"while nobody was there")
+            broker.refuses = False
+            assert values(await receive(reader, 1)) == [b"while nobody was there"]
+
+
+@on_both_backends
+async def test_a_broker_that_does_not_tell_its_last_message_is_read_from_its_own_latest() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        fill(topic, 0, b"old")
+        broker.on(
+            T.GET_LAST_MESSAGE_ID,
+            lambda peer, frame: peer.send(
+                commands.error(
+                    frame.command.get_last_message_id.request_id, pb.ServerError.NotAllowedError, "not served"
+                )
+            ),
+        )
+        async with broker.client() as client, client.reader(X, "latest") as reader:
+            fill(topic, 0, b"new")
+            assert values(await receive(reader, 1)) == [b"new"]
+
+
+@on_both_backends
+async def test_a_reader_goes_on_behind_a_stored_id() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        async with broker.client() as client:
+            fill(topic, 0, b"a", b"b", b"c")
+            async with client.reader(X) as reader:
+                await receive(reader, 3)
+                fill(topic, 1, b"d", b"e")
+                got = await receive(reader, 2)
+            topic.split(0)
+            fill(topic, 2, b"f")
+            stored = MessageId.from_bytes(got[0].message_id.to_bytes())
+            async with client.reader(X, stored) as reader:
+                assert sorted(values(await receive(reader, 2))) == [b"e", b"f"]
+                await nothing_more(reader)
+
+
+@on_both_backends
+async def test_parents_of_what_was_being_read_are_not_read_again() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        fill(topic, 0, b"a")
+        topic.split(0)
+        fill(topic, 1, b"b")
+        fill(topic, 2, b"c")
+        async with broker.client() as client:
+            async with client.reader(X) as reader:
+                got = await receive(reader, 3)
+            # The parent has been removed meanwhile from what the id says, as after a prune.
+            child = next(message for message in got if message.value == b"b").message_id
+            start = MessageId(child.segment_id, child.ledger_id, child.entry_id)
+            async with client.reader(X, start) as reader:
+                assert values(await receive(reader, 1)) == [b"c"]
+                await nothing_more(reader)
+
+
+@on_both_backends
+async def test_a_start_inside_a_batch_goes_on_inside_it() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        broker.hold(T.SEND)
+        async with broker.client() as client:
+            async with client.producer(X) as producer:
+                await producer.enqueue(b"lone")
+                await broker.seen(T.SEND)
+                for number in range(4):
+                    await producer.enqueue(b"%d" % number)
+                broker.release(T.SEND)
+            async with client.reader(X) as reader:
+                got = await receive(reader, 3)
+            assert got[-1].message_id.batch_index == 1
+            async with client.reader(X, got[-1].message_id) as reader:
+                assert values(await receive(reader, 2)) == [b"2", b"3"]
+
+
+@on_both_backends
+async def test_a_plain_topic_is_read_from_any_place() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(PLAIN)
+        fill(topic, 0, b"a", b"b", b"c")
+        async with broker.client() as client:
+            async with client.reader(PLAIN) as reader:
+                got = await receive(reader, 2)
+                assert values(got) == [b"a", b"b"]
+            async with client.reader(PLAIN, got[0].message_id) as reader:
+                assert values(await receive(reader, 2)) == [b"b", b"c"]
+            with pytest.raises(ValueError, match="'earliest'"):
+                async with client.reader(PLAIN, "first"):  # type: ignore[arg-type]
+                    pass
+            with pytest.raises(TopicNotFound):
+                async with client.reader(PLAIN + "y"):
+                    pass
+            with pytest.raises(TopicNotFound):
+                async with client.reader(X + "y"):
+                    pass
+
+
+# ------------------------------------------------------------------------------------------------ losses and removals
+
+
+@on_both_backends
+async def test_after_a_lost_connection_it_goes_on_behind_the_last_message() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        async with broker.client() as client, client.reader(X) as reader:
+            fill(topic, 0, *(b"%d" % number for number in range(10)))
+            got = values(await receive(reader, 4))
+            broker.drop_connections()
+            while reader.statistics().segments_connected:
+                await anyio.lowlevel.checkpoint()
+            got += values(await receive(reader, 6))
+            assert got == [b"%d" % number for number in range(10)]
+            await nothing_more(reader)
+
+
+@on_both_backends
+async def test_a_removed_segment_counts_as_read() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        fill(topic, 0, b"a")
+        async with broker.client() as client, client.reader(X) as reader:
+            assert values(await receive(reader, 1)) == [b"a"]
+            broker.refuses = True
+            broker.drop_connections()
+            parent = topic.segments[0]
+            topic.split(0)
+            # Everybody else had read it, so that it was removed.
+            del topic.segments[0]
+            del broker.segments[parent.topic]
+            fill(topic, 1, b"b")
+            broker.refuses = False
+            assert values(await receive(reader, 1)) == [b"b"]
+
+
+@on_both_backends
+async def test_a_topic_that_is_deleted_ends_the_reader() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.reader(X) as reader:
+            (peer, session_id) = topic.watchers[0]
+            peer.send(commands.scalable_topic_failed(session_id, pb.ServerError.TopicNotFound, "deleted"))
+            with pytest.raises(TopicNotFound, match="deleted"):
+                await reader.receive()
+
+
+@on_both_backends
+async def test_a_reader_that_may_not_read_says_so() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        broker.on(
+            T.SUBSCRIBE,
+            lambda peer, frame: peer.send(
+                commands.error(frame.command.subscribe.request_id, pb.ServerError.AuthorizationError, "no entry")
+            ),
+        )
+        async with broker.client() as client:
+            with pytest.raises(NotPermitted):
+                async with client.reader(X):
+                    pass
+
+
+async def test_reading_cancelled_at_any_step_leaves_nothing_behind() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        fill(topic, 0, b"a")
+        topic.split(0)
+        fill(topic, 1, b"b")
+        async with broker.client() as client:
+
+            async def read() -> None:
+                async with client.reader(X) as reader:
+                    await receive(reader, 2)
+
+            async def check() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                assert topic.watchers == []
+                assert all(not segment.consumers for segment in topic.segments.values())
+
+            assert await cancel_at_each_step(read, check) > 3
+
+
+# ------------------------------------------------------------------------------------------------------- the pure part
+
+
+def layout_of(parents: dict[int, tuple[int, ...]], active: set[int]) -> Layout:
+    return Layout(
+        1,
+        {
+            segment_id: Segment(segment_id, str(segment_id), 0, 0, segment_id in active, parent_ids)
+            for segment_id, parent_ids in parents.items()
+        },
+    )
+
+
+def test_due_are_segments_whose_parents_are_finished_or_gone() -> None:
+    layout = layout_of({0: (), 1: (0,), 2: (0,), 3: (1, 2), 4: (77,)}, {3, 4})
+
+    def due(begun: set[int], finished: set[int]) -> list[int]:
+        return [segment.segment_id for segment in segments_due(layout, begun, finished)]
+
+    assert due(set(), set()) == [0, 4]
+    assert due({0, 4}, set()) == []
+    assert due({4}, {0}) == [1, 2]
+    assert due({2, 4}, {0, 1}) == []
+    assert due({4}, {0, 1, 2}) == [3]
+
+
+def test_a_start_says_what_is_not_wanted() -> None:
+    layout = layout_of({0: (), 1: (0,), 2: (0,), 3: (1,)}, {2, 3})
+    assert finished_at_start(layout, "earliest") == set()
+    assert finished_at_start(layout, "latest") == {0, 1}
+    assert finished_at_start(layout, MessageId(3, 1, 1)) == {0, 1}
+    assert finished_at_start(layout, MessageId(1, 1, 1, others={2: Position(1, 1)})) == {0}
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> dict[int, tuple[int, ...]]:
+    """Parents of each segment, as splits and merges leave them."""
+    parents: dict[int, tuple[int, ...]] = {0: ()}
+    active = [0]
+    for _ in range(draw(st.integers(0, 12))):
+        if len(active) > 1 and draw(st.booleans()):
+            place = draw(st.integers(0, len(active) - 2))
+            parents[len(parents)] = tuple(active[place : place + 2])
+            active[place : place + 2] = [len(parents) - 1]
+        else:
+            place = draw(st.integers(0, len(active) - 1))
+            children = [len(parents), len(parents) + 1]
+            for child in children:
+                parents[child] = (active[place],)
+            active[place : place + 1] = children
+    return parents
+
+
+@given(histories(), st.data())
+def test_every_segment_is_read_once_and_after_all_its_ancestors(
+    parents: dict[int, tuple[int, ...]], data: st.DataObject
+) -> None:
+    sealed = {parent for above in parents.values() for parent in above}
+    layout = layout_of(parents, set(parents) - sealed)
+    begun: list[int] = []
+    running: set[int] = set()
+    finished: set[int] = set()
+    while True:
+        for segment in segments_due(layout, running, finished):
+            assert layout.ancestors([segment.segment_id]) <= finished
+            begun.append(segment.segment_id)
+            running.add(segment.segment_id)
+        endable = sorted(running & sealed)
+        if not endable:
+            break
+        ended = data.draw(st.sampled_from(endable))
+        running.discard(ended)
+        finished.add(ended)
+    assert sorted(begun) == sorted(parents)

@@ -34,6 +34,10 @@ class TopicClosed(BrokerError):
     retriable = True
 
 
+class ClosedMeanwhile(BrokerError):
+    """Its own client closed the producer or consumer before it was open."""
+
+
 class SegmentBusy(BrokerError):
     """The segment's earlier consumer has not let go of it yet."""
 

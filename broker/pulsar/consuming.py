@@ -12,6 +12,7 @@ import trio
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
 from broker.names import Domain, TopicName
 from broker.pulsar.faults import Fault, fault_of
+from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.scalable import ScalableFace
@@ -163,6 +164,7 @@ class ConsumerFace:
         self._traffic = traffic
         self._nursery = nursery
         self._consumers: dict[int, ConsumerSession] = {}
+        self._openings = Openings("consumer")
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -177,9 +179,16 @@ class ConsumerFace:
     def requests(self) -> dict[int, Request]:
         """See `Face`."""
         return {
-            pb.BaseCommand.SUBSCRIBE: Request(self._subscribe),
+            pb.BaseCommand.SUBSCRIBE: Request(
+                self._subscribe,
+                announce=lambda command: self._openings.announce(
+                    command.subscribe.consumer_id, command.subscribe.request_id
+                ),
+            ),
             pb.BaseCommand.UNSUBSCRIBE: Request(self._unsubscribe),
-            pb.BaseCommand.CLOSE_CONSUMER: Request(self._close),
+            pb.BaseCommand.CLOSE_CONSUMER: Request(
+                self._close, announce=lambda command: self._openings.call_off(command.close_consumer.consumer_id)
+            ),
             pb.BaseCommand.SEEK: Request(self._seek),
             pb.BaseCommand.GET_LAST_MESSAGE_ID: Request(self._last_message_id),
         }
@@ -206,6 +215,10 @@ class ConsumerFace:
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.subscribe
+        with self._openings.opening(request.consumer_id, request.request_id):
+            await self._open(request)
+
+    async def _open(self, request: pb.CommandSubscribe) -> None:
         if request.consumer_id in self._consumers:
             raise NotSupported(f"consumer id {request.consumer_id} is in use on this connection")
         kind = _KINDS.get(request.sub_type)
@@ -215,10 +228,14 @@ class ConsumerFace:
         if request.read_compacted:
             raise NotSupported("topics are not compacted, so none can be read compacted")
         name = TopicName.parse(request.topic)
+        subscription: Subscription | None = None
         if request.durable:
             topic, subscription = await self._durable(name, request, kind)
         else:
             topic = await self._topics.get(name)
+        # From here on nothing waits: it is open, or was called off before.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if subscription is None:
             subscription = topic.subscribe_reader(request.subscription, _reader_start(request))
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         outlet = _Outlet(request.consumer_id, _partition(name), epoch, self._outbox, self._traffic)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import (
+    ClosedMeanwhile,
     NotSupported,
     ProducerNameTaken,
     SegmentBusy,
@@ -33,6 +34,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     SubscriptionNotFound: pb.SubscriptionNotFound,
     TopicClosed: pb.ServiceNotReady,
     SegmentBusy: pb.ServiceNotReady,
+    ClosedMeanwhile: pb.ServiceNotReady,
     OwnedElsewhere: pb.ServiceNotReady,
     OwnershipLost: pb.ServiceNotReady,
     StoreUnavailable: pb.MetadataError,

@@ -14,6 +14,7 @@ import trio
 from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.faults import Fault, fault_of
+from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from broker.topic import Topic
@@ -171,6 +172,7 @@ class ProducerFace:
         self._traffic = traffic
         self._nursery = nursery
         self._producers: dict[int, ProducerSession] = {}
+        self._openings = Openings("producer")
         # Ids whose producers the broker closed: sends that were on their way are dropped, as the client resends them.
         self._closed_here: set[int] = set()
 
@@ -183,8 +185,15 @@ class ProducerFace:
     def requests(self) -> dict[int, Request]:
         """See `Face`."""
         return {
-            pb.BaseCommand.PRODUCER: Request(self._create),
-            pb.BaseCommand.CLOSE_PRODUCER: Request(self._close),
+            pb.BaseCommand.PRODUCER: Request(
+                self._create,
+                announce=lambda command: self._openings.announce(
+                    command.producer.producer_id, command.producer.request_id
+                ),
+            ),
+            pb.BaseCommand.CLOSE_PRODUCER: Request(
+                self._close, announce=lambda command: self._openings.call_off(command.close_producer.producer_id)
+            ),
         }
 
     def close(self) -> None:
@@ -195,6 +204,10 @@ class ProducerFace:
 
     async def _create(self, command: pb.BaseCommand) -> None:
         request = command.producer
+        with self._openings.opening(request.producer_id, request.request_id):
+            await self._open(request)
+
+    async def _open(self, request: pb.CommandProducer) -> None:
         if request.producer_id in self._producers:
             raise NotSupported(f"producer id {request.producer_id} is in use on this connection")
         if request.producer_access_mode != pb.Shared:
@@ -202,6 +215,8 @@ class ProducerFace:
         if request.encrypted:
             raise NotSupported("topics do not require encryption; produce without the flag, payloads pass untouched")
         topic = await self._topics.get(TopicName.parse(request.topic))
+        # From here on nothing waits: it is open, or was called off before.
+        await trio.lowlevel.checkpoint_if_cancelled()
         name = request.producer_name or self._topics.new_producer_name()
         producer = ProducerSession(
             request.producer_id, name, topic, self._outbox, self._traffic, self._closed_by_broker

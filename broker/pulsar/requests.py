@@ -25,6 +25,10 @@ def refuse_by_error(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
     return commands.error(request_id_of(command), fault.code, fault.message)
 
 
+def _nothing_to_announce(command: pb.BaseCommand) -> None:
+    """For requests that nothing which follows can overtake to its harm."""
+
+
 class Request(NamedTuple):
     """How one kind of request is served."""
 
@@ -32,6 +36,8 @@ class Request(NamedTuple):
     """Answers it by itself when it succeeds; what it raises is answered by `refuse`."""
     refuse: Callable[[pb.BaseCommand, Fault], pb.BaseCommand] = refuse_by_error
     """Makes the answer that says why not; some kinds have an error field of their own, where their clients look."""
+    announce: Callable[[pb.BaseCommand], None] = _nothing_to_announce
+    """Called in the order of arrival, before `handle` gets a task. Must not block."""
 
 
 class Face(Protocol):

@@ -119,6 +119,7 @@ class Session:
             self._put(refuse_by_error(command, Fault(pb.NotAllowedError, reason)))
             return
         await self._request_places.acquire()
+        request.announce(command)
         working.start_soon(self._run_request, request, command)
 
     async def _run_request(self, request: Request, command: pb.BaseCommand) -> None:

@@ -1,0 +1,58 @@
+"""Producers and consumers of one connection that are being opened, which takes a while, and may be closed meanwhile.
+
+Requests of a connection run as tasks, so a CLOSE that follows its own PRODUCER or SUBSCRIBE could overtake it: it would
+find nothing to close, and what was opened a moment later would stay, unknown to its client, holding a name or an
+exclusive subscription for as long as the connection lives. So an opening is announced in the order of arrival, before
+its task runs, and closing calls it off.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import trio
+
+from broker.errors import ClosedMeanwhile
+
+
+class _Opening(NamedTuple):
+    request_id: int
+    scope: trio.CancelScope
+
+
+class Openings:
+    """What is being opened, by the client's number for it."""
+
+    def __init__(self, kind: str) -> None:
+        """Nothing. `kind` says in errors what it would have been."""
+        self._kind: Final = kind
+        self._openings: dict[int, _Opening] = {}
+
+    def announce(self, number: int, request_id: int) -> None:
+        """A request to open it has arrived; `opening` follows, once for each announcement."""
+        self._openings.setdefault(number, _Opening(request_id, trio.CancelScope()))
+
+    def call_off(self, number: int) -> None:
+        """Its client has closed it: if it is being opened, that ends."""
+        opening = self._openings.pop(number, None)
+        if opening is not None:
+            opening.scope.cancel()
+
+    @contextmanager
+    def opening(self, number: int, request_id: int) -> Iterator[None]:
+        """Open it inside; cancelled there when it is called off.
+
+        Raises:
+            ClosedMeanwhile: it was called off, or another request opens the same.
+        """
+        opening = self._openings.get(number)
+        if opening is not None and opening.request_id == request_id:
+            try:
+                with opening.scope:
+                    yield
+            finally:
+                if self._openings.get(number) is opening:
+                    del self._openings[number]
+            if not opening.scope.cancelled_caught:
+                return
+        raise ClosedMeanwhile(f"{self._kind} {number} was closed, or asked for again, before it was open")

@@ -165,7 +165,7 @@ async def _compose(
         return await Topic.open(name, services, claim)
 
     topics = Topics(claims, layouts, open_topic, nursery, session.id)
-    controller = Controller(layouts, topics, feeds, now_ms=wall_clock_ms)
+    controller = Controller(layouts, topics, feeds, now_ms=wall_clock_ms, nursery=nursery)
     await controller.recover()
 
     async def redrive(segment: str) -> None:

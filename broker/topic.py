@@ -88,6 +88,9 @@ class Topic:
         self._subscribing = trio.Lock()
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
+        if ledger.is_sealed:
+            # By an earlier owner; splits that it left open are finished before clients are served.
+            self.replaced.set()
 
     @classmethod
     async def open(cls, name: TopicName, services: "TopicServices", claim: Check) -> "Topic":

@@ -5,7 +5,8 @@ broker took it over, it alone is closed; its clients find the new owner by a loo
 one that is being loaded.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -64,6 +65,7 @@ class Topics:
         self._open_topic = open_topic
         self._nursery = nursery
         self._slots: dict[TopicName, _Slot] = {}
+        self._deleting: set[TopicName] = set()
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
 
     def __iter__(self) -> Iterator[Topic]:
@@ -82,10 +84,15 @@ class Topics:
         """The topic, loaded. A persistent topic is created by asking for it; a segment must be in its layout.
 
         Raises:
-            TopicNotFound: there is no such segment.
+            TopicNotFound: there is no such segment, or it is being deleted.
             OwnedElsewhere: another broker owns it.
             TopicClosed: it is being unloaded.
         """
+        if name in self._deleting:
+            raise TopicNotFound(f"{name} is being deleted")
+        return await self._load(name)
+
+    async def _load(self, name: TopicName) -> Topic:
         slot = self._slots.get(name)
         if slot is None:
             slot = self._slots[name] = _Slot()
@@ -112,13 +119,22 @@ class Topics:
             for name in tuple(self._slots):
                 nursery.start_soon(self.unload, name)
 
+    @contextmanager
+    def deleting(self, names: Collection[TopicName]) -> Iterator[None]:
+        """Let nobody load these topics: a client that is sent away by a deletion comes back before it is over."""
+        self._deleting.update(names)
+        try:
+            yield
+        finally:
+            self._deleting.difference_update(names)
+
     async def delete(self, name: TopicName) -> None:
         """Remove the topic with its data and cursors; durable on return.
 
         Raises:
             OwnedElsewhere: another broker owns it.
         """
-        topic = await self.get(name)
+        topic = await self._load(name)
         slot = self._slots.get(name)
         try:
             await topic.delete()

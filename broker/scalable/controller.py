@@ -14,11 +14,12 @@ in the layout can carry it on:
 
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 import trio
 
-from broker.errors import IntentOpen, TopicInUse
+from broker.errors import IntentOpen, TopicClosed, TopicInUse
 from broker.names import TopicName
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Intent, Layout, StartPosition, Subscription, SubscriptionKind, create
@@ -31,10 +32,27 @@ from storage.position import EARLIEST, LATEST
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, slots=True)
+class _Change:
+    """A split or merge that somebody asked for."""
+
+    topic: TopicName
+    begin: Callable[[Layout], Layout]
+    layout: Layout | None = None
+    error: Exception | None = None
+    ended: trio.Event = field(default_factory=trio.Event)
+    """Set when there is a layout or an error."""
+    is_awaited: bool = True
+
+
 class Controller:
     """Changes the layouts of scalable topics."""
 
-    def __init__(self, layouts: Layouts, topics: Topics, feeds: LayoutFeeds, *, now_ms: WallClock) -> None:
+    def __init__(
+        self, layouts: Layouts, topics: Topics, feeds: LayoutFeeds, *, now_ms: WallClock, nursery: trio.Nursery
+    ) -> None:
+        """Set up; `nursery` runs the splits and merges."""
+        self._nursery = nursery
         self._layouts = layouts
         self._topics = topics
         self._feeds = feeds
@@ -84,11 +102,15 @@ class Controller:
         async with self._lock(topic):
             layout = await self._layouts.get(topic)
             names = self._segment_names(topic, layout)
+            if layout.intent is not None:
+                # Of a split or merge that never ended; they may have cursors already.
+                names += [topic.segment_name(child.descriptor) for child in layout.intent.children]
             if not force and any(self._topics.is_in_use(name) for name in names):
                 raise TopicInUse(f"{topic} has connected producers or consumers; delete it with force=true to end them")
-            for name in names:
-                await self._topics.delete(name)
-            await self._layouts.remove(topic)
+            with self._topics.deleting(names):
+                for name in names:
+                    await self._topics.delete(name)
+                await self._layouts.remove(topic)
 
     async def add_subscription(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
         """Make sure that the subscription exists, with a cursor on every segment; durable on return.
@@ -117,14 +139,39 @@ class Controller:
         return [topic.segment_name(segment.descriptor) for segment in layout.segments.values()]
 
     async def _change_segments(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
-        async with self._lock(topic):
-            try:
-                await self._layouts.change(topic, begin)
-            except IntentOpen:
-                # Left by a controller that is gone: in this process the lock admits one at a time.
-                await self._finish_open(topic)
-                await self._layouts.change(topic, begin)
-            return await self._finish_open(topic)
+        # Whoever asked may hang up half-way; what is begun goes on here, because nobody else would finish it.
+        change = _Change(topic, begin)
+        self._nursery.start_soon(self._run, change)
+        try:
+            await change.ended.wait()
+        except trio.Cancelled:
+            change.is_awaited = False
+            raise
+        if change.error is not None:
+            raise change.error
+        assert change.layout is not None, "a change that ended has a layout or an error"
+        return change.layout
+
+    async def _run(self, change: "_Change") -> None:
+        topic = change.topic
+        try:
+            async with self._lock(topic):
+                try:
+                    await self._layouts.change(topic, change.begin)
+                except IntentOpen:
+                    # Left by a controller that is gone: in this process the lock admits one at a time.
+                    await self._finish_open(topic)
+                    await self._layouts.change(topic, change.begin)
+                change.layout = await self._finish_open(topic)
+        except trio.Cancelled:
+            change.error = TopicClosed(f"{topic}: the broker is ending")
+            raise
+        except Exception as error:
+            change.error = error
+            if not change.is_awaited:
+                log.warning("a split or merge is not finished", topic=str(topic), reason=str(error))
+        finally:
+            change.ended.set()
 
     async def _finish_open(self, topic: TopicName) -> Layout:
         """Steps 2 to 7 of the open intent."""

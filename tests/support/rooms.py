@@ -65,7 +65,7 @@ class Rooms:
         self.opened: list[TopicName] = []
         """Every topic that was taken over, in order."""
         self.topics = Topics(self.claims, self.layouts, self._open_topic, nursery, 7)
-        self.controller = Controller(self.layouts, self.topics, self.feeds, now_ms=now_ms)
+        self.controller = Controller(self.layouts, self.topics, self.feeds, now_ms=now_ms, nursery=nursery)
         self.groups = StreamGroups(self.topics, self.feeds, metadata=metadata, nursery=nursery)
         self.coordinator = Coordinator(
             metadata,

@@ -1,0 +1,335 @@
+"""Create, split, merge and delete, stopped at every step and carried on by the next controller."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.errors import BrokerError, NotActive, TopicExists, TopicInUse, TopicNotFound
+from broker.scalable.layout import Layout, SegmentState, StartPosition, SubscriptionKind
+from broker.topic import Topic
+from storage.errors import LedgerSealed
+from storage.metadata.store import Op
+from storage.position import EARLIEST
+from tests.support.disk import SimulatedFiles
+from tests.support.outlet import recording_consumer
+from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.schedules import every_schedule
+from tests.support.steered_store import SteeredStore, Stopped
+from txn.states import EndAction
+
+STEPS_MAX = 60
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+async def subscribe(broker: Rooms, name: str, start: StartPosition = StartPosition.EARLIEST) -> None:
+    await broker.controller.add_subscription(TOPIC, name, SubscriptionKind.STREAM, start)
+
+
+async def segments(broker: Rooms) -> dict[int, Topic]:
+    layout = await broker.layouts.get(TOPIC)
+    return {
+        segment_id: await broker.topics.get(TOPIC.segment_name(segment.descriptor))
+        for segment_id, segment in layout.segments.items()
+    }
+
+
+def states(layout: Layout) -> dict[int, SegmentState]:
+    return {segment_id: segment.state for segment_id, segment in layout.segments.items()}
+
+
+A, S = SegmentState.ACTIVE, SegmentState.SEALED
+
+
+class Producer:
+    """Keeps what it is told."""
+
+    name = "p"
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def topic_closed(self) -> None:
+        self.told.append("closed")
+
+    def topic_replaced(self) -> None:
+        self.told.append("replaced")
+
+
+async def test_a_split_seals_the_parent_and_gives_the_children_every_cursor(broker: Rooms) -> None:
+    """D10: at the beginning of each child, whatever the subscription's own start was."""
+    await broker.controller.create_topic(TOPIC, 2, {"owner": "me"})
+    with pytest.raises(TopicExists):
+        await broker.controller.create_topic(TOPIC, 1, {})
+    await subscribe(broker, "early")
+    await publish((await segments(broker))[0], b"a")
+    await subscribe(broker, "late", StartPosition.LATEST)
+    layout = await broker.controller.split(TOPIC, 0)
+    assert states(layout) == {0: S, 1: A, 2: A, 3: A}
+    assert layout.intent is None
+    topics = await segments(broker)
+    assert topics[0].replaced.is_set()
+    with pytest.raises(LedgerSealed):
+        await topics[0].publish(b"more", message_count=1, txn=None)
+    assert [entry.payload for entry in await visible(topics[0])] == [b"a"]
+    for child in (2, 3):
+        assert topics[child].subscriptions.keys() == {"early", "late"}
+        for subscription in topics[child].subscriptions.values():
+            assert subscription.cursor.mark_delete == EARLIEST
+        await publish(topics[child], b"b")
+        assert topics[child].subscriptions["late"].backlog_entries == 1
+    with pytest.raises(NotActive):
+        await broker.controller.split(TOPIC, 0)
+    assert await broker.layouts.get(TOPIC) == layout, "a refusal changes nothing"
+
+
+async def test_a_merge_joins_two_segments(broker: Rooms) -> None:
+    """D10: with every cursor on the child."""
+    await broker.controller.create_topic(TOPIC, 2, {})
+    await subscribe(broker, "s")
+    layout = await broker.controller.merge(TOPIC, 0, 1)
+    assert states(layout) == {0: S, 1: S, 2: A}
+    assert layout.segments[2].parents == (0, 1)
+    topics = await segments(broker)
+    assert topics[0].replaced.is_set()
+    assert topics[1].replaced.is_set()
+    assert topics[2].subscriptions.keys() == {"s"}
+
+
+async def test_a_transaction_lives_through_a_split(broker: Rooms) -> None:
+    """T20: written before on the parent and after on a child, shown on both or on neither."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    committed, aborted = [await broker.coordinator.new_transaction(0, 1_000) for _ in range(2)]
+    parent = (await segments(broker))[0]
+    await publish(parent, b"yes 1", committed)
+    await publish(parent, b"no 1", aborted)
+    await broker.controller.split(TOPIC, 0)
+    topics = await segments(broker)
+    await publish(topics[1], b"yes 2", committed)
+    await publish(topics[1], b"no 2", aborted)
+    with pytest.raises(LedgerSealed):
+        await parent.publish(b"yes 3", message_count=1, txn=committed)
+    assert await visible(parent) == await visible(topics[1]) == []
+    await broker.coordinator.end(committed, EndAction.COMMIT)
+    await broker.coordinator.end(aborted, EndAction.ABORT)
+    await wait_all_tasks_blocked()
+    assert [entry.payload for entry in await visible(parent)] == [b"yes 1"]
+    assert [entry.payload for entry in await visible(topics[1])] == [b"yes 2"]
+
+
+async def test_a_sealed_segment_that_ends_in_aborted_entries_drains(broker: Rooms) -> None:
+    """D11: nobody can acknowledge those, so the dispatcher does."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await subscribe(broker, "s")
+    parent = (await segments(broker))[0]
+    txn = await broker.coordinator.new_transaction(0, 1_000)
+    for payload in (b"a", b"b"):
+        await publish(parent, payload, txn)
+    await broker.controller.split(TOPIC, 0)
+    subscription = parent.subscriptions["s"]
+    consumer, outlet = recording_consumer()
+    subscription.add_consumer(consumer)
+    subscription.flow(consumer, 10)
+    await wait_all_tasks_blocked()
+    assert not subscription.is_drained
+    await broker.coordinator.end(txn, EndAction.ABORT)
+    with trio.fail_after(5):
+        await subscription.wait_drained()
+    assert (outlet.deliveries, outlet.ends) == ([], 1)
+
+
+async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms) -> None:
+    """T20: a send that met the seal, and the producer's end, find a client that knows the children."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    parent = (await segments(broker))[0]
+    producer = Producer()
+    parent.attend_producer(producer)
+    pushed: list[tuple[int, list[str]]] = []
+
+    def follower(layout: Layout | None) -> None:
+        assert layout is not None
+        pushed.append((layout.epoch, list(producer.told)))
+        assert not (layout.epoch == 1 and parent.replaced.is_set())
+
+    broker.feeds.follow(TOPIC, follower)
+    await wait_all_tasks_blocked()
+    await broker.controller.split(TOPIC, 0)
+    assert (1, []) in pushed
+    assert producer.told == ["replaced"]
+    broker.feeds.unfollow(TOPIC, follower)
+
+
+async def check_whole(broker: Rooms, subscriptions: set[str], payloads: list[bytes]) -> None:
+    """No open intent, no segment without a cursor, no message lost, no send stuck."""
+    layout = await broker.layouts.get(TOPIC)
+    assert layout.intent is None
+    assert layout.invariants() == []
+    assert layout.subscriptions.keys() >= subscriptions
+    found: list[bytes] = []
+    for segment_id, topic in (await segments(broker)).items():
+        assert topic.subscriptions.keys() >= subscriptions, f"segment {segment_id}"
+        is_active = layout.segments[segment_id].is_active
+        assert topic.ledger.is_sealed != is_active
+        if not is_active:
+            assert topic.replaced.is_set(), "a send that met the seal is answered"
+        found += [entry.payload for entry in await visible(topic)]
+        for name in subscriptions:
+            assert topic.subscriptions[name].backlog_entries == len(await visible(topic))
+    assert sorted(found) == sorted(payloads)
+
+
+Change = Callable[[Rooms], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda broker: broker.controller.split(TOPIC, 0), lambda broker: broker.controller.merge(TOPIC, 0, 1)],
+    ids=["split", "merge"],
+)
+async def test_a_change_that_dies_at_any_write_is_finished_or_was_never_begun(change: Change) -> None:
+    """D10: the next controller recovers it; no child lacks a cursor, nothing is lost, nothing is stuck."""
+    for step in range(1, STEPS_MAX):
+        store, files = SteeredStore(), SimulatedFiles(seed=5)
+        died = False
+        try:
+            async with rooms(store, files) as broker:
+                await broker.controller.create_topic(TOPIC, 2, {})
+                await subscribe(broker, "s")
+                for segment_id, topic in (await segments(broker)).items():
+                    await publish(topic, b"%d" % segment_id)
+                store.fail_at(step)
+                await change(broker)
+        except* (Stopped, BrokerError):
+            died = True
+        store.fail_at(None)
+        async with rooms(store, files.kill()) as broker:
+            await broker.controller.recover()
+            await check_whole(broker, {"s"}, [b"0", b"1"])
+            if (await broker.layouts.get(TOPIC)).epoch == 0:
+                await change(broker)
+                await check_whole(broker, {"s"}, [b"0", b"1"])
+        if not died:
+            assert step > 8, "there were steps to die at"
+            return
+    pytest.fail("the change never ended")
+
+
+@every_schedule(examples_max=40)
+async def test_subscriptions_created_meanwhile_get_cursors_on_the_children() -> None:
+    """D10: whichever of the two is faster at each step."""
+    async with rooms(SteeredStore(), SimulatedFiles(seed=5)) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await publish((await segments(broker))[0], b"before")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.controller.split, TOPIC, 0)
+            nursery.start_soon(subscribe, broker, "a")
+            nursery.start_soon(subscribe, broker, "b")
+        await check_whole(broker, {"a", "b"}, [b"before"])
+
+
+async def test_changes_of_one_topic_take_turns(broker: Rooms) -> None:
+    await broker.controller.create_topic(TOPIC, 4, {})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.controller.split, TOPIC, 0)
+        nursery.start_soon(broker.controller.split, TOPIC, 1)
+        nursery.start_soon(broker.controller.merge, TOPIC, 2, 3)
+    await check_whole(broker, set(), [])
+    assert (await broker.layouts.get(TOPIC)).epoch == 3
+
+
+async def test_a_cancelled_split_is_finished_all_the_same(broker: Rooms, store: SteeredStore) -> None:
+    """D10: the administrator who asked hung up; sends that met the seal must not wait for another one."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await subscribe(broker, "s")
+    for segment_id in range(4):
+        layout = await broker.layouts.get(TOPIC)
+        target = max(layout.segments)
+        with trio.CancelScope() as scope:
+            left = segment_id + 1
+
+            async def hang_up(ops: Sequence[Op], scope: trio.CancelScope = scope) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    scope.cancel()
+
+            store.before = hang_up
+            await broker.controller.split(TOPIC, target)
+        store.before = None
+        await wait_all_tasks_blocked()
+        await check_whole(broker, {"s"}, [])
+
+
+async def test_a_sealed_segment_of_an_earlier_run_refuses_sends_at_once(store: SteeredStore) -> None:
+    """T20: a producer that reconnects after a restart is not kept waiting for a push that was long ago."""
+    files = SimulatedFiles(seed=5)
+    async with rooms(store, files) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await broker.controller.split(TOPIC, 0)
+    async with rooms(store, files.kill()) as broker:
+        await broker.controller.recover()
+        assert (await segments(broker))[0].replaced.is_set()
+
+
+async def test_deleting_a_topic_removes_everything_of_it(broker: Rooms) -> None:
+    """D16: the children of a split that never ended too; one of the same name made later is empty."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await subscribe(broker, "s")
+    await broker.controller.split(TOPIC, 0)
+    layout = await broker.layouts.change(TOPIC, lambda layout: layout.begin_split(1))
+    assert layout.intent is not None
+    child = await broker.topics.get(TOPIC.segment_name(layout.intent.children[0].descriptor))
+    await child.subscribe("s", EARLIEST)
+    producer = Producer()
+    (await segments(broker))[1].attend_producer(producer)
+    with pytest.raises(TopicInUse):
+        await broker.controller.delete_topic(TOPIC, force=False)
+    await broker.controller.delete_topic(TOPIC, force=True)
+    assert producer.told == ["closed"]
+    assert [record.key for record in await broker.metadata.scan("", "~") if "orders" in record.key] == []
+    with pytest.raises(TopicNotFound):
+        await broker.controller.delete_topic(TOPIC, force=True)
+    await broker.controller.create_topic(TOPIC, 1, {})
+    assert await visible((await segments(broker))[0]) == []
+
+
+async def test_a_client_that_comes_back_at_once_does_not_revive_a_deleted_topic(broker: Rooms) -> None:
+    """D16: it was sent away by the deletion, which goes on."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = await broker.segment(TOPIC, 0)
+
+    class Returning(Producer):
+        def topic_closed(self) -> None:
+            super().topic_closed()
+            nursery.start_soon(self.come_back)
+
+        async def come_back(self) -> None:
+            for _ in range(30):
+                await trio.lowlevel.checkpoint()
+                try:
+                    topic = await broker.topics.get(name)
+                    topic.attend_producer(self)
+                    await publish(topic, b"too late")
+                    self.told.append("back")
+                except Exception as error:
+                    self.told.append(type(error).__name__)
+
+    async with trio.open_nursery() as nursery:
+        producer = Returning()
+        (await broker.topics.get(name)).attend_producer(producer)
+        await broker.controller.delete_topic(TOPIC, force=True)
+    await wait_all_tasks_blocked()
+    assert "back" not in producer.told
+    assert list(broker.topics) == []
+    assert [record.key for record in await broker.metadata.scan("", "~") if "orders" in record.key] == []

@@ -1,6 +1,6 @@
 """Scalable-topic commands of one connection: layout sessions and ordered consumers' registrations."""
 
-from broker.errors import NotSupported
+from broker.errors import NotSupported, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
@@ -210,7 +210,11 @@ class ScalableFace:
             if (other.topic, other.subscription, other.name) != (consumer.topic, consumer.subscription, consumer.name)
         ]
         self._consumers.append(consumer)
-        await self._groups.join(consumer.topic, consumer.subscription, consumer)
+        try:
+            await self._groups.join(consumer.topic, consumer.subscription, consumer)
+        except TopicNotFound:
+            self._consumers.remove(consumer)
+            raise
 
 
 def scalable_name(text: str) -> TopicName:

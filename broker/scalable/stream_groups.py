@@ -13,15 +13,18 @@ from typing import Protocol
 import structlog
 import trio
 
-from broker.errors import TopicNotFound
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import BrokerError, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.assignment import assign, eligible
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, Segment
 from broker.topics import Topics
-from storage.cursor import cursor_key
+from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
+from storage.errors import StorageError
 from storage.metadata.store import MetadataStore
+from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
 
@@ -101,8 +104,14 @@ class StreamGroups:
         self._feeds.unfollow(topic, group.follower)
 
     def _layout_changed(self, group: _Group, layout: Layout | None) -> None:
-        group.layout = layout
+        before, group.layout = group.layout, layout
         group.known.set()
+        if layout is None or (before is not None and before.creation_id != layout.creation_id):
+            # What is drained of a deleted topic says nothing of one made again under its name.
+            for scope in group.watched.values():
+                scope.cancel()
+            group.watched.clear()
+            group.drained.clear()
         if layout is None:
             return
         for segment in layout.segments.values():
@@ -128,8 +137,9 @@ class StreamGroups:
         with scope:
             try:
                 topic = await self._topics.get(name)
-            except TopicNotFound:
-                # Pruned or deleted meanwhile; the layout that says so is on its way.
+            except (BrokerError, OwnedElsewhere, StorageError, CursorError, OwnershipLost) as error:
+                # Deleted meanwhile, or damaged: its children stay back, and everything else goes on.
+                log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
                 return
             async with self._metadata.watch_key(cursor_key(str(name), group.subscription)) as watch:
                 while True:
@@ -140,7 +150,7 @@ class StreamGroups:
                         _identity, acknowledged = decode(record.value, topic.next_after)
                         if topic.next_after(acknowledged.mark_delete) > end:
                             break
+            del group.watched[segment.id]
             group.drained.add(segment.id)
             log.debug("segment drained", topic=str(name), subscription=group.subscription)
             self._reassign(group)
-        group.watched.pop(segment.id, None)

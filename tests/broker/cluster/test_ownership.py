@@ -1,0 +1,78 @@
+"""Claims of topics: one owner at a time, and a proof of it for every write."""
+
+import pytest
+import trio
+
+from broker.cluster.ownership import KEY_PREFIX, Claims, OwnedElsewhere
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Check, Conflict, Put
+from tests.support.schedules import every_schedule
+
+NAME = "segment://public/default/x/0000-ffff-0"
+
+
+async def claims_of(store: MemoryStore, broker_id: str) -> Claims:
+    session = await store.open_session(10)
+    return Claims(store, session, broker_id=broker_id, service_url="pulsar://127.0.0.1:1")
+
+
+async def test_one_owner_at_a_time() -> None:
+    """D4: the claim is the condition of the owner's writes, and of nobody else's."""
+    store = MemoryStore()
+    first, second = await claims_of(store, "broker-1"), await claims_of(store, "broker-2")
+    claim = await first.claim(NAME)
+    assert isinstance(claim, Check)
+    with pytest.raises(OwnedElsewhere, match="broker-1"):
+        await second.claim(NAME)
+    with pytest.raises(OwnedElsewhere, match="broker-1"):
+        await first.claim(NAME)
+    await store.commit([Put("/x", b""), claim])
+    await first.release(claim)
+    later = await second.claim(NAME)
+    with pytest.raises(Conflict):
+        await store.commit([Put("/x", b"stale"), claim])
+    await first.release(claim)
+    await store.commit([Put("/x", b"new"), later])
+
+
+async def test_the_end_of_the_session_releases_every_claim() -> None:
+    """D4: also for the same broker started again, whose claims are new ones."""
+    store = MemoryStore()
+    session = await store.open_session(10)
+    first = Claims(store, session, broker_id="broker-1", service_url="pulsar://127.0.0.1:1")
+    claim = await first.claim(NAME)
+    await session.close()
+    again = await claims_of(store, "broker-1")
+    renewed = await again.claim(NAME)
+    assert renewed.expected > claim.expected
+    await first.release(claim)
+    assert await store.get(renewed.key) is not None
+
+
+async def test_names_do_not_meet() -> None:
+    store = MemoryStore()
+    claims = await claims_of(store, "broker-1")
+    keys = {(await claims.claim(name)).key for name in (NAME, NAME.replace("/", "%2F"), NAME + "/", "x", "X")}
+    assert len(keys) == 5
+    assert all(key.startswith(KEY_PREFIX) for key in keys)
+
+
+@every_schedule(examples_max=30)
+async def test_of_two_that_claim_at_once_one_wins() -> None:
+    """D4: and the other learns who."""
+    store = MemoryStore()
+    won: list[str] = []
+    lost: list[str] = []
+
+    async def claim(broker_id: str) -> None:
+        try:
+            await (await claims_of(store, broker_id)).claim(NAME)
+            won.append(broker_id)
+        except OwnedElsewhere as elsewhere:
+            lost.append(str(elsewhere))
+
+    async with trio.open_nursery() as nursery:
+        for broker_id in ("one", "two"):
+            nursery.start_soon(claim, broker_id)
+    assert len(won) == len(lost) == 1
+    assert won[0] in lost[0]

@@ -1,0 +1,138 @@
+"""Layouts pushed to followers: one watch a topic, every change, nobody left out."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.names import TopicName
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layout import Layout, create
+from broker.scalable.layouts import Layouts
+from storage.metadata.memory import MemoryStore
+from tests.support.idle import TaskSteps
+from tests.support.rooms import TOPIC
+from tests.support.schedules import every_schedule
+
+OTHER = TopicName.parse("topic://public/default/other")
+
+
+class Room:
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.store = MemoryStore()
+        self.layouts = Layouts(self.store)
+        self.feeds = LayoutFeeds(self.store, nursery)
+
+    async def make(self, topic: TopicName = TOPIC) -> None:
+        await self.layouts.create(topic, create(1, 0, creation_id="c"))
+
+    async def split(self, segment: int) -> int:
+        layout = await self.layouts.change(TOPIC, lambda layout: layout.begin_split(segment))
+        intent = layout.intent
+        assert intent is not None
+        return (await self.layouts.change(TOPIC, lambda layout: layout.finish(intent, 1))).epoch
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[Room]:
+    async with trio.open_nursery() as nursery:
+        yield Room(nursery)
+        nursery.cancel_scope.cancel()
+
+
+class Follower:
+    def __init__(self) -> None:
+        self.seen: list[int | None] = []
+
+    def __call__(self, layout: Layout | None) -> None:
+        self.seen.append(None if layout is None else layout.epoch)
+
+
+async def test_followers_get_what_is_there_and_every_change(room: Room) -> None:
+    await room.make()
+    early, late = Follower(), Follower()
+    room.feeds.follow(TOPIC, early)
+    assert early.seen == []
+    await wait_all_tasks_blocked()
+    assert early.seen == [0]
+    room.feeds.follow(TOPIC, late)
+    assert late.seen == [0], "what is known is handed over at once"
+    await room.split(0)
+    await wait_all_tasks_blocked()
+    assert early.seen[-1] == late.seen[-1] == 1
+    assert room.store.statistics().watches == 1
+    room.feeds.unfollow(TOPIC, early)
+    count = len(early.seen)
+    await room.layouts.remove(TOPIC)
+    await wait_all_tasks_blocked()
+    assert len(early.seen) == count
+    assert late.seen[-1] is None
+    room.feeds.unfollow(TOPIC, late)
+    await wait_all_tasks_blocked()
+    assert room.store.statistics().watches == 0
+
+
+async def test_a_topic_that_is_not_there_is_followed_as_absent(room: Room) -> None:
+    follower = Follower()
+    room.feeds.follow(TOPIC, follower)
+    await room.make(OTHER)
+    await wait_all_tasks_blocked()
+    assert follower.seen == [None]
+    await room.make()
+    await wait_all_tasks_blocked()
+    assert follower.seen == [None, 0]
+
+
+@every_schedule(examples_max=40)
+async def test_reached_means_that_every_follower_has_it() -> None:
+    """T20: and it does not wait for followers that are not there."""
+    async with trio.open_nursery() as nursery:
+        room = Room(nursery)
+        await room.make()
+        followers = [Follower() for _ in range(3)]
+        for follower in followers:
+            room.feeds.follow(TOPIC, follower)
+        epoch = await room.split(0)
+        await room.feeds.reached(TOPIC, epoch)
+        assert [follower.seen[-1] for follower in followers] == [epoch] * 3
+        await room.feeds.reached(OTHER, 7)
+        nursery.cancel_scope.cancel()
+
+
+async def test_reached_ends_when_nobody_follows_any_more(room: Room) -> None:
+    """T20: a split does not wait for clients that have left, nor for the layout of a deleted topic."""
+    await room.make()
+    follower = Follower()
+    room.feeds.follow(TOPIC, follower)
+    await wait_all_tasks_blocked()
+    ended = []
+
+    async def wait() -> None:
+        await room.feeds.reached(TOPIC, 9)
+        ended.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert ended == []
+        room.feeds.unfollow(TOPIC, follower)
+    room.feeds.follow(TOPIC, follower)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        await room.layouts.remove(TOPIC)
+    assert ended == [True, True]
+
+
+async def test_following_costs_nothing_while_nothing_changes(room: Room) -> None:
+    await room.make()
+    room.feeds.follow(TOPIC, Follower())
+    await wait_all_tasks_blocked()
+    with TaskSteps() as steps:
+        await room.make(OTHER)
+        await wait_all_tasks_blocked()
+        assert steps.of("_watch") == 0
+        await room.split(0)
+        await wait_all_tasks_blocked()
+        assert steps.of("_watch") > 0

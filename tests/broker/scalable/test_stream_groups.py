@@ -1,0 +1,194 @@
+"""Who reads which segment of an ordered subscription, over splits, departures and deletions."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.errors import TopicNotFound
+from broker.names import TopicName
+from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
+from broker.topic import Topic
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Check
+from tests.support.disk import SimulatedFiles
+from tests.support.outlet import recording_consumer
+from tests.support.rooms import TOPIC, Rooms, publish, rooms
+from txn.errors import OwnershipLost
+
+NAME = "s"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Rooms]:
+    async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+class Member:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.told: list[tuple[int, set[int]]] = []
+
+    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
+        self.told.append((layout.epoch, set(segments)))
+
+    @property
+    def segments(self) -> set[int]:
+        return self.told[-1][1]
+
+
+async def topic_with(broker: Rooms, segments: int) -> None:
+    await broker.controller.create_topic(TOPIC, segments, {})
+    await broker.controller.add_subscription(TOPIC, NAME, SubscriptionKind.STREAM, StartPosition.EARLIEST)
+
+
+async def topic_of(broker: Rooms, segment_id: int) -> Topic:
+    return await broker.topics.get(await broker.segment(TOPIC, segment_id))
+
+
+async def drain(broker: Rooms, segment_id: int) -> None:
+    """Acknowledge everything in a segment, durably."""
+    topic = await topic_of(broker, segment_id)
+    cursor = topic.subscriptions[NAME].cursor
+    cursor.acknowledge_cumulative(topic.ledger.last_position)
+    await cursor.synced()
+    await wait_all_tasks_blocked()
+
+
+async def test_members_share_the_segments_and_hear_of_every_change(broker: Rooms) -> None:
+    await topic_with(broker, 4)
+    a, b = Member("a"), Member("b")
+    await broker.groups.join(TOPIC, NAME, a)
+    assert a.segments == {0, 1, 2, 3}, "told before join returns"
+    await broker.groups.join(TOPIC, NAME, b)
+    assert len(a.segments) == len(b.segments) == 2
+    assert a.segments | b.segments == {0, 1, 2, 3}
+    count = len(b.told)
+    broker.groups.leave(TOPIC, NAME, a)
+    assert b.segments == {0, 1, 2, 3}
+    assert len(b.told) == count + 1
+    broker.groups.leave(TOPIC, NAME, a)
+    assert len(b.told) == count + 1
+
+
+async def test_children_wait_until_their_parent_is_durably_drained(broker: Rooms) -> None:
+    """D11: and then the parent is taken away; nobody is told twice of what did not change."""
+    await topic_with(broker, 1)
+    await publish(await topic_of(broker, 0), b"a")
+    member = Member("a")
+    await broker.groups.join(TOPIC, NAME, member)
+    await broker.controller.split(TOPIC, 0)
+    await wait_all_tasks_blocked()
+    assert member.told == [(0, {0}), (1, {0})]
+    await drain(broker, 0)
+    assert member.told == [(0, {0}), (1, {0}), (1, {1, 2})]
+
+
+async def test_an_empty_parent_does_not_hold_its_children_back(broker: Rooms) -> None:
+    """D11: two splits on, only what holds messages is handed out first."""
+    await topic_with(broker, 1)
+    await broker.controller.split(TOPIC, 0)
+    await publish(await topic_of(broker, 1), b"a")
+    await broker.controller.split(TOPIC, 1)
+    member = Member("a")
+    await broker.groups.join(TOPIC, NAME, member)
+    await wait_all_tasks_blocked()
+    assert member.segments == {1, 2}
+    await drain(broker, 1)
+    assert member.segments == {2, 3, 4}
+
+
+async def test_a_name_that_comes_again_takes_the_first_ones_place(broker: Rooms) -> None:
+    await topic_with(broker, 2)
+    old, new, other = Member("a"), Member("a"), Member("b")
+    await broker.groups.join(TOPIC, NAME, old)
+    await broker.groups.join(TOPIC, NAME, other)
+    had = old.segments
+    await broker.groups.join(TOPIC, NAME, new)
+    assert new.segments == had
+    broker.groups.leave(TOPIC, NAME, old)
+    assert new.segments == had, "the old one leaves without effect"
+
+
+async def test_a_topic_that_does_not_exist_is_refused(broker: Rooms) -> None:
+    with pytest.raises(TopicNotFound):
+        await broker.groups.join(TOPIC, NAME, Member("a"))
+    assert broker.groups._groups == {}
+    assert broker.feeds._feeds == {}
+
+
+async def test_the_last_member_leaves_nothing_behind(broker: Rooms) -> None:
+    await topic_with(broker, 1)
+    await publish(await topic_of(broker, 0), b"a")
+    watches = broker.metadata.statistics().watches
+    member = Member("a")
+    await broker.groups.join(TOPIC, NAME, member)
+    await broker.controller.split(TOPIC, 0)
+    await wait_all_tasks_blocked()
+    assert broker.metadata.statistics().watches > watches
+    broker.groups.leave(TOPIC, NAME, member)
+    await wait_all_tasks_blocked()
+    assert broker.metadata.statistics().watches == watches
+
+
+async def test_a_topic_made_again_begins_anew(broker: Rooms) -> None:
+    """D16: that segment 0 of the deleted one was drained says nothing of its namesake."""
+    await topic_with(broker, 1)
+    member = Member("a")
+    await broker.groups.join(TOPIC, NAME, member)
+    await broker.controller.split(TOPIC, 0)
+    await wait_all_tasks_blocked()
+    assert member.segments == {1, 2}
+    await broker.controller.delete_topic(TOPIC, force=True)
+    await wait_all_tasks_blocked()
+    await topic_with(broker, 1)
+    await publish(await topic_of(broker, 0), b"a")
+    await broker.controller.split(TOPIC, 0)
+    await wait_all_tasks_blocked()
+    assert member.segments == {0}
+    await drain(broker, 0)
+    assert member.segments == {1, 2}
+
+
+async def test_a_sealed_segment_that_cannot_be_opened_harms_nobody_else(broker: Rooms) -> None:
+    """A damaged ledger keeps its children back; the broker and other segments go on."""
+    await topic_with(broker, 2)
+    await broker.controller.split(TOPIC, 0)
+    parent = await broker.segment(TOPIC, 0)
+    await broker.topics.unload(parent)
+    real = broker.topics._open_topic
+
+    async def broken(name: TopicName, claim: Check) -> Topic:
+        if name == parent:
+            raise OwnershipLost("not to be had")
+        return await real(name, claim)
+
+    broker.topics._open_topic = broken
+    member = Member("a")
+    await broker.groups.join(TOPIC, NAME, member)
+    await wait_all_tasks_blocked()
+    assert member.segments == {0, 1}
+    await publish(await topic_of(broker, 1), b"goes on")
+
+
+async def test_drained_by_a_consumer(broker: Rooms) -> None:
+    """D11: the way it happens: delivered, acknowledged, written, handed over."""
+    await topic_with(broker, 1)
+    parent = await topic_of(broker, 0)
+    await publish(parent, b"a")
+    member = Member("a")
+    await broker.groups.join(TOPIC, NAME, member)
+    consumer, outlet = recording_consumer()
+    subscription = parent.subscriptions[NAME]
+    subscription.add_consumer(consumer)
+    subscription.flow(consumer, 10)
+    await broker.controller.split(TOPIC, 0)
+    await wait_all_tasks_blocked()
+    assert member.segments == {0}
+    subscription.cursor.acknowledge_cumulative(outlet.positions[0])
+    with trio.fail_after(5):
+        await subscription.wait_drained()
+    await wait_all_tasks_blocked()
+    assert member.segments == {1, 2}

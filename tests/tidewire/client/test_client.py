@@ -13,6 +13,7 @@ from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import T, scripted_broker
 from tidewire.client import client as client_module
 from tidewire.client.errors import Closed, ConnectFailed, InvalidName
+from tidewire.wire.pulsar.message_ids import NO_REQUEST
 
 X = "topic://public/default/x"
 
@@ -119,6 +120,22 @@ async def test_what_was_written_before_leaving_leaves() -> None:
         await anyio.wait_all_tasks_blocked()
         assert before == len(broker.of(T.CLOSE_PRODUCER)) == 1
         assert len(broker.of(T.SCALABLE_TOPIC_CLOSE)) == 1
+
+
+@on_both_backends
+async def test_a_cancelled_program_says_goodbye_nevertheless() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        with anyio.CancelScope() as scope:
+            async with broker.client() as client, client.producer(X) as producer, client.stream_consumer(X, "s"):
+                await producer.send(b"x")
+                scope.cancel()
+                await anyio.sleep_forever()
+        await anyio.wait_all_tasks_blocked()
+        (closed,) = broker.of(T.CLOSE_PRODUCER)
+        assert closed.request_id != NO_REQUEST
+        assert [closed.request_id != NO_REQUEST for closed in broker.of(T.CLOSE_CONSUMER)] == [True, True]
+        assert len(broker.of(T.SCALABLE_TOPIC_CLOSE)) == len(broker.of(T.SCALABLE_TOPIC_LOOKUP))
 
 
 def test_the_public_names_are_all_there_and_documented() -> None:

@@ -18,12 +18,14 @@ from tidewire.client.errors import (
     TopicNotFound,
     TopicTerminated,
 )
+from tidewire.client.network import CLOSE_SECONDS_MAX
 from tidewire.client.producer import PENDING_MESSAGES_MAX, Producer
 from tidewire.client.sending import Batching
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import key_hash
+from tidewire.wire.pulsar.message_ids import NO_REQUEST
 from tidewire.wire.pulsar.messages import split_messages
 
 X = "topic://public/default/x"
@@ -81,6 +83,8 @@ async def test_a_segment_gets_a_session_when_its_first_message_comes_and_all_are
                 assert producer.statistics().segments_connected == 1
             (closed,) = broker.of(T.CLOSE_PRODUCER)
             assert closed.producer_id == opened.producer_id
+            # It was a request, and its answer was waited for: the name is free when the block is left.
+            assert closed.request_id != NO_REQUEST
 
 
 @on_both_backends
@@ -424,6 +428,18 @@ async def test_closing_does_not_wait_for_a_broker_that_is_gone() -> None:
                 broker.refuses = True
                 broker.drop_connections()
                 raise KeyError
+
+
+@on_trio
+async def test_closing_waits_for_the_broker_but_not_long() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        async with broker.client() as client:
+            async with client.producer(X, "me") as producer:
+                await producer.send(b"x")
+                broker.hold(T.CLOSE_PRODUCER)
+                before = trio.current_time()
+            assert CLOSE_SECONDS_MAX <= trio.current_time() - before < CLOSE_SECONDS_MAX + 0.1
 
 
 # ------------------------------------------------------------------------------------------------------ cancellation

@@ -239,6 +239,12 @@ async def test_a_removed_segment_counts_as_read() -> None:
             fill(topic, 1, b"b")
             broker.refuses = False
             assert values(await receive(reader, 1)) == [b"b"]
+            while reader.statistics().segments > 2:
+                await anyio.lowlevel.checkpoint()
+            lookups = len(broker.of(T.LOOKUP))
+            for _ in range(200):
+                await anyio.lowlevel.checkpoint()
+            assert len(broker.of(T.LOOKUP)) == lookups
 
 
 @on_both_backends

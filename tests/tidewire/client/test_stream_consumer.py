@@ -108,10 +108,14 @@ async def test_what_had_come_from_a_segment_that_is_taken_away_is_dropped() -> N
             fill(topic, 0, b"a", b"b")
             while consumer.statistics().entries_waiting < 2:
                 await anyio.lowlevel.checkpoint()
+            await consumer.receive()
             topic.assign(1)
             await broker.seen(T.CLOSE_CONSUMER)
             fill(topic, 1, b"c")
-            assert (await consumer.receive()).value == b"c"
+            message = await consumer.receive()
+            assert message.value == b"c"
+            # Nor does this consumer speak for that segment any more.
+            assert list(message.message_id.vector()) == [1]
 
 
 @on_both_backends
@@ -427,6 +431,24 @@ async def test_after_a_lost_connection_it_comes_back_under_its_names_and_unackno
                 "me-seg-1",
                 "me-seg-1",
             ]
+
+
+@on_both_backends
+async def test_a_lost_acknowledgement_does_not_stand_in_the_way_of_the_next() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"0", b"1", b"2")
+            got = await receive(consumer, 3)
+            broker.hold(T.ACK)
+            await consumer.acknowledge_cumulative(got[2])
+            await broker.seen(T.ACK)
+            broker.drop_connections()
+            broker.forget(T.ACK)
+            again = await receive(consumer, 3)
+            await consumer.acknowledge_cumulative(again[0])
+            await broker.seen(T.ACK, 2)
+            assert topic.segments[0].cursors["s"] == 1
 
 
 @on_both_backends

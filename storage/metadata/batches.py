@@ -53,6 +53,8 @@ class Batch(NamedTuple):
     """Its records."""
     records: int
     """How many there are."""
+    confirmed: int
+    """Sequence of the last batch that was known to be durable when this one was written."""
 
     @property
     def end(self) -> int:
@@ -150,7 +152,7 @@ def _batch_at(data: bytes, offset: int, after: Point) -> Batch | str:
         return f"batch {sequence} is cut short"
     if _crc(previous_crc, sequence, confirmed, body, records) != crc:
         return f"the checksum of batch {sequence} differs"
-    return Batch(offset, Point(sequence, crc), body, records)
+    return Batch(offset, Point(sequence, crc), body, records, confirmed)
 
 
 def _header_at(data: bytes, offset: int) -> tuple[int, int, int, int, int, int] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from storage.files import File, Files
-from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
+from storage.metadata.batches import BEGINNING, Batch, Body, Damage, Point, encode_batches, read_batches
 from storage.metadata.store import MetadataError
 
 PREALLOCATION_BYTES: Final = 1024 * 1024
@@ -160,6 +160,8 @@ class MetadataLog:
         data = file.read_at(0, file.size())
         end = 0
         point = after
+        # Batches of which no later one says that they were durable.
+        unproven: list[Batch] = []
         for batch in read_batches(data, after):
             if isinstance(batch, Damage):
                 if not (batch.is_torn_tail and is_last):
@@ -173,4 +175,10 @@ class MetadataLog:
                 raise CorruptMetadata(file.path, batch.offset, str(unreadable)) from unreadable
             point = batch.point
             end = batch.end
+            unproven = [earlier for earlier in unproven if earlier.point.sequence > batch.confirmed]
+            unproven.append(batch)
+        if is_last and unproven:
+            # A sync that failed before the restart may have left these in memory alone and marked as written, so that
+            # syncing again would do nothing for them; writing them again makes the next sync mean what it says.
+            file.write_at(unproven[0].offset, data[unproven[0].offset : end])
         return end, point

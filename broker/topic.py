@@ -30,6 +30,7 @@ from storage.watermark import Watermark
 from txn.buffer import BufferCounters, TransactionBuffer
 from txn.errors import WrongDomain
 from txn.header_watch import HeaderWatch
+from txn.headers import is_v5
 
 log = structlog.get_logger(__name__)
 
@@ -157,11 +158,13 @@ class Topic:
 
         Raises:
             LedgerSealed: the segment was replaced; `replaced` says when its clients know by what.
-            WrongDomain: a v5 transaction writes to segments only (D6).
+            WrongDomain: v5 transactions write to segments, and only they do (D6).
             TxnError, LedgerFailed: nothing was appended.
         """
         await self.ledger.wait_room()
         if self._buffer is not None:
+            if txn is not None and not is_v5(txn):
+                raise WrongDomain(f"({txn.most},{txn.least}) is not the id of a v5 transaction, as {self.name} takes")
             return await self._buffer.publish(payload, message_count, txn)
         if txn is not None:
             raise WrongDomain(f"{self.name} is no segment of a scalable topic and takes no v5 transaction")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
 import trio
 
 from broker.addresses import Address
@@ -28,6 +29,9 @@ KEEPALIVE_INTERVAL_SECONDS: Final = 10
 KEEPALIVE_PROBES: Final = 3
 USER_TIMEOUT_MS: Final = 60_000
 """How long sent bytes may stay unacknowledged before the peer counts as dead (TCP_USER_TIMEOUT)."""
+
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,9 @@ async def serve_pulsar(
                 session = _session(stream, services, f"pulsar://{advertised(reached)}", nursery)
                 await session.run()
                 nursery.cancel_scope.cancel()
+        except* Exception:
+            # A producer's or consumer's task failed; as in the session, that ends this connection alone.
+            log.exception("connection ended by an unexpected error")
         finally:
             services.traffic.connections -= 1
 

@@ -27,6 +27,7 @@ from storage.signal import Signal
 from tidewire.wire.pulsar import checksums, commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from txn.errors import TransactionNotFound
 
 INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
 """Sends of one producer that wait to be published; above it the connection is not read."""
@@ -74,12 +75,18 @@ class ProducerSession:
         self._scope = trio.CancelScope()
         self._publishing = False
         self._replaced = False
+        self._finishing: trio.Event | None = None
+        """Set once everything is answered, when the client wants to close."""
+        self._is_closed = False
 
     async def submit(self, send: pb.CommandSend, payload: bytes) -> None:
         """Queue a send; waits while too much of this producer waits already."""
-        while self._inbox_bytes > INBOX_BYTES_MAX:
+        while self._inbox_bytes > INBOX_BYTES_MAX and not self._is_closed:
             self._inbox_room = trio.Event()
             await self._inbox_room.wait()
+        if self._is_closed:
+            # The client resends what was not answered.
+            return
         self._inbox.append((send, payload))
         self._inbox_bytes += len(payload)
         self._inbox_wake.set()
@@ -91,8 +98,18 @@ class ProducerSession:
                 nursery.start_soon(self._publish_all)
                 nursery.start_soon(self._answer_all)
 
+    async def finish(self) -> None:
+        """Return once every send taken so far is answered: its client fails what is not when it hears of the close."""
+        self._finishing = trio.Event()
+        self._inbox_wake.set()
+        await self._finishing.wait()
+
     def close(self) -> None:
         """End the tasks and give the name back; unanswered sends stay unanswered."""
+        self._is_closed = True
+        self._inbox_room.set()
+        if self._finishing is not None:
+            self._finishing.set()
         self._scope.cancel()
         self.topic.leave_producer(self)
 
@@ -119,7 +136,7 @@ class ProducerSession:
                 self._answers.append((send, len(payload), await self._publish(send, payload)))
                 self._publishing = False
                 self._answers_wake.set()
-            if self._replaced:
+            if self._replaced or self._finishing is not None:
                 self._answers_wake.set()
 
     async def _publish(self, send: pb.CommandSend, payload: bytes) -> Position | Fault:
@@ -132,6 +149,9 @@ class ProducerSession:
             with trio.move_on_after(REPLACED_SECONDS_MAX):
                 await self.topic.replaced.wait()
             return Fault(pb.TopicTerminatedError, str(sealed))
+        except TransactionNotFound as unknown:
+            # For good; at the code of other requests the Java client would reconnect and send it again, endlessly.
+            return Fault(pb.NotAllowedError, str(unknown))
         except Exception as error:
             fault = fault_of(error)
             if fault is None:
@@ -159,8 +179,11 @@ class ProducerSession:
                     frame = refusal_of(send, outcome)
                 self._answers.popleft()
                 self._outbox.put(frame)
-            if self._replaced and not self._inbox and not self._publishing:
-                self.topic_closed()
+            if not self._inbox and not self._publishing:
+                if self._finishing is not None:
+                    self._finishing.set()
+                elif self._replaced:
+                    self.topic_closed()
 
 
 class ProducerFace:
@@ -239,9 +262,12 @@ class ProducerFace:
 
     async def _close(self, command: pb.BaseCommand) -> None:
         request = command.close_producer
-        producer = self._producers.pop(request.producer_id, None)
+        producer = self._producers.get(request.producer_id)
         if producer is not None:
+            await producer.finish()
             producer.close()
+            if self._producers.get(request.producer_id) is producer:
+                del self._producers[request.producer_id]
         self._outbox.put(encode_command(commands.success(request.request_id)))
 
     def _closed_by_broker(self, producer_id: int) -> None:

@@ -1,5 +1,7 @@
 """Scalable-topic commands of one connection: layout sessions and ordered consumers' registrations."""
 
+from collections import defaultdict
+
 from broker.errors import NotSupported, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.pulsar.outbox import Outbox
@@ -59,7 +61,18 @@ class _StreamConsumer:
     it was assigned to it has left (FACTS: closing is leaving).
     """
 
-    def __init__(self, request: pb.CommandScalableTopicSubscribe, topic: TopicName, outbox: Outbox) -> None:
+    def __init__(
+        self, request: pb.CommandScalableTopicSubscribe, topic: TopicName, subscribed: set[int], outbox: Outbox
+    ) -> None:
+        """Set up.
+
+        Args:
+            request: the client's.
+            topic: the scalable topic.
+            subscribed: segments that the client has subscribed to by now; after a lost connection its consumers of
+                segments may come back before its registration.
+            outbox: the connection's.
+        """
         self.name = request.consumer_name
         self.topic = topic
         self.subscription = request.subscription
@@ -68,7 +81,7 @@ class _StreamConsumer:
         self._outbox = outbox
         self._answered = False
         self._segments: frozenset[int] = frozenset()
-        self._subscribed: set[int] = set()
+        self._subscribed = set(subscribed)
         self._kept_back: tuple[Layout, frozenset[int]] | None = None
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
@@ -122,6 +135,8 @@ class ScalableFace:
         self._service_url = service_url
         self._sessions: dict[int, _LayoutSession] = {}
         self._consumers: list[_StreamConsumer] = []
+        # Segments with a consumer on this connection, by topic and subscription.
+        self._subscribed: defaultdict[tuple[TopicName, str], set[int]] = defaultdict(set)
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -157,6 +172,8 @@ class ScalableFace:
 
     def segment_subscribed(self, name: TopicName, subscription: str) -> None:
         """A consumer of this connection has subscribed to a segment, and the answer is in the outbox."""
+        if name.segment is not None:
+            self._subscribed[name.scalable_topic, subscription].add(name.segment.segment_id)
         ordered = self._consumers_of(name, subscription)
         for consumer, segment_id in ordered:
             consumer.segment_subscribed(segment_id)
@@ -168,6 +185,8 @@ class ScalableFace:
 
     def segment_closed(self, name: TopicName, subscription: str) -> None:
         """The client has closed its consumer of a segment."""
+        if name.segment is not None:
+            self._subscribed[name.scalable_topic, subscription].discard(name.segment.segment_id)
         for consumer, segment_id in self._consumers_of(name, subscription):
             if consumer.segment_closed(segment_id):
                 self._consumers.remove(consumer)
@@ -202,7 +221,9 @@ class ScalableFace:
         request = command.scalable_topic_subscribe
         if request.consumer_type != pb.STREAM:
             raise NotSupported("checkpoint consumers in groups are not served yet; read without a consumer group")
-        consumer = _StreamConsumer(request, scalable_name(request.topic), self._outbox)
+        topic = scalable_name(request.topic)
+        subscribed = self._subscribed[topic, request.subscription]
+        consumer = _StreamConsumer(request, topic, subscribed, self._outbox)
         # A client that registers anew under the name takes the place of its earlier registration.
         self._consumers = [
             other

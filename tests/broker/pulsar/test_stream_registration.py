@@ -1,0 +1,54 @@
+"""An ordered consumer registers, and its consumers of segments come and go: in which order, is up to the client."""
+
+from tests.support.rooms import TOPIC, Rooms
+from tests.support.wire import WireClient
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+
+
+async def subscribe(broker: Rooms, client: WireClient, segment_id: int) -> None:
+    name = str(await broker.segment(TOPIC, segment_id))
+    answer = await client.ask(
+        commands.subscribe(
+            name, "s", 10 + segment_id, 100 + segment_id, initial_position=pb.CommandSubscribe.InitialPosition.Earliest
+        )
+    )
+    assert answer.type == Type.SUCCESS
+
+
+async def register(client: WireClient) -> list[int]:
+    """The segments assigned."""
+    answer = await client.ask(
+        commands.scalable_topic_subscribe(5, topic=str(TOPIC), subscription="s", consumer_name="c", consumer_id=1)
+    )
+    assert answer.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    return [segment.segment_id for segment in answer.scalable_topic_subscribe_response.assignment.segments]
+
+
+async def updated(client: WireClient) -> list[int]:
+    update = await client.receive()
+    while update.type == Type.REACHED_END_OF_TOPIC:
+        update = await client.receive()
+    assert update.type == Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
+    return [segment.segment_id for segment in update.scalable_topic_assignment_update.assignment.segments]
+
+
+async def test_segments_subscribed_to_before_registering_count(broker: Rooms, client: WireClient) -> None:
+    """D10: after a lost connection consumers of segments may be back first; a later assignment still reaches them."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await subscribe(broker, client, 0)
+    assert await register(client) == [0]
+    # Empty, so drained as soon as it is sealed.
+    await broker.controller.split(TOPIC, 0)
+    assert await updated(client) == [1, 2]
+
+
+async def test_an_assignment_waits_for_the_segments_of_the_one_before(broker: Rooms, client: WireClient) -> None:
+    await broker.controller.create_topic(TOPIC, 1, {})
+    assert await register(client) == [0]
+    await broker.controller.split(TOPIC, 0)
+    await client.receives_nothing_more()
+    await subscribe(broker, client, 0)
+    assert await updated(client) == [1, 2]

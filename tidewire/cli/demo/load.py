@@ -1,0 +1,207 @@
+"""Streams the transactions into the topic, splits it meanwhile, and kills the broker in the middle.
+
+A producer that must neither lose nor double anything needs no more than this: `run_transaction` runs a transaction
+again when a send of it stayed unanswered, and asks again, with the same id, for a commit that did. What the load counts
+is what the broker answered, so the sum of answered sends is what a reader of uncommitted data would find at least.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+import tidewire
+from tidewire.cli.administration import Administration, NotAccepted
+from tidewire.cli.demo.data import AircraftDay
+from tidewire.cli.demo.process import BrokerProcess
+from tidewire.cli.endings import CommandFailed
+
+TRANSACTIONS_OPEN_MAX: Final = 64
+"""Transactions in flight."""
+
+TRANSACTION_SECONDS: Final = 15.0
+"""After so long the broker aborts a transaction that nobody could end, and readers get past it; it is well above what
+a transaction takes with the broker away for a moment."""
+
+SPLIT_EVERY_MAX: Final = 4000
+SPLITS_MIN: Final = 3
+"""The topic splits after so many transactions each, or more often if the load is short."""
+
+SEGMENTS_AT_START: Final = 2
+
+
+@dataclass
+class Tally:
+    """What has happened so far, as the producer knows it."""
+
+    committed: int = 0
+    open: int = 0
+    """Transactions begun and not ended."""
+    aborted: int = 0
+    """Sent whole, and aborted on purpose."""
+    rerun: int = 0
+    """Attempts that failed, because of the kill for instance, and were aborted and run again."""
+    splits: int = 0
+    events_sent: int = 0
+    departures_sent: int = 0
+    """Sends that the broker answered, in transactions of whatever outcome."""
+    killed_after: int = 0
+    """Commits before the kill."""
+    killed_open: int = 0
+    """Transactions that were open then."""
+    away_seconds: float = 0.0
+    """From the kill until the broker was ready again."""
+    seconds: float = 0.0
+    """The whole load."""
+
+
+class Load:
+    """All transactions, sent once for good. `run` it once."""
+
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        topic: str,
+        days: Iterator[AircraftDay],
+        total: int,
+        *,
+        say: Callable[[str], None],
+        show_progress: Callable[[int], None],
+    ) -> None:
+        """`total` transactions from `days`; `say` prints a line, `show_progress` gets the number committed."""
+        self.tally = Tally()
+        self._broker = broker
+        self._topic = topic
+        self._days = days
+        self._split_every = max(1, min(SPLIT_EVERY_MAX, total // (SPLITS_MIN + 1)))
+        self._kill_after = total // 2
+        self._say = say
+        self._show_progress = show_progress
+        # One change of the topic or the broker at a time.
+        self._changing = anyio.Lock()
+
+    async def run(self) -> Tally:
+        """Create the topic, send everything, and say what happened.
+
+        Raises:
+            CommandFailed: something went wrong that running a transaction again does not cure.
+        """
+        try:
+            administration = Administration(self._broker.http_url)
+            await self._create_topic(administration)
+            started = time.perf_counter()
+            async with (
+                tidewire.connect(self._broker.service_url) as client,
+                client.producer(self._topic) as producer,
+                anyio.create_task_group() as workers,
+            ):
+                for _ in range(TRANSACTIONS_OPEN_MAX):
+                    workers.start_soon(self._work, client, producer, administration)
+        except (BaseExceptionGroup, CommandFailed, tidewire.TidewireError) as error:
+            raise self._told(error) from error
+        self.tally.seconds = time.perf_counter() - started
+        return self.tally
+
+    async def _create_topic(self, administration: Administration) -> None:
+        try:
+            await anyio.to_thread.run_sync(partial(administration.create, self._topic, segments=SEGMENTS_AT_START))
+        except NotAccepted as refusal:
+            raise CommandFailed(f"{refusal}: choose another --data-dir than {self._broker.data_dir}") from refusal
+
+    async def _work(self, client: tidewire.Client, producer: tidewire.Producer, administration: Administration) -> None:
+        # All workers share the iterator: each takes the next transaction when it is done with one.
+        for day in self._days:
+            if day.is_aborted_first:
+                await self._send_and_abort(client, producer, day)
+            await self._send_and_commit(client, producer, day)
+            self.tally.committed += 1
+            committed = self.tally.committed
+            self._show_progress(committed)
+            if committed % self._split_every == 0:
+                async with self._changing:
+                    await self._split(administration)
+            if committed == self._kill_after:
+                async with self._changing:
+                    await self._kill_and_restart()
+
+    # ---------------------------------------------------------------------------------------------------- transactions
+
+    async def _send_and_commit(self, client: tidewire.Client, producer: tidewire.Producer, day: AircraftDay) -> None:
+        attempts = 0
+
+        async def work(txn: tidewire.Transaction) -> None:
+            nonlocal attempts
+            attempts += 1
+            await self._send(producer, txn, day)
+
+        self.tally.open += 1
+        await client.run_transaction(work, timeout_seconds=TRANSACTION_SECONDS)
+        self.tally.open -= 1
+        self.tally.rerun += attempts - 1
+
+    async def _send_and_abort(self, client: tidewire.Client, producer: tidewire.Producer, day: AircraftDay) -> None:
+        self.tally.open += 1
+        txn = await client.new_transaction(TRANSACTION_SECONDS)
+        try:
+            await self._send(producer, txn, day)
+        except tidewire.TidewireError as error:
+            if not error.retriable:
+                raise
+            # It was going to be aborted anyway.
+        await txn.abort()
+        self.tally.open -= 1
+        self.tally.aborted += 1
+
+    async def _send(self, producer: tidewire.Producer, txn: tidewire.Transaction, day: AircraftDay) -> None:
+        receipts = [
+            await producer.enqueue(event.value, key=event.airport, event_time_ms=event.time_ms, txn=txn)
+            for event in day.events
+        ]
+        failure: tidewire.TidewireError | None = None
+        for event, receipt in zip(day.events, receipts, strict=True):
+            try:
+                await receipt
+            except tidewire.TidewireError as error:
+                failure = failure or error
+            else:
+                self.tally.events_sent += 1
+                self.tally.departures_sent += event.kind == "departed"
+        if failure is not None:
+            raise failure
+
+    # --------------------------------------------------------------------------------------------------------- changes
+
+    async def _split(self, administration: Administration) -> None:
+        layout = await anyio.to_thread.run_sync(administration.layout, self._topic)
+        active = [segment for segment in layout["segments"].values() if segment["active"]]
+        widest = max(active, key=lambda segment: segment["hashRange"]["end"] - segment["hashRange"]["start"])
+        opened = self.tally.open
+        await anyio.to_thread.run_sync(administration.split, self._topic, widest["segmentId"])
+        self.tally.splits += 1
+        self._say(f"split segment {widest['segmentId']} with {opened} transactions open")
+
+    async def _kill_and_restart(self) -> None:
+        self.tally.killed_after, self.tally.killed_open = self.tally.committed, self.tally.open
+        pid = self._broker.pid
+        started = time.perf_counter()
+        await anyio.to_thread.run_sync(self._broker.kill)
+        await anyio.to_thread.run_sync(self._broker.start)
+        self.tally.away_seconds = time.perf_counter() - started
+        self._say(
+            f"kill -9 {pid} with {self.tally.killed_open} transactions open; "
+            f"ready again after {self.tally.away_seconds:.1f} s"
+        )
+
+    def _told(self, error: BaseException) -> BaseException:
+        """What to raise for what ended the load: a sentence if it has one."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if not isinstance(error, CommandFailed | tidewire.TidewireError):
+            return error
+        # If the broker is gone, that is the reason, whatever the client makes of it.
+        self._broker.check_running()
+        return CommandFailed(f"The load ended after {self.tally.committed:,} transactions: {error}.")

@@ -1,0 +1,88 @@
+"""What the user of the demo sees: lines, a bar that moves if there is a terminal, and the table at the end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tidewire.cli.demo.answer import Answer
+from tidewire.cli.demo.expected import HAS_WEATHER
+from tidewire.cli.demo.load import Tally
+
+LINES_PER_LOAD: Final = 10
+"""How often progress is told where no bar can move."""
+
+
+class Report:
+    """Writes to one console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, text: str) -> None:
+        """Print a line, above the bar if there is one."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def progress(self, total: int) -> Iterator[Callable[[int], None]]:
+        """A bar, or now and then a line, for `total` transactions; call what it gives with the number done."""
+        if not self._console.is_terminal:
+            yield self._lines(total)
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, *times, console=self._console, transient=True) as bar:
+            task = bar.add_task("transactions", total=total)
+            yield lambda done: bar.update(task, completed=done)
+
+    def _lines(self, total: int) -> Callable[[int], None]:
+        said = 0
+
+        def show(done: int) -> None:
+            nonlocal said
+            tenth = done * LINES_PER_LOAD // total
+            if tenth > said:
+                said = tenth
+                self.say(f"{done:,} of {total:,} transactions")
+
+        return show
+
+    def table(self, expected: pd.DataFrame, answer: Answer, tally: Tally) -> None:
+        """Spark's answer beside pandas', and how the load went."""
+        answers = Table("by origin and hour")
+        for name in ("Spark", "pandas"):
+            answers.add_column(name, justify="right")
+        for label, found, right in zip(_LABELS, _sums(answer.windows), _sums(expected), strict=True):
+            answers.add_row(label, f"{found:,}", f"{right:,}")
+        self._console.print(answers)
+        load = Table("load", "")
+        for label, text in _load_rows(tally, int(answer.windows["departures"].sum())):
+            load.add_row(label, text)
+        self._console.print(load)
+
+
+_LABELS: Final = ("windows", "departures", "minutes of delay", "more than 15 minutes late", "windows with weather")
+
+
+def _sums(windows: pd.DataFrame) -> list[int]:
+    summed = ("departures", "delay_minutes", "late", HAS_WEATHER)
+    return [len(windows), *(int(windows[column].sum()) for column in summed)]
+
+
+def _load_rows(tally: Tally, departures: int) -> list[tuple[str, str]]:
+    surplus = tally.departures_sent / departures - 1 if departures else 0.0
+    return [
+        ("committed", f"{tally.committed:,} transactions, {tally.committed / tally.seconds:,.0f} a second"),
+        ("aborted and sent again", f"{tally.aborted:,}"),
+        ("run again after failing", f"{tally.rerun:,}"),
+        ("splits", f"{tally.splits}"),
+        (
+            "kill -9",
+            f"after {tally.killed_after:,} commits, {tally.killed_open} open; {tally.away_seconds:.1f} s away",
+        ),
+        ("departures without transactions", f"{tally.departures_sent:,} ({surplus:+.1%})"),
+    ]

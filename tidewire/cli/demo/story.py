@@ -1,0 +1,59 @@
+"""The demo's order of things: data, broker, load, Spark, comparison."""
+
+import time
+from pathlib import Path
+from typing import Final
+
+import anyio
+from rich.console import Console
+
+from tidewire.cli.demo.answer import ask_spark
+from tidewire.cli.demo.data import (
+    WEATHER_FILE,
+    aircraft_days,
+    count_transactions,
+    find_data,
+    name_transactions,
+    read_flights,
+)
+from tidewire.cli.demo.expected import expected_kinds, expected_windows, kinds_differ, read_weather, windows_differ
+from tidewire.cli.demo.load import Load
+from tidewire.cli.demo.process import BrokerProcess
+from tidewire.cli.demo.report import Report
+
+TOPIC: Final = "topic://public/default/flights"
+
+
+def play(days: int, data_dir: Path | None, folder: Path, console: Console) -> list[str]:
+    """Play the demo; what is stored beside the broker's data goes into `folder`.
+
+    Returns:
+        What differs between Spark's answer and the right one, a sentence each; [] if all is well.
+
+    Raises:
+        CommandFailed: it did not come to an answer.
+        DataMissing: there are no flights.
+    """
+    report = Report(console)
+    source = find_data()
+    flights = name_transactions(read_flights(source, days))
+    kinds = expected_kinds(flights)
+    total = count_transactions(flights)
+    report.say(
+        f"{len(flights):,} flights of {days} day{'' if days == 1 else 's'}: "
+        f"{sum(kinds.values()):,} events in {total:,} transactions"
+    )
+
+    with BrokerProcess(data_dir or folder / "data", folder / "broker.log") as broker:
+        report.say(f"broker {broker.pid} at {broker.service_url}, data in {broker.data_dir}")
+        with report.progress(total) as show_progress:
+            load = Load(broker, TOPIC, aircraft_days(flights), total, say=report.say, show_progress=show_progress)
+            tally = anyio.run(load.run)
+        report.say(f"{tally.committed:,} transactions in {tally.seconds:.1f} s; asking Spark")
+        started = time.perf_counter()
+        answer = ask_spark(broker.service_url, TOPIC, source / WEATHER_FILE, folder)
+        report.say(f"Spark answered after {time.perf_counter() - started:.1f} s")
+
+    windows = expected_windows(flights, read_weather(source))
+    report.table(windows, answer, tally)
+    return [*kinds_differ(kinds, answer.kinds), *windows_differ(windows, answer.windows)]

@@ -36,6 +36,11 @@ class TaskSteps(trio.abc.Instrument):
         """Count from here."""
         self._steps.clear()
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Steps by task name."""
+        return dict(self._steps)
+
     def of(self, name: str) -> int:
         """Steps of the tasks whose name (the qualified name of their function) ends with `name`."""
         return sum(count for task, count in self._steps.items() if task.endswith(name))

@@ -1,0 +1,165 @@
+"""The broker put together, on a simulated disk: it waits for nothing, and ends when it cannot serve."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+import broker.main
+from broker.addresses import Address
+from broker.config import BrokerSettings, load_settings
+from broker.main import Ready, serve
+from broker.mistakes import sentence_of
+from tests.support.disk import SimulatedFiles
+from tests.support.idle import TaskSteps
+from tests.support.wire import WireClient
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+PLAIN = "persistent://public/default/plain"
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> SimulatedFiles:
+    disk = SimulatedFiles(seed=1)
+    monkeypatch.setattr(broker.main, "DiskFiles", lambda: disk)
+    return disk
+
+
+@pytest.fixture
+def settings() -> BrokerSettings:
+    flags = {"data_dir": "/data", "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0", "journal_file_bytes_max": "1MiB"}
+    return load_settings(flags, None)
+
+
+@asynccontextmanager
+async def connected(ready: Ready) -> AsyncIterator[WireClient]:
+    async with await trio.open_tcp_stream(*ready.pulsar) as stream:
+        client = WireClient(stream)
+        assert (await client.ask(commands.connect("test"))).type == Type.CONNECTED
+        yield client
+
+
+class Ended:
+    """Runs a broker and keeps what it ended with."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.event = trio.Event()
+
+    async def run(self, settings: BrokerSettings, stop: trio.Event, *, task_status: trio.TaskStatus[Ready]) -> None:
+        try:
+            await serve(settings, "test", stop, task_status=task_status)
+        except Exception as error:
+            self.error = error
+        self.event.set()
+
+
+async def open_topic(client: WireClient) -> None:
+    """A producer and a parked consumer on one topic."""
+    assert (await client.ask(commands.producer(PLAIN, 1, 5))).type == Type.PRODUCER_SUCCESS
+    assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 6))).type == Type.SUCCESS
+    await client.send(commands.flow(1, 1000))
+
+
+@pytest.mark.parametrize("kind", ["metadata", "journal"])
+async def test_a_disk_that_fails_ends_the_broker_with_one_sentence(
+    files: SimulatedFiles, settings: BrokerSettings, kind: str
+) -> None:
+    """Invariant 1: it promises nothing more, and says what to do instead of staying up in silence."""
+    stop = trio.Event()
+    ended = Ended()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            ready: Ready = await nursery.start(ended.run, settings, stop)
+            async with connected(ready) as client:
+                await open_topic(client)
+                files.fail("sync", where=lambda path: kind in path.parts)
+                if kind == "metadata":
+                    await client.send(commands.new_txn(9, 0, 60_000))
+                else:
+                    await client.publish(1, 0)
+                await ended.event.wait()
+    assert ended.error is not None
+    sentence = sentence_of(ended.error, settings)
+    assert sentence is not None
+    assert {"metadata": "metadata log", "journal": "journal"}[kind] in sentence
+    assert "\n" not in sentence
+
+
+async def test_stopping_writes_what_cursors_hold_and_ends_cleanly(
+    files: SimulatedFiles, settings: BrokerSettings
+) -> None:
+    """Invariant 1: and the next broker on the same data goes on from there."""
+    for turn in range(2):
+        stop = trio.Event()
+        ended = Ended()
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                ready: Ready = await nursery.start(ended.run, settings, stop)
+                async with connected(ready) as client:
+                    await open_topic(client)
+                    if turn == 0:
+                        await client.publish(1, 0)
+                        answers = [await client.receive(), await client.receive()]
+                        (delivered,) = [answer for answer in answers if answer.type == Type.MESSAGE]
+                        await client.send(commands.ack(1, [delivered.message.message_id], cumulative=True))
+                        await client.receives_nothing_more()
+                    else:
+                        await client.receives_nothing_more()
+                    stop.set()
+                    await ended.event.wait()
+        assert ended.error is None
+
+
+async def test_an_idle_broker_is_never_scheduled(
+    files: SimulatedFiles, settings: BrokerSettings, autojump_clock: MockClock
+) -> None:
+    """Invariant 8: with parked consumers, producers, layout sessions and an open transaction."""
+    stop = trio.Event()
+    ended = Ended()
+    topic = "topic://public/default/orders"
+    segment = "segment://public/default/orders/0000-ffff-0"
+    with trio.fail_after(10_000):
+        async with trio.open_nursery() as nursery:
+            ready: Ready = await nursery.start(ended.run, settings, stop)
+            await create(ready.http)
+            async with connected(ready) as client:
+                await open_topic(client)
+                assert (await client.ask(commands.scalable_topic_lookup(5, topic))).type == Type.SCALABLE_TOPIC_UPDATE
+                registered = await client.ask(commands.scalable_topic_subscribe(7, topic, "o", "c", 30))
+                assert registered.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+                for number in range(20):
+                    name = f"s-{number}"
+                    answer = await client.ask(commands.subscribe(segment, name, 100 + number, 100 + number))
+                    assert answer.type == Type.SUCCESS
+                    await client.send(commands.flow(100 + number, 1000))
+                assert (await client.ask(commands.producer(segment, 2, 8))).type == Type.PRODUCER_SUCCESS
+                opened = (await client.ask(commands.new_txn(9, 0, 3_600_000))).new_txn_response
+                await client.publish(2, 0, b"held", (opened.txnid_most_bits, opened.txnid_least_bits))
+                assert (await client.receive()).type == Type.SEND_RECEIPT
+                # Writes behind that gather for a moment come to their end.
+                await trio.sleep(1)
+                await wait_all_tasks_blocked()
+                me = trio.lowlevel.current_task().name
+                with TaskSteps() as steps:
+                    await wait_all_tasks_blocked()
+                    await trio.sleep(3_000)
+                others = {task: count for task, count in steps.counts.items() if task != me}
+                assert others == {}
+                # And it was not asleep for good.
+                await client.receives_nothing_more()
+                stop.set()
+                await ended.event.wait()
+
+
+async def create(http: Address) -> None:
+    async with await trio.open_tcp_stream(*http) as stream:
+        await stream.send_all(
+            b"PUT /admin/v2/scalable/public/default/orders?numInitialSegments=1 HTTP/1.1\r\n"
+            b"Host: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        assert b" 204 " in await stream.receive_some(1000)

@@ -104,6 +104,7 @@ def _session(folder: Path) -> "Iterator[SparkSession]":
         .config("spark.sql.shuffle.partitions", CORES)
         .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "WARN")
         .config("spark.local.dir", str(folder / "spark"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))

@@ -50,8 +50,8 @@ def load(broker: BrokerProcess, said: list[str] | None = None) -> Tally:
     return tally
 
 
-def test_d1_everything_is_there_once_after_splits_and_a_kill(broker: BrokerProcess) -> None:
-    """D1, T1: committed transactions survive kill -9 whole and once, aborted ones are not seen, over splits."""
+def test_everything_is_there_once_after_splits_and_a_kill(broker: BrokerProcess) -> None:
+    """T10, T17, T20: what was committed is read whole and once, over splits and kill -9, and nothing aborted is."""
     said: list[str] = []
     with broker:
         first = broker.pid

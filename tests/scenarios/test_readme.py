@@ -1,0 +1,116 @@
+"""What README.md shows is run as it stands there, top to bottom, against one broker started for it.
+
+A block of Python is run if an HTML comment stands right before it: `<!-- test: python -->`, or `<!-- test: spark -->`
+if it needs Java too. Of the shell's blocks, lines that begin with `.venv/bin/tidewire topics` are run. Nothing is
+changed in them but the addresses of the broker.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.support.processes import RunningBroker, running_broker
+
+CHECKOUT: Final = Path(__file__).parents[2]
+SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
+"""The broker's address in the text."""
+RUN_SECONDS_MAX: Final = 100.0
+
+_PIECE: Final = re.compile(
+    r"<!-- test: (?P<kind>\w+) -->\n+```python\n(?P<code>.*?)^```|^\.venv/bin/tidewire (?P<command>topics [^\n]*)$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Piece(NamedTuple):
+    """Something to run."""
+
+    kind: str
+    """python, spark, or command."""
+    text: str
+
+
+def pieces(text: str) -> list[Piece]:
+    """What there is to run, in order."""
+    return [
+        Piece(match["kind"], match["code"]) if match["kind"] else Piece("command", match["command"])
+        for match in _PIECE.finditer(text)
+    ]
+
+
+def run(piece: Piece, broker: RunningBroker, folder: Path) -> str:
+    """What a piece prints; it must end well."""
+    environment = {
+        **os.environ,
+        # As in an activated environment: Spark starts its workers by the name of `python3`.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(CHECKOUT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TIDEWIRE_HTTP_URL": broker.http_url,
+    }
+    if piece.kind == "command":
+        arguments = [sys.executable, "-m", "tidewire.cli", *piece.text.split()]
+    else:
+        assert SERVICE_URL in piece.text, f"it should connect to {SERVICE_URL}:\n{piece.text}"
+        arguments = [sys.executable, "-c", piece.text.replace(SERVICE_URL, broker.service_url)]
+    ended = subprocess.run(
+        arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
+    )
+    assert ended.returncode == 0, f"{piece.text}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path / "data") as broker:
+        yield broker
+
+
+def test_the_readmes_examples_run_in_order(broker: RunningBroker, tmp_path: Path) -> None:
+    found = pieces((CHECKOUT / "README.md").read_text(encoding="utf-8"))
+    assert {piece.kind for piece in found} >= {"command", "python", "spark"}, "the README has lost an example"
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for piece in found:
+        printed = run(piece, broker, folder)
+        assert printed.strip(), f"it printed nothing:\n{piece.text}"
+
+
+def test_pieces_are_found_in_order_and_only_if_marked() -> None:
+    text = """
+```
+.venv/bin/tidewire topics create topic://a/b/c
+.venv/bin/tidewire broker
+```
+<!-- test: python -->
+```python
+first()
+```
+```python
+not_this()
+```
+<!-- test: spark -->
+
+```python
+second()
+
+third()
+```
+"""
+    assert pieces(text) == [
+        Piece("command", "topics create topic://a/b/c"),
+        Piece("python", "first()\n"),
+        Piece("spark", "second()\n\nthird()\n"),
+    ]
+
+
+def test_a_piece_that_fails_fails_the_test(broker: RunningBroker, tmp_path: Path) -> None:
+    for text in (f"raise SystemExit('{SERVICE_URL}')", "print('no address')"):
+        with pytest.raises(AssertionError):
+            run(Piece("python", text), broker, tmp_path)

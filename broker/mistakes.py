@@ -14,8 +14,10 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
         found = [sentence_of(inner, settings) for inner in error.exceptions]
         return None if None in found else found[0]
     match error:
-        case ListenerError() | JournalDamaged() | CorruptMetadata():
+        case ListenerError() | JournalDamaged():
             return str(error)
+        case CorruptMetadata():
+            return f"{error}. Nothing was changed: restore the folder {error.path.parent} from a copy."
         case AlreadyLocked() | DataFolderInUse():
             return (
                 f"The data folder {settings.data_dir} is in use by another broker with the id {settings.broker_id}: "

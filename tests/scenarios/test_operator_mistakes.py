@@ -1,0 +1,141 @@
+"""`tidewire broker` as a process, started wrongly: an exit status and exactly one clear sentence, no traceback."""
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import FrameDecoder, encode_command, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.messages import build_payload
+
+END_SECONDS_MAX = 30
+MISTAKE, FAILED = 2, 1
+"""Exit statuses: of settings that cannot be used, and of a start that did not succeed."""
+
+
+def start_wrongly(*arguments: str, cwd: Path) -> tuple[int, str]:
+    """Its exit status and its one sentence; it must have said nothing else, on either output."""
+    ended = subprocess.run(
+        [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_SECONDS_MAX,
+        cwd=cwd,
+    )
+    assert ended.stdout == "", "it never said that it is ready"
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("tidewire broker: ")
+    assert line.endswith((".", "?"))
+    return ended.returncode, line
+
+
+def publish(broker: RunningBroker, count: int) -> None:
+    """Publish one message after the other, each durable before the next."""
+    decoder = FrameDecoder()
+    payload = build_payload(pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"x" * 2000)
+    frames = [commands.connect("test"), commands.producer("persistent://public/default/x", 1, 1)]
+    sent = [encode_command(frame) for frame in frames]
+    sent += [encode_payload_command(commands.send(1, number), payload) for number in range(count)]
+    with socket.create_connection(broker.pulsar) as connection:
+        for data in sent:
+            connection.sendall(data)
+            while (frame := decoder.next_frame()) is None:
+                received = connection.recv(4096)
+                assert received
+                decoder.feed(received)
+            assert frame.command.type not in (pb.BaseCommand.ERROR, pb.BaseCommand.SEND_ERROR)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> RunningBroker:
+    """A broker that ran on `tmp_path / "data"` and was killed, so that its journal and log are to be recovered."""
+    with running_broker(tmp_path / "data") as broker:
+        with socket.create_connection(broker.http) as connection:
+            connection.sendall(
+                b"PUT /admin/v2/scalable/public/default/x?numInitialSegments=2 HTTP/1.1\r\n"
+                b"Host: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )
+            assert b" 204 " in connection.recv(1000)
+        publish(broker, 3)
+        broker.kill()
+    return broker
+
+
+def test_a_data_folder_in_use(tmp_path: Path) -> None:
+    """Invariant 7: and the one that runs there is not disturbed."""
+    with running_broker(tmp_path / "data") as broker:
+        status, sentence = start_wrongly("--data-dir", str(broker.data_dir), cwd=tmp_path)
+        assert status == FAILED
+        assert "in use" in sentence
+        assert str(broker.data_dir) in sentence
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    """Found out before any file is touched."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = "{}:{}".format(*taken.getsockname())
+        for flag in ("--pulsar", "--http"):
+            status, sentence = start_wrongly("--data-dir", "data", flag, address, cwd=tmp_path)
+            assert status == FAILED
+            assert address in sentence
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_data_dir_that_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_text("mine")
+    status, sentence = start_wrongly("--data-dir", str(path), cwd=tmp_path)
+    assert status == FAILED
+    assert str(path) in sentence
+    assert path.read_text() == "mine"
+
+
+def test_a_listener_that_others_can_reach(tmp_path: Path) -> None:
+    """Refused unless it is asked for by name."""
+    status, sentence = start_wrongly("--data-dir", "data", "--pulsar", "0.0.0.0:0", cwd=tmp_path)
+    assert status == MISTAKE
+    assert "--allow-unauthenticated" in sentence
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_unknown_key_in_the_config_file(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('data_dri = "data"\n')
+    status, sentence = start_wrongly("--config", str(config), cwd=tmp_path)
+    assert status == MISTAKE
+    assert str(config) in sentence
+    assert "data_dri" in sentence
+    assert "data_dir" in sentence.replace("data_dri", "")
+
+
+def test_a_damaged_metadata_log(stopped: RunningBroker, tmp_path: Path) -> None:
+    """D9: it is named, and nothing is cut silently."""
+    (log,) = (stopped.data_dir / "metadata").glob("*.log")
+    before = log.stat().st_size
+    content = bytearray(log.read_bytes())
+    content[100] ^= 0xFF
+    log.write_bytes(content)
+    status, sentence = start_wrongly("--data-dir", str(stopped.data_dir), cwd=tmp_path)
+    assert status == FAILED
+    assert str(log) in sentence
+    assert "damaged" in sentence
+    assert log.stat().st_size == before
+
+
+def test_a_damaged_journal_file(stopped: RunningBroker, tmp_path: Path) -> None:
+    """D9: a block is gone, later ones are there; which ledgers lost entries cannot be told, so nothing starts."""
+    journals = [path for path in stopped.data_dir.glob("brokers/*/journal/*.journal") if path.read_bytes().strip(b"\0")]
+    (journal,) = journals
+    with journal.open("r+b") as file:
+        file.write(bytes(512))
+    status, sentence = start_wrongly("--data-dir", str(stopped.data_dir), cwd=tmp_path)
+    assert status == FAILED
+    assert str(journal) in sentence
+    assert "damaged" in sentence

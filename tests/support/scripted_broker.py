@@ -33,7 +33,7 @@ import anyio.abc
 from tests.support.memory_network import memory_stream_pair
 from tidewire.client.client import Client, open_client
 from tidewire.client.names import Address
-from tidewire.client.network import Settings
+from tidewire.client.network import Network, Settings
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -289,6 +289,17 @@ class ScriptedBroker:
     def client(self, **settings: float) -> AbstractAsyncContextManager[Client]:
         """A client of this broker; it waits for nothing between attempts to reconnect."""
         return open_client(ADDRESS, Settings(**{"reconnect_seconds_max": 0.0, **settings}), dial=self.dial)
+
+    @asynccontextmanager
+    async def network(self, **settings: float) -> AsyncIterator[Network]:
+        """What a client has below it, without the client."""
+        async with anyio.create_task_group() as tasks:
+            known = Settings(**{"reconnect_seconds_max": 0.0, **settings})
+            network = Network(ADDRESS, tasks, settings=known, dial=self.dial)
+            try:
+                yield network
+            finally:
+                await network.aclose()
 
     def hold(self, *kinds: int) -> None:
         """Let commands of these types pile up."""

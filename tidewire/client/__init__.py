@@ -11,5 +11,5 @@ Users import from `tidewire`. The files, from the outside in:
 - `layout`, `layout_watch`: a topic's segments, and how we know of them
 - `network`, `connection`, `names`: brokers by address and by topic, and one connection
 - `message`, `errors`: what users get to see
-- `waking`, `backoff`: how tasks wait
+- `waking`, `backoff`, `background`: how tasks wait, and how they end
 """

@@ -15,11 +15,11 @@ import anyio.abc
 
 from tidewire.client.backoff import DELAY_SECONDS_MAX
 from tidewire.client.connection import ConnectionStatistics, Dial
-from tidewire.client.consumers import Consumer, Initial, SubscriptionType
+from tidewire.client.consumers import Consumer, Initial, Receiving, SubscriptionType
 from tidewire.client.coordinators import Coordinators
 from tidewire.client.errors import is_retriable
 from tidewire.client.names import Address, parse_address
-from tidewire.client.network import Network, Settings, dial_tcp
+from tidewire.client.network import CLOSE_SECONDS_MAX, Network, Settings, dial_tcp
 from tidewire.client.producer import Compression, Producer
 from tidewire.client.reader import Reader, Start
 from tidewire.client.sending import Batching
@@ -86,7 +86,7 @@ class Client:
             yield producer
             await producer.flush()
         finally:
-            await producer.aclose()
+            await _closed(producer)
 
     @asynccontextmanager
     async def stream_consumer(
@@ -114,7 +114,7 @@ class Client:
         try:
             yield await consumer.open()
         finally:
-            await consumer.aclose()
+            await _closed(consumer)
 
     @asynccontextmanager
     async def consumer(
@@ -145,7 +145,7 @@ class Client:
         try:
             yield await consumer.open()
         finally:
-            await consumer.aclose()
+            await _closed(consumer)
 
     @asynccontextmanager
     async def reader(
@@ -165,7 +165,7 @@ class Client:
         try:
             yield await reader.open()
         finally:
-            await reader.aclose()
+            await _closed(reader)
 
     # ---------------------------------------------------------------------------------------------------- transactions
 
@@ -236,6 +236,12 @@ class Client:
                     raise
             await backoff.wait()
         raise ValueError(f"{attempts_max} attempts at a transaction")
+
+
+async def _closed(what: Producer | Receiving) -> None:
+    """Close it: properly, even when the program is being cancelled, but not for long."""
+    with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+        await what.aclose()
 
 
 @asynccontextmanager

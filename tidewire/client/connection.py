@@ -200,6 +200,8 @@ class Connection:
         try:
             with self._scope:
                 await self._shake_hands()
+                # From now on it serves the whole client, and ends with it (background.py).
+                self._scope.shield = True
                 task_status.started()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._write)

@@ -148,7 +148,7 @@ class Coordinators:
         if not self._is_watching:
             self._is_watching = True
             self._failure = None
-            self._network.start(self._watch_until_refused(), name="watch of transaction coordinators")
+            self._network.start(self._watch_until_refused(), "watch of transaction coordinators", self._fail)
         while not self._leaders:
             if self._failure is not None:
                 raise fresh(self._failure)
@@ -164,12 +164,15 @@ class Coordinators:
                     _log.info("the watch of transaction coordinators ended: %s", error)
                 await self._backoff.wait()
         except TidewireError as error:
-            self._failure = error
-            self._leaders = {}
-            self._changed.notify()
+            self._fail(error)
         finally:
             # The next transaction tries again.
             self._is_watching = False
+
+    def _fail(self, error: TidewireError) -> None:
+        self._failure = error
+        self._leaders = {}
+        self._changed.notify()
 
     async def _watch(self) -> None:
         connection = await self._network.service()

@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 
+from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection, Kind
 from tidewire.client.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh, refusal
 from tidewire.client.layout import Layout
@@ -219,7 +220,7 @@ async def partitions_of(network: Network, topic: str) -> Layout:
     return await network.persistently(ask, f"asking for the partitions of {topic}")
 
 
-async def open_layout(network: Network, topic: str) -> "tuple[TopicLayout, anyio.TaskHandle[None, None] | None]":
+async def open_layout(network: Network, topic: str) -> tuple[TopicLayout, BackgroundTask | None]:
     """The layout of a topic of either kind, known when this returns, and the task that keeps it fresh, if any does.
 
     Raises:
@@ -228,7 +229,7 @@ async def open_layout(network: Network, topic: str) -> "tuple[TopicLayout, anyio
     if not is_scalable(topic):
         return TopicLayout(topic, await partitions_of(network, topic)), None
     watch = LayoutWatch(network, topic)
-    task = network.start(watch.run(), name=f"layout watch of {topic}")
+    task = network.start(watch.run(), f"layout watch of {topic}", watch.layout.fail)
     seconds = network.settings.operation_timeout_seconds
     try:
         with anyio.fail_after(seconds):

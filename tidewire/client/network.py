@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import anyio
 import anyio.abc
 
+from tidewire.client.background import Background, BackgroundTask, OnClose, nobody
 from tidewire.client.backoff import DELAY_SECONDS_MAX, Backoff
 from tidewire.client.connection import Connection, ConnectionStatistics, Dial
 from tidewire.client.errors import (
@@ -103,12 +104,11 @@ class Network:
         """
         self.service_address = service
         self.settings = settings
-        self._tasks = tasks
+        self._background = Background(tasks)
         self._dial = dial
         self._random = random or Random()  # noqa: S311 - spreads reconnects, guards nothing
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
         self._dialing: dict[tuple[Address, Address | None], anyio.Lock] = {}
-        self._is_closed = False
 
     def statistics(self) -> list[ConnectionStatistics]:
         """The connections that are open."""
@@ -118,16 +118,18 @@ class Network:
         """Delays for one series of attempts."""
         return Backoff(self._random, self.settings.reconnect_seconds_max)
 
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> anyio.TaskHandle[None, None]:
-        """Run `work` in the client's task group until it ends, is cancelled by its handle, or the client closes.
+    def start(self, work: Coroutine[Any, Any, None], name: str, on_close: OnClose | None = None) -> BackgroundTask:
+        """Run `work` until it ends, is cancelled, or the client closes; no other cancellation reaches it.
+
+        Args:
+            work: what to run.
+            name: for those who look at tasks.
+            on_close: called if the client closes before the work has ended.
 
         Raises:
             Closed: the client is closed.
         """
-        if self._is_closed:
-            work.close()
-            raise Closed("the client was closed")
-        return self._tasks.create_task(work, name=name)
+        return self._background.start(work, name, on_close=on_close or nobody)
 
     async def service(self) -> Connection:
         """A connection to the broker the client was given.
@@ -158,8 +160,7 @@ class Network:
         return connection if connection is not None and connection.is_open else None
 
     async def _connect(self, address: Address, proxied_to: Address | None) -> Connection:
-        if self._is_closed:
-            raise Closed("the client was closed")
+        self._background.check_open()
         settings = self.settings
         try:
             with anyio.fail_after(settings.connect_timeout_seconds):
@@ -175,7 +176,13 @@ class Network:
             connect_timeout_seconds=settings.connect_timeout_seconds,
             operation_timeout_seconds=settings.operation_timeout_seconds,
         )
-        await self._tasks.start(connection.run, name=f"connection to {address}")
+        await self._background.tasks.start(connection.run, name=f"connection to {address}")
+        try:
+            self._background.check_open()
+        except Closed:
+            # The client was closed meanwhile and knows nothing of this connection.
+            await connection.aclose()
+            raise
         return connection
 
     async def owner_of(self, topic: str) -> Connection:
@@ -233,12 +240,14 @@ class Network:
             raise OperationTimedOut(f"{what} did not succeed within {seconds} s") from (last or error)
 
     async def aclose(self) -> None:
-        """Make no further connections, send what is left to send on the open ones, and end them."""
-        self._is_closed = True
-        with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
-            async with anyio.create_task_group() as tasks:
-                for connection in self._connections.values():
-                    tasks.start_soon(connection.aclose)
+        """End the background work, send what it left to be sent, and end the connections."""
+        with anyio.CancelScope(shield=True):
+            # Whatever is closing at the moment is bounded by itself.
+            await self._background.aclose()
+            with anyio.move_on_after(CLOSE_SECONDS_MAX):
+                async with anyio.create_task_group() as tasks:
+                    for connection in self._connections.values():
+                        tasks.start_soon(connection.aclose)
 
 
 def parse_broker(url: str) -> Address:

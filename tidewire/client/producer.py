@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 import anyio
 
+from tidewire.client.background import BackgroundTask
 from tidewire.client.errors import Closed, MessageTooLarge, TidewireError, fresh
 from tidewire.client.layout import Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
@@ -78,8 +79,8 @@ class Producer:
         self._turn = count()
         self._segments: dict[int, SegmentProducer] = {}
         self._failure: TidewireError | None = None
-        self._watch: anyio.TaskHandle[None, None] | None = None
-        self._follow: anyio.TaskHandle[None, None] | None = None
+        self._watch: BackgroundTask | None = None
+        self._follow: BackgroundTask | None = None
 
     async def open(self) -> None:
         """Learn the topic's layout.
@@ -89,7 +90,7 @@ class Producer:
         """
         self.layout, self._watch = await open_layout(self.network, self.topic)
         if self._watch is not None:
-            self._follow = self.network.start(self._follow_layout(), name=f"producer of {self.topic}")
+            self._follow = self.network.start(self._follow_layout(), f"producer of {self.topic}", self.fail)
 
     def statistics(self) -> ProducerStatistics:
         """How it stands."""
@@ -164,13 +165,14 @@ class Producer:
         try:
             segment = self._route(hashed) if txn is None else await self._route_in(txn, hashed)
             self._check(txn)
+            target = self._producer_of(segment)
         except BaseException:
             room.give_back(1, size)
             raise
         message = Outgoing(value, key, hashed, properties, event_time_ms, txn, size, self._tally)
         if txn is not None:
             txn.send_begins(message)
-        self._producer_of(segment).append(message)
+        target.append(message)
         return Receipt(message)
 
     async def flush(self) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping
 from secrets import token_hex
 from typing import Final, Literal, Self, TypeAlias
 
-import anyio
-
+from tidewire.client.background import BackgroundTask
 from tidewire.client.consumers import Receiving, within_operation_time
 from tidewire.client.errors import TidewireError, TopicNotFound
 from tidewire.client.layout import Layout, Segment
@@ -69,8 +68,8 @@ class Reader(Receiving):
         )
         self._layout = TopicLayout(topic)
         self._finished: set[int] = set()
-        self._watch: anyio.TaskHandle[None, None] | None = None
-        self._follow: anyio.TaskHandle[None, None] | None = None
+        self._watch: BackgroundTask | None = None
+        self._follow: BackgroundTask | None = None
 
     async def open(self) -> Self:
         """Find the topic and begin to read.
@@ -88,7 +87,7 @@ class Reader(Receiving):
         self._advance()
         # What appears from now on is new, and wanted from its beginning.
         self._otherwise = BEFORE_ALL
-        self._follow = self._network.start(self._follow_layout(), name=f"reader of {self.topic}")
+        self._follow = self._network.start(self._follow_layout(), f"reader of {self.topic}", self._inbox.fail)
         await within_operation_time(self._network, self._until_opened(list(self._segments.values())), self.topic)
         return self
 
@@ -111,7 +110,7 @@ class Reader(Receiving):
         for segment_id in over:
             consumer = self._segments.pop(segment_id)
             self._finished.add(segment_id)
-            self._network.start(consumer.aclose(), name=f"leaving {consumer.topic}")
+            self._network.start(consumer.aclose(), f"leaving {consumer.topic}")
         for gone in [known for known in self._finished if known not in layout.segments]:
             self._finished.discard(gone)
             self._inbox.forget(gone)

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection, Kind
 from tidewire.client.errors import (
     NameTaken,
@@ -32,7 +33,7 @@ from tidewire.client.errors import (
 )
 from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout
-from tidewire.client.network import CLOSE_SECONDS_MAX, TRANSIENT, Network
+from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.outbox import Outbox
 from tidewire.client.sending import Batching, Outgoing, SendFrame
 from tidewire.client.waking import Signal
@@ -90,7 +91,7 @@ class SegmentProducer:
         self._is_closed_by_broker = False
         self._is_terminated = False
         self._is_stopping = False
-        self._task: anyio.TaskHandle[None, None] | None = None
+        self._task: BackgroundTask | None = None
 
     def start(self) -> None:
         """Begin to send, in the client's task group.
@@ -98,7 +99,7 @@ class SegmentProducer:
         Raises:
             Closed: the client is closed.
         """
-        self._task = self._network.start(self.run(), name=f"producer of {self.segment.topic}")
+        self._task = self._network.start(self.run(), f"producer of {self.segment.topic}", self._owner.fail)
 
     @property
     def is_connected(self) -> bool:
@@ -304,12 +305,13 @@ class SegmentProducer:
     # --------------------------------------------------------------------------------------------------------- the end
 
     async def aclose(self) -> None:
-        """Tell the broker that no more will come and wait, not long, until it knows: the name is free then."""
+        """Tell the broker that no more will come and wait until it knows: the name is free then. Cancelled, don't."""
         self._is_stopping = True
         self._wake.set()
         if self._task is None:
             return
-        if self._connection is not None:
-            with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+        try:
+            if self._connection is not None:
                 await self._task.wait()
-        self._task.cancel()
+        finally:
+            self._task.cancel()

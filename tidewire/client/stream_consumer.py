@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import anyio
 
+from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Kind
 from tidewire.client.consumers import (
     Initial,
@@ -28,7 +29,7 @@ from tidewire.client.errors import InvalidName, SubscriptionBusy, TidewireError,
 from tidewire.client.layout_watch import controller_of
 from tidewire.client.message import Message, MessageId
 from tidewire.client.names import is_scalable
-from tidewire.client.network import CLOSE_SECONDS_MAX, TRANSIENT, Network
+from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.topic_consumer import SubscriptionPlan, TopicConsumer
 from tidewire.client.waking import Signal
 from tidewire.wire.pulsar import commands
@@ -66,7 +67,7 @@ class StreamConsumer(Receiving):
         self._is_closed_by_broker = False
         self._is_stopping = False
         self._is_registered = False
-        self._task: anyio.TaskHandle[None, None] | None = None
+        self._task: BackgroundTask | None = None
 
     async def open(self) -> Self:
         """Register, and subscribe to the first share.
@@ -74,7 +75,7 @@ class StreamConsumer(Receiving):
         Raises:
             TidewireError: there is no such topic, or it was refused or could not be asked for in time.
         """
-        self._task = self._network.start(self._run(), name=f"stream consumer of {self.topic}")
+        self._task = self._network.start(self._run(), f"stream consumer of {self.topic}", self._inbox.fail)
         await within_operation_time(self._network, self._until_first_share(), self.topic)
         return self
 
@@ -168,7 +169,7 @@ class StreamConsumer(Receiving):
             consumer = self._segments.pop(segment_id)
             self._inbox.drop(consumer)
             self._inbox.forget(segment_id)
-            self._network.start(consumer.aclose(), name=f"leaving {consumer.topic}")
+            self._network.start(consumer.aclose(), f"leaving {consumer.topic}")
         is_first = not self._has_share.is_set()
         for segment_id, segment in share.items():
             if segment_id not in self._segments:
@@ -211,10 +212,11 @@ class StreamConsumer(Receiving):
     async def aclose(self) -> None:
         """Tell the broker what was acknowledged, and leave, so that others get this consumer's share."""
         self._is_stopping = True
-        await super().aclose()
-        if self._task is not None:
+        try:
+            await super().aclose()
             self._wake.set()
-            if self._is_registered:
-                with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
-                    await self._task.wait()
-            self._task.cancel()
+            if self._task is not None and self._is_registered:
+                await self._task.wait()
+        finally:
+            if self._task is not None:
+                self._task.cancel()

@@ -17,11 +17,12 @@ from typing import Final
 import anyio
 
 from tidewire.client.acknowledgements import AckCommand, Acknowledgements
+from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection, Kind
 from tidewire.client.errors import ConnectionLost, NotAllowed, Refused, SubscriptionBusy, TidewireError, fresh
 from tidewire.client.inbox import Delivery, Inbox
 from tidewire.client.message import MessageId, Position
-from tidewire.client.network import CLOSE_SECONDS_MAX, TRANSIENT, Network
+from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.waking import Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -101,7 +102,7 @@ class TopicConsumer:
         # The broker says that on this session nothing comes after what has come.
         self._is_ended = False
         self._is_stopping = False
-        self._task: anyio.TaskHandle[None, None] | None = None
+        self._task: BackgroundTask | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -128,7 +129,7 @@ class TopicConsumer:
         Raises:
             Closed: the client is closed.
         """
-        self._task = self._network.start(self.run(), name=f"consumer of {self.topic}")
+        self._task = self._network.start(self.run(), f"consumer of {self.topic}", self._inbox.fail)
 
     # -------------------------------------------------------------------------------------------------------- the task
 
@@ -304,15 +305,16 @@ class TopicConsumer:
     # --------------------------------------------------------------------------------------------------------- the end
 
     async def aclose(self) -> None:
-        """Tell what was acknowledged, close the session, and wait, not long, until the broker has done so."""
+        """Tell what was acknowledged, close the session, and wait until the broker has done so. Cancelled, don't."""
         self._is_stopping = True
         self._wake.set()
         if self._task is None:
             return
-        if self._connection is not None:
-            with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+        try:
+            if self._connection is not None:
                 await self._task.wait()
-        self._task.cancel()
+        finally:
+            self._task.cancel()
 
 
 class Confirmation:

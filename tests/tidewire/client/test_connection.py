@@ -81,8 +81,13 @@ async def connected(**seconds: float) -> AsyncIterator[tuple[Connection, Peer]]:
     async with far, anyio.create_task_group() as tasks:
         tasks.start_soon(greet, peer)
         await tasks.start(connection.run)
-        yield connection, peer
-        tasks.cancel_scope.cancel()
+        try:
+            yield connection, peer
+        finally:
+            # Nothing else ends it: it serves the whole client.
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await connection.aclose()
 
 
 async def greet(peer: Peer) -> None:
@@ -109,7 +114,7 @@ async def test_the_handshake_says_what_we_can_and_hears_what_the_broker_can() ->
             # A PING together with the answer must not be lost between handshake and reading.
             await peer.send(commands.connected("peer", max_message_size=1000), commands.ping())
             await peer.expect(T.PONG)
-            tasks.cancel_scope.cancel()
+            await peer.stream.aclose()
 
         tasks.start_soon(check)
         await tasks.start(connection.run)
@@ -117,6 +122,38 @@ async def test_the_handshake_says_what_we_can_and_hears_what_the_broker_can() ->
         assert connection.message_bytes_max == 1000
         assert connection.is_open
     assert not connection.is_open
+
+
+@on_both_backends
+async def test_a_connection_that_serves_is_not_cancelled_with_the_program() -> None:
+    near, far = memory_stream_pair()
+    connection, peer = make(near), Peer(far)
+    async with far, anyio.create_task_group() as tasks:
+        tasks.start_soon(greet, peer)
+        await tasks.start(connection.run)
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await peer.send(commands.ping())
+            await peer.expect(T.PONG)
+            await connection.aclose()
+
+
+@on_both_backends
+async def test_a_handshake_is_cancelled_with_who_wants_it() -> None:
+    near, far = memory_stream_pair()
+    connection = make(near)
+    async with far:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+
+                async def cancel_soon() -> None:
+                    await far.receive()
+                    scope.cancel()
+
+                tasks.start_soon(cancel_soon)
+                await tasks.start(connection.run)
+        with pytest.raises(anyio.EndOfStream):
+            await far.receive()
 
 
 @pytest.mark.parametrize(

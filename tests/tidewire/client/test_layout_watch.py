@@ -3,7 +3,7 @@ import pytest
 import trio
 
 from tests.support.backends import on_both_backends, on_trio
-from tests.support.scripted_broker import ADDRESS, ScriptedBroker, T, scripted_broker
+from tests.support.scripted_broker import ADDRESS, T, scripted_broker
 from tidewire.client.errors import (
     ConnectFailed,
     InvalidName,
@@ -13,52 +13,45 @@ from tidewire.client.errors import (
     UnsupportedBroker,
 )
 from tidewire.client.layout_watch import controller_of, open_layout
-from tidewire.client.network import Network, Settings
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 X = "topic://public/default/x"
 
 
-def network_of(broker: ScriptedBroker, tasks: anyio.abc.TaskGroup, **settings: float) -> Network:
-    return Network(ADDRESS, tasks, settings=Settings(**{"reconnect_seconds_max": 0.0, **settings}), dial=broker.dial)
-
-
 @on_both_backends
 async def test_a_layout_is_followed_through_a_split_and_repeats_are_harmless() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         topic = broker.add_topic(X, 2)
-        layout, _ = await open_layout(network_of(broker, tasks), X)
+        layout, _ = await open_layout(network, X)
         assert [segment.segment_id for segment in layout.current.active] == [0, 1]
         topic.push()
         topic.push()
         topic.split(0)
         newer = await layout.until(lambda known: known.epoch > 0)
         assert [segment.segment_id for segment in newer.active] == [2, 3, 1]
-        tasks.cancel_scope.cancel()
 
 
 @on_both_backends
 async def test_an_older_layout_that_comes_late_is_dropped() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         topic = broker.add_topic(X, 2)
         old = topic.dag()
         topic.split(0)
-        layout, _ = await open_layout(network_of(broker, tasks), X)
+        layout, _ = await open_layout(network, X)
         (peer, session_id) = topic.watchers[0]
         peer.send(commands.scalable_topic_update(session_id, old))
         topic.epoch = 5
         topic.push()
         newest = await layout.until(lambda known: known.epoch != 1)
         assert newest.epoch == 5
-        tasks.cancel_scope.cancel()
 
 
 @on_both_backends
 async def test_a_session_is_opened_anew_after_a_lost_connection_and_the_layout_stays_known() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         topic = broker.add_topic(X)
-        layout, _ = await open_layout(network_of(broker, tasks), X)
+        layout, _ = await open_layout(network, X)
         broker.refuses = True
         broker.drop_connections()
         topic.split(0)
@@ -66,24 +59,22 @@ async def test_a_session_is_opened_anew_after_a_lost_connection_and_the_layout_s
         assert layout.current.epoch == 0
         broker.refuses = False
         await layout.until(lambda known: known.epoch == 1)
-        tasks.cancel_scope.cancel()
 
 
 @on_both_backends
 async def test_an_unknown_topic_is_said_at_once() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         with pytest.raises(TopicNotFound):
-            await open_layout(network_of(broker, tasks), X)
+            await open_layout(network, X)
         with pytest.raises(InvalidName):
-            await open_layout(network_of(broker, tasks), "x")
-        tasks.cancel_scope.cancel()
+            await open_layout(network, "x")
 
 
 @on_both_backends
 async def test_a_topic_that_is_deleted_ends_the_watch_for_all_who_wait() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         topic = broker.add_topic(X)
-        layout, _ = await open_layout(network_of(broker, tasks), X)
+        layout, _ = await open_layout(network, X)
         (peer, session_id) = topic.watchers[0]
         peer.send(commands.scalable_topic_failed(session_id, pb.ServerError.TopicNotFound, "deleted"))
         with pytest.raises(TopicNotFound, match="deleted"):
@@ -91,35 +82,32 @@ async def test_a_topic_that_is_deleted_ends_the_watch_for_all_who_wait() -> None
         with pytest.raises(TopicNotFound):
             _ = layout.current
         await broker.seen(T.SCALABLE_TOPIC_CLOSE)
-        tasks.cancel_scope.cancel()
 
 
 @on_both_backends
 async def test_a_layout_with_a_gap_ends_the_watch() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         topic = broker.add_topic(X, 2)
         topic.seal(1)
         with pytest.raises(ProtocolViolation, match="fill the hash space"):
-            await open_layout(network_of(broker, tasks), X)
-        tasks.cancel_scope.cancel()
+            await open_layout(network, X)
 
 
 @on_both_backends
 async def test_a_broker_without_scalable_topics_is_told_so() -> None:
     """FACTS: without feature 8 scalable topics are refused by the client."""
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         broker.add_topic(X)
         broker.features = pb.FeatureFlags()
         with pytest.raises(UnsupportedBroker):
-            await open_layout(network_of(broker, tasks), X)
-        tasks.cancel_scope.cancel()
+            await open_layout(network, X)
 
 
 @on_trio
 async def test_opening_waits_for_a_broker_as_long_as_an_operation_may_take() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    seconds = {"reconnect_seconds_max": 1.0, "operation_timeout_seconds": 7.0}
+    async with scripted_broker() as broker, broker.network(**seconds) as network:
         broker.add_topic(X)
-        network = network_of(broker, tasks, operation_timeout_seconds=7.0, reconnect_seconds_max=1.0)
         broker.refuses = True
         before = trio.current_time()
         with pytest.raises(OperationTimedOut, match="cannot connect"):
@@ -131,14 +119,12 @@ async def test_opening_waits_for_a_broker_as_long_as_an_operation_may_take() -> 
             await open_layout(network, X)
         with pytest.raises(OperationTimedOut, match="did not tell the layout"):
             await controller_of(network, X)
-        tasks.cancel_scope.cancel()
 
 
 @on_both_backends
 async def test_the_controller_is_where_the_layout_says_or_where_the_topic_is() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         topic = broker.add_topic(X)
-        network = network_of(broker, tasks)
         assert (await controller_of(network, X)).address == ADDRESS
         dag = topic.dag()
         dag.controller_broker_url = "pulsar://elsewhere:1"
@@ -160,15 +146,14 @@ async def test_the_controller_is_where_the_layout_says_or_where_the_topic_is() -
             await anyio.lowlevel.checkpoint()
         with pytest.raises(ConnectFailed):
             await controller_of(network, X)
-        tasks.cancel_scope.cancel()
 
 
 @on_both_backends
 async def test_a_plain_topic_has_a_layout_that_never_changes() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         name = "persistent://public/default/x"
         broker.add_topic(name)
-        layout, task = await open_layout(network_of(broker, tasks), name)
+        layout, task = await open_layout(network, name)
         assert task is None
         assert [segment.topic for segment in layout.current.active] == [name]
         broker.on(
@@ -180,5 +165,4 @@ async def test_a_plain_topic_has_a_layout_that_never_changes() -> None:
             ),
         )
         with pytest.raises(TopicNotFound):
-            await open_layout(network_of(broker, tasks), name)
-        tasks.cancel_scope.cancel()
+            await open_layout(network, name)

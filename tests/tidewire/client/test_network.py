@@ -3,7 +3,7 @@ import pytest
 import trio
 
 from tests.support.backends import on_both_backends, on_trio
-from tests.support.scripted_broker import ADDRESS, Peer, ScriptedBroker, T, scripted_broker
+from tests.support.scripted_broker import ADDRESS, Peer, T, scripted_broker
 from tidewire.client.errors import (
     BrokerBusy,
     Closed,
@@ -22,14 +22,9 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 X = "persistent://public/default/x"
 
 
-def network_of(broker: ScriptedBroker, tasks: anyio.abc.TaskGroup, **settings: float) -> Network:
-    return Network(ADDRESS, tasks, settings=Settings(**{"reconnect_seconds_max": 0.0, **settings}), dial=broker.dial)
-
-
 @on_both_backends
 async def test_all_share_one_connection_per_address_and_a_lost_one_is_made_anew() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
-        network = network_of(broker, tasks)
+    async with scripted_broker() as broker, broker.network() as network:
         found = []
 
         async def find() -> None:
@@ -52,14 +47,12 @@ async def test_all_share_one_connection_per_address_and_a_lost_one_is_made_anew(
 
 @on_both_backends
 async def test_nobody_there_is_said_with_the_address() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         broker.refuses = True
         with pytest.raises(ConnectFailed, match="cannot connect to pulsar://broker:6650"):
-            await network_of(broker, tasks).service()
+            await network.service()
         broker.refuses = False
-        network = network_of(broker, tasks)
         await network.service()
-        await network.aclose()
 
 
 @on_trio
@@ -77,7 +70,7 @@ async def test_a_dial_that_hangs_fails_at_the_deadline() -> None:
 
 @on_both_backends
 async def test_a_topics_owner_is_found_through_redirects() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         broker.add_topic(X)
 
         def redirect(peer: Peer, frame: Frame) -> None:
@@ -88,33 +81,29 @@ async def test_a_topics_owner_is_found_through_redirects() -> None:
                 peer.send(commands.lookup_redirect(request.request_id, "pulsar://second:1", authoritative=True))
 
         broker.on(T.LOOKUP, redirect)
-        network = network_of(broker, tasks)
         owner = await network.owner_of(X)
         assert owner.address == Address("third", 1)
         addresses = {statistics.address for statistics in network.statistics()}
         assert addresses == {"pulsar://broker:6650", "pulsar://second:1", "pulsar://third:1"}
-        await network.aclose()
 
 
 @on_both_backends
 async def test_brokers_that_send_each_other_round_are_not_followed_for_ever() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         broker.on(
             T.LOOKUP,
             lambda peer, frame: peer.send(
                 commands.lookup_redirect(frame.command.lookup_topic.request_id, "pulsar://broker:6650")
             ),
         )
-        network = network_of(broker, tasks)
         with pytest.raises(ProtocolViolation, match="more than 20 times"):
             await network.owner_of(X)
         assert len(broker.of(T.LOOKUP)) == LOOKUP_REDIRECTS_MAX
-        await network.aclose()
 
 
 @on_both_backends
 async def test_a_broker_behind_a_proxy_is_reached_through_it() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         broker.on(
             T.LOOKUP,
             lambda peer, frame: peer.send(
@@ -123,30 +112,25 @@ async def test_a_broker_behind_a_proxy_is_reached_through_it() -> None:
                 )
             ),
         )
-        network = network_of(broker, tasks)
         owner = await network.owner_of(X)
         assert owner.address == ADDRESS
         assert [connect.proxy_to_broker_url for connect in broker.of(T.CONNECT)] == ["", "hidden:7"]
-        await network.aclose()
 
 
 @on_both_backends
 async def test_an_address_that_is_none_is_the_brokers_mistake() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         broker.on(
             T.LOOKUP,
             lambda peer, frame: peer.send(commands.lookup_connect(frame.command.lookup_topic.request_id, "http://x")),
         )
-        network = network_of(broker, tasks)
         with pytest.raises(ProtocolViolation, match="http://x"):
             await network.owner_of(X)
-        await network.aclose()
 
 
 @on_both_backends
 async def test_patience_cures_what_is_transient_and_nothing_else() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
-        network = network_of(broker, tasks)
+    async with scripted_broker() as broker, broker.network() as network:
         attempts = 0
 
         async def work() -> int:
@@ -163,14 +147,13 @@ async def test_patience_cures_what_is_transient_and_nothing_else() -> None:
 
         with pytest.raises(TopicNotFound):
             await network.persistently(hopeless, "hoping")
-        await network.aclose()
 
 
 @on_trio
 async def test_patience_ends_with_the_operations_time_and_tells_the_last_failure() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    seconds = {"reconnect_seconds_max": 2.0, "operation_timeout_seconds": 20.0}
+    async with scripted_broker() as broker, broker.network(**seconds) as network:
         broker.refuses = True
-        network = network_of(broker, tasks, reconnect_seconds_max=2.0, operation_timeout_seconds=20.0)
         before = trio.current_time()
         with pytest.raises(OperationTimedOut, match="looking around did not succeed within 20") as raised:
             await network.persistently(network.service, "looking around")
@@ -180,10 +163,10 @@ async def test_patience_ends_with_the_operations_time_and_tells_the_last_failure
 
 @on_both_backends
 async def test_a_refused_handshake_is_not_taken_for_an_absent_broker() -> None:
-    async with scripted_broker() as broker, anyio.create_task_group() as tasks:
+    async with scripted_broker() as broker, broker.network() as network:
         broker.on(
             T.CONNECT,
             lambda peer, frame: peer.send(commands.error(0, pb.ServerError.AuthenticationError, "no entry")),
         )
         with pytest.raises(Refused, match="no entry"):
-            await network_of(broker, tasks).service()
+            await network.service()

@@ -643,6 +643,39 @@ async def test_a_run_transaction_cancelled_at_any_step_is_not_run_again() -> Non
             assert await cancel_at_each_step(operation, check) > 6
 
 
+@on_both_backends
+async def test_a_cancelled_program_aborts_its_transaction_on_its_way_out() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        with anyio.CancelScope() as scope:
+            async with broker.client() as client, client.producer(X) as producer, client.transaction() as txn:
+                await producer.send(b"x", txn=txn)
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert broker.transactions == {txn.transaction_id: "ABORTED"}
+        assert txn.state is TransactionState.ABORTED
+
+
+async def test_a_program_with_a_transaction_cancelled_at_any_step_leaves_none_open_that_it_knew_of() -> None:
+    async with scripted_broker() as broker:
+        broker.add_topic(X)
+        known: list[Transaction] = []
+
+        async def operation() -> None:
+            async with broker.client() as client, client.producer(X) as producer, client.transaction() as txn:
+                known.append(txn)
+                await producer.send(b"x", txn=txn)
+
+        async def check() -> None:
+            await trio.testing.wait_all_tasks_blocked()
+            assert broker.peers == []
+            for txn in known:
+                assert broker.transactions[txn.transaction_id] == txn.state.name
+                assert txn.state in {TransactionState.COMMITTED, TransactionState.ABORTED}
+
+        assert await cancel_at_each_step(operation, check) > 12
+
+
 @on_trio
 async def test_leaving_does_not_wait_long_for_an_abort_that_nobody_answers() -> None:
     async with scripted_broker() as broker, broker.client() as client:

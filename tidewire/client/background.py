@@ -1,0 +1,104 @@
+"""A client's background work: it goes on while the program is being cancelled, and ends when the client does.
+
+When a program is cancelled from outside (Ctrl-C, a deadline around it), ordinary child tasks are cancelled in the same
+moment. Then nothing could be said to a broker any more: an open transaction could not be aborted, and would hold back
+its topics' readers until its time-out. So background work is shielded from that. The program's own calls are not: they
+end at once, and on its way out the client ends the background, within bounds.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+import anyio
+import anyio.abc
+
+from tidewire.client.errors import Closed
+
+OnClose: TypeAlias = Callable[[Closed], None]
+"""Told that the client was closed; returns at once and raises nothing."""
+
+
+def nobody(error: Closed) -> None:
+    """Nobody waits for this work."""
+
+
+class BackgroundTask:
+    """One piece of background work, made by `Background.start`."""
+
+    __slots__ = ("_finished", "_on_close", "_scope", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, None], on_close: OnClose) -> None:
+        """To be run once."""
+        self._work = work
+        self._on_close = on_close
+        self._scope = anyio.CancelScope(shield=True)
+        self._finished = anyio.Event()
+
+    async def run(self) -> None:
+        """Do the work."""
+        try:
+            with self._scope:
+                await self._work
+        finally:
+            self._finished.set()
+
+    def cancel(self) -> None:
+        """End it. It may take a moment to say goodbye; `wait` for that."""
+        self._scope.cancel()
+
+    def close(self, error: Closed) -> None:
+        """End it because the client ends: whoever waits for its work is told so."""
+        self._on_close(error)
+        self._scope.cancel()
+
+    async def wait(self) -> None:
+        """Return when it has ended, one way or another."""
+        await self._finished.wait()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended."""
+        return self._finished.is_set()
+
+
+class Background:
+    """All background work of one client. An error in it is a mistake of our own and crashes the client."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Work that runs in `tasks`."""
+        self.tasks = tasks
+        self._running: set[BackgroundTask] = set()
+        self._is_closed = False
+
+    def check_open(self) -> None:
+        """See that more can be started.
+
+        Raises:
+            Closed: it cannot.
+        """
+        if self._is_closed:
+            raise Closed("the client was closed")
+
+    def start(self, work: Coroutine[Any, Any, None], name: str, *, on_close: OnClose = nobody) -> BackgroundTask:
+        """Begin with `work`; if the client is closed before it has ended, `on_close` is called first.
+
+        Raises:
+            Closed: the client is closed.
+        """
+        if self._is_closed:
+            work.close()
+            self.check_open()
+        task = BackgroundTask(work, on_close)
+        self._running = {known for known in self._running if not known.is_finished}
+        self._running.add(task)
+        self.tasks.start_soon(task.run, name=name)
+        return task
+
+    async def aclose(self) -> None:
+        """Start nothing more, end all that runs, and wait until it has ended."""
+        self._is_closed = True
+        for task in self._running:
+            if not task.is_finished:
+                task.close(Closed("the client was closed"))
+        for task in self._running:
+            await task.wait()

@@ -1,0 +1,121 @@
+"""Everybody who joined a transaction is told when it ends; nobody else, and nobody is missed."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import ABSENT
+from tests.support.idle import TaskSteps
+from tests.support.schedules import every_schedule
+from txn.header_watch import HeaderWatch
+from txn.headers import Header, header_key, v5_id
+from txn.states import TxnState
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.told: list[tuple[TxnId, TxnState]] = []
+
+    def decided(self, txn: TxnId, state: TxnState) -> None:
+        self.told.append((txn, state))
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.watch = HeaderWatch(self.store)
+
+    async def open(self, number: int) -> TxnId:
+        txn = v5_id(0, number)
+        await self.store.commit([Header(TxnState.OPEN, 10, 1).to_put(txn, ABSENT)])
+        return txn
+
+    async def end(self, txn: TxnId, state: TxnState) -> None:
+        record = await self.store.get(header_key(txn))
+        assert record is not None
+        await self.store.commit([Header.from_value(record.value).ended(state, 2).to_put(txn, record.version)])
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    made = Desk()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(made.watch.run)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_those_who_joined_are_told_once_each(desk: Desk) -> None:
+    """T27: many segments of one transaction; those of another hear nothing."""
+    first, second = await desk.open(1), await desk.open(2)
+    joined = [Listener() for _ in range(11)]
+    other = Listener()
+    for listener in joined:
+        desk.watch.join(first, listener)
+    desk.watch.join(second, other)
+    gone = joined.pop()
+    desk.watch.leave(first, gone)
+    await desk.end(first, TxnState.ABORTED)
+    await wait_all_tasks_blocked()
+    assert [listener.told for listener in joined] == [[(first, TxnState.ABORTED)]] * 10
+    assert gone.told == other.told == []
+    for listener in joined:
+        desk.watch.leave(first, listener)
+        desk.watch.leave(first, listener)
+    assert desk.watch.transactions_joined == 1
+
+
+async def test_headers_that_open_or_go_tell_nobody(desk: Desk) -> None:
+    """T17, T19: an absent header is no decision."""
+    txn = v5_id(0, 5)
+    listener = Listener()
+    desk.watch.join(txn, listener)
+    await desk.open(5)
+    await desk.store.delete(header_key(txn))
+    await wait_all_tasks_blocked()
+    assert listener.told == []
+
+
+async def test_catching_up_needs_no_watch() -> None:
+    """T27: a decision is told by reading it, whatever became of the watch; an open or missing header is none."""
+    desk = Desk()
+    ended, still_open = await desk.open(1), await desk.open(2)
+    listener = Listener()
+    for txn in (ended, still_open, v5_id(0, 99)):
+        desk.watch.join(txn, listener)
+    await desk.end(ended, TxnState.COMMITTED)
+    await desk.watch.catch_up([ended, still_open, v5_id(0, 99)])
+    assert listener.told == [(ended, TxnState.COMMITTED)]
+
+
+@every_schedule(examples_max=40)
+async def test_joining_an_open_transaction_never_misses_its_end() -> None:
+    """T27: whoever joined before the header changed is told, in any order of the tasks."""
+    desk = Desk()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(desk.watch.run)
+        txns = [await desk.open(number) for number in range(3)]
+        listeners = [Listener() for _ in txns]
+        for txn, listener in zip(txns, listeners, strict=True):
+            desk.watch.join(txn, listener)
+        async with trio.open_nursery() as ending:
+            for txn in txns:
+                ending.start_soon(desk.end, txn, TxnState.COMMITTED)
+        await wait_all_tasks_blocked()
+        for txn, listener in zip(txns, listeners, strict=True):
+            assert listener.told == [(txn, TxnState.COMMITTED)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_idle_watch_is_not_scheduled(desk: Desk) -> None:
+    """T16: other records do not wake it."""
+    desk.watch.join(await desk.open(1), Listener())
+    await wait_all_tasks_blocked()
+    with TaskSteps() as steps:
+        await desk.store.put("/elsewhere", b"")
+        await wait_all_tasks_blocked()
+        assert steps.of("HeaderWatch.run") == 0

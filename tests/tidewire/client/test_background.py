@@ -64,7 +64,7 @@ async def test_a_mistake_in_it_is_not_hidden() -> None:
     async def work() -> None:
         raise ZeroDivisionError
 
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - out of the block
         async with anyio.create_task_group() as tasks:
             background = Background(tasks)
             background.start(work(), "work")

@@ -46,6 +46,24 @@ async def test_all_share_one_connection_per_address_and_a_lost_one_is_made_anew(
 
 
 @on_both_backends
+async def test_a_connection_that_is_made_while_the_client_closes_is_given_up() -> None:
+    async with scripted_broker() as broker, broker.network() as network:
+        broker.hold(T.CONNECT)
+
+        async def connect() -> None:
+            with pytest.raises(Closed):
+                await network.service()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(connect)
+            await broker.seen(T.CONNECT)
+            await network.aclose()
+            broker.release(T.CONNECT)
+        await anyio.wait_all_tasks_blocked()
+        assert broker.peers == []
+
+
+@on_both_backends
 async def test_nobody_there_is_said_with_the_address() -> None:
     async with scripted_broker() as broker, broker.network() as network:
         broker.refuses = True

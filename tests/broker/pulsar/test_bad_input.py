@@ -1,0 +1,167 @@
+"""Bad input gets the protocol's own error, closes at most its connection, and changes nothing."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from broker.names import TopicName
+from storage.position import EARLIEST
+from tests.support.rooms import TOPIC, Rooms, visible
+from tests.support.wire import MESSAGE_BYTES_MAX, WireClient, connected, message
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import NO_REQUEST, message_id
+
+Type = pb.BaseCommand.Type
+PLAIN = "persistent://public/default/plain"
+
+
+async def still_works(broker: Rooms, other: WireClient) -> None:
+    """A producer of another connection that was there before publishes, and only its message is stored."""
+    await other.publish(1, 7)
+    receipt = await other.receive()
+    assert (receipt.type, receipt.send_receipt.sequence_id) == (Type.SEND_RECEIPT, 7)
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    assert len(await visible(topic)) == 1
+
+
+def broken_checksum(payload: bytes) -> bytes:
+    return payload[:3] + bytes([payload[3] ^ 1]) + payload[4:]
+
+
+BREAKING: dict[str, Callable[[], bytes]] = {
+    "oversized": lambda: struct.pack(">II", MESSAGE_BYTES_MAX + 10 * 1024 + 1, 10),
+    "lengths that contradict": lambda: struct.pack(">II", 8, 100) + bytes(8),
+    "too short for a size": lambda: struct.pack(">I", 3) + bytes(3),
+    "not a command": lambda: struct.pack(">II", 10, 6) + b"\xff" * 6,
+    "a type nobody knows": lambda: struct.pack(">II", 7, 3) + b"\x08\xff\x07",
+    "a required field missing": lambda: struct.pack(">II", 6, 2) + b"\x08\x05",
+    "a send without payload": lambda: encode_command(commands.send(1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", BREAKING)
+async def test_a_broken_frame_is_answered_and_ends_its_connection(
+    broker: Rooms, client: WireClient, other: WireClient, name: str
+) -> None:
+    await other.produce(1, PLAIN)
+    await client.stream.send_all(BREAKING[name]())
+    answer = await client.receive()
+    assert answer.type == Type.ERROR
+    assert answer.error.request_id == NO_REQUEST
+    assert answer.error.message
+    assert await client.receive_frame() is None
+    await still_works(broker, other)
+
+
+async def test_a_frame_cut_off_by_the_end_of_the_connection(
+    broker: Rooms, listener: trio.SocketListener, other: WireClient
+) -> None:
+    await other.produce(1, PLAIN)
+    async with connected(listener) as client:
+        await client.produce(1, PLAIN, "cut")
+        whole = encode_payload_command(commands.send(1, 1), message())
+        await client.stream.send_all(whole[:-1])
+        await client.stream.send_eof()
+        assert await client.receive_frame() is None
+    await still_works(broker, other)
+
+
+async def test_a_command_before_connect_ends_the_connection(
+    broker: Rooms, listener: trio.SocketListener, other: WireClient
+) -> None:
+    await other.produce(1, PLAIN)
+    async with connected(listener, greet=False) as client:
+        answer = await client.ask(commands.producer(PLAIN, 1, 5))
+        assert answer.type == Type.ERROR
+        assert "CONNECT" in answer.error.message
+        assert await client.receive_frame() is None
+    await still_works(broker, other)
+
+
+async def test_commands_that_are_not_served_say_so(client: WireClient) -> None:
+    """The connection goes on; request ids are those of the requests."""
+    for command in (
+        commands.get_schema(4, PLAIN),
+        commands.topics_of_namespace(4, "public/default"),
+        commands.connect("again"),
+        commands.success(4),
+    ):
+        answer = await client.ask(command)
+        assert answer.type == Type.ERROR, command
+        assert answer.error.error == pb.NotAllowedError
+        assert Type.Name(command.type) in answer.error.message
+        assert answer.error.request_id == (NO_REQUEST if command.type == Type.CONNECT else 4)
+    await client.receives_nothing_more()
+
+
+async def test_a_bad_checksum_refuses_that_send_alone(broker: Rooms, client: WireClient, other: WireClient) -> None:
+    """ChecksumError lets the client send it again; what came before and after is stored."""
+    await other.produce(1, PLAIN)
+    await client.produce(1, "persistent://public/default/mine")
+    await client.publish(1, 0)
+    await client.send_payload(commands.send(1, 1), broken_checksum(message()))
+    await client.publish(1, 2)
+    answers = [await client.receive() for _ in range(3)]
+    assert [answer.type for answer in answers] == [Type.SEND_RECEIPT, Type.SEND_ERROR, Type.SEND_RECEIPT]
+    assert (answers[1].send_error.sequence_id, answers[1].send_error.error) == (1, pb.ChecksumError)
+    mine = await broker.topics.get(TopicName.parse("persistent://public/default/mine"))
+    assert len(await visible(mine)) == 2
+    await still_works(broker, other)
+
+
+async def test_a_send_to_a_producer_that_was_never_opened(broker: Rooms, client: WireClient, other: WireClient) -> None:
+    await other.produce(1, PLAIN)
+    await client.publish(9, 3)
+    answer = await client.receive()
+    assert (answer.type, answer.send_error.producer_id, answer.send_error.sequence_id) == (Type.SEND_ERROR, 9, 3)
+    assert answer.send_error.error == pb.NotAllowedError
+    await still_works(broker, other)
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("segment://public/default/nothing/0000-ffff-0", pb.TopicNotFound),
+        ("segment://public/default/orders/0000-7fff-5", pb.TopicNotFound),
+        ("topic://public/default/orders", pb.NotAllowedError),
+        ("persistent://public/default", pb.InvalidTopicName),
+        ("nonsense://public/default/x", pb.InvalidTopicName),
+        ("segment://public/default/orders/ffff-0000-1", pb.InvalidTopicName),
+        ("persistent://public/default/a\0b", pb.InvalidTopicName),
+    ],
+)
+async def test_topics_that_cannot_be_used(broker: Rooms, client: WireClient, topic: str, code: int) -> None:
+    """By producers and consumers alike; nothing is made."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    before = [record.key for record in await broker.metadata.scan("", "~")]
+    for command in (commands.producer(topic, 1, 5), commands.subscribe(topic, "s", 1, 5)):
+        answer = await client.ask(command)
+        assert answer.type == Type.ERROR
+        assert (answer.error.request_id, answer.error.error) == (5, code)
+        assert answer.error.message
+    assert [record.key for record in await broker.metadata.scan("", "~")] == before
+    await client.receives_nothing_more()
+
+
+async def test_consumer_commands_for_consumers_that_are_not_there(client: WireClient) -> None:
+    await client.send(commands.flow(9, 5), commands.redeliver(9))
+    await client.receives_nothing_more()
+    answer = await client.ask(commands.ack(9, [message_id(1, 1)], request_id=6))
+    assert answer.type == Type.ACK_RESPONSE
+    assert answer.ack_response.error == pb.ConsumerNotFound
+    for command in (commands.unsubscribe(9, 6), commands.get_last_message_id(9, 6)):
+        answer = await client.ask(command)
+        assert (answer.type, answer.error.request_id) == (Type.ERROR, 6)
+    for command in (commands.close_consumer(9, 6), commands.close_producer(9, 6)):
+        assert (await client.ask(command)).type == Type.SUCCESS
+    await client.receives_nothing_more()
+
+
+async def test_a_topic_made_by_name_begins_empty(broker: Rooms, client: WireClient) -> None:
+    assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    assert topic.subscriptions["s"].cursor.mark_delete == EARLIEST

@@ -1,0 +1,149 @@
+"""Consumers on the wire: flow, acknowledgement, slow peers, lost connections."""
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.names import TopicName
+from broker.pulsar import outbox
+from tests.support.rooms import Rooms, publish
+from tests.support.wire import WireClient, connected, message
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id
+
+Type = pb.BaseCommand.Type
+PLAIN = "persistent://public/default/plain"
+SHARED, EXCLUSIVE = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive
+
+
+async def subscribe(client: WireClient, number: int = 1, name: str = "s", **options: object) -> pb.BaseCommand:
+    options.setdefault("initial_position", pb.CommandSubscribe.Earliest)
+    return await client.ask(commands.subscribe(PLAIN, name, number, 100 + number, **options))  # type: ignore[arg-type]
+
+
+async def fill(broker: Rooms, count: int, size: int = 5) -> list[bytes]:
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    payloads = [message(b"%d" % number + b"." * size) for number in range(count)]
+    for payload in payloads:
+        await publish(topic, payload)
+    return payloads
+
+
+async def frame_of(client: WireClient) -> Frame:
+    frame = await client.receive_frame()
+    assert frame is not None
+    assert frame.command.type == Type.MESSAGE
+    return frame
+
+
+async def test_messages_come_as_they_were_stored_and_no_more_than_permitted(broker: Rooms, client: WireClient) -> None:
+    payloads = await fill(broker, 5)
+    assert (await subscribe(client)).type == Type.SUCCESS
+    await client.receives_nothing_more()
+    await client.send(commands.flow(1, 2))
+    assert [(await frame_of(client)).payload for _ in range(2)] == payloads[:2]
+    await client.receives_nothing_more()
+    await client.send(commands.flow(1, 100))
+    assert [(await frame_of(client)).payload for _ in range(3)] == payloads[2:]
+
+
+async def test_an_acknowledgement_is_answered_when_it_is_durable(broker: Rooms, client: WireClient) -> None:
+    """T22's part without transactions: and what was never sent is refused, moving nothing."""
+    await fill(broker, 3)
+    await subscribe(client)
+    await client.send(commands.flow(1, 10))
+    frames = [await frame_of(client) for _ in range(3)]
+    ids = [frame.command.message.message_id for frame in frames]
+    refused = await client.ask(commands.ack(1, [message_id(99, 99)], request_id=3))
+    assert (refused.ack_response.request_id, refused.ack_response.error) == (3, pb.NotAllowedError)
+    answer = await client.ask(commands.ack(1, ids[1:2], cumulative=True, request_id=4))
+    assert (answer.type, answer.ack_response.request_id) == (Type.ACK_RESPONSE, 4)
+    assert not answer.ack_response.HasField("error")
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    cursor = topic.subscriptions["s"].cursor
+    assert cursor.durable.value == cursor.mark_delete == (ids[1].ledger_id, ids[1].entry_id)
+    await client.close()
+    await wait_all_tasks_blocked()
+    assert topic.consumer_count == 0
+
+
+async def test_a_lost_connection_gives_everything_back(broker: Rooms, client: WireClient, other: WireClient) -> None:
+    """What it held unacknowledged goes to others, and an exclusive subscription is free again."""
+    payloads = await fill(broker, 4)
+    await subscribe(client, sub_type=SHARED)
+    await client.send(commands.flow(1, 100))
+    held = [await frame_of(client) for _ in range(4)]
+    await client.ask(commands.ack(1, [held[1].command.message.message_id], request_id=3))
+    await subscribe(other, 5, sub_type=SHARED)
+    await subscribe(client, 2, "alone")
+    assert (await subscribe(other, 6, "alone")).error.error == pb.ConsumerBusy
+    await other.send(commands.flow(5, 100))
+    await other.receives_nothing_more()
+    await client.close()
+    again = [await frame_of(other) for _ in range(3)]
+    assert sorted(frame.payload or b"" for frame in again) == sorted([payloads[0], *payloads[2:]])
+    assert (await subscribe(other, 6, "alone")).type == Type.SUCCESS
+
+
+async def test_a_consumer_that_does_not_read_holds_nobody_up(
+    broker: Rooms, client: WireClient, other: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 8: what waits for it is bounded; others of the same subscription get the rest at once."""
+    monkeypatch.setattr(outbox, "BYTES_HIGH", 256 * 1024)
+    monkeypatch.setattr(outbox, "BYTES_LOW", 64 * 1024)
+    count = 200
+    await fill(broker, count, size=60_000)
+    await subscribe(client, sub_type=SHARED)
+    await client.send(commands.flow(1, 10_000))
+    await wait_all_tasks_blocked()
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    sent = topic.subscriptions["s"].statistics().consumers[0].messages_sent
+    assert 0 < sent < count, "the socket's buffers and the outbox, not the backlog"
+    await subscribe(other, 2, sub_type=SHARED)
+    await other.send(commands.flow(2, 10_000))
+    got = [await frame_of(other) for _ in range(count - sent)]
+    assert len({frame.command.message.message_id.entry_id for frame in got}) == count - sent
+
+
+async def test_consumers_of_kinds_that_are_not_served(client: WireClient) -> None:
+    for kind in (pb.CommandSubscribe.Failover, pb.CommandSubscribe.Key_Shared):
+        answer = await subscribe(client, sub_type=kind)
+        assert (answer.type, answer.error.error) == (Type.ERROR, pb.NotAllowedError)
+    assert (await subscribe(client)).type == Type.SUCCESS
+    assert (await subscribe(client)).error.error == pb.NotAllowedError, "the id is in use"
+
+
+async def test_unsubscribing_removes_the_subscription(broker: Rooms, client: WireClient, other: WireClient) -> None:
+    """D16: with others connected only by force, and those are told to go."""
+    await subscribe(client, sub_type=SHARED)
+    await subscribe(other, 2, sub_type=SHARED)
+    refused = await client.ask(commands.unsubscribe(1, 9))
+    assert (refused.type, refused.error.error) == (Type.ERROR, pb.ConsumerBusy)
+    assert (await client.ask(commands.unsubscribe(1, 10, force=True))).type == Type.SUCCESS
+    closed = await other.receive()
+    assert (closed.type, closed.close_consumer.consumer_id) == (Type.CLOSE_CONSUMER, 2)
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    assert topic.subscriptions == {}
+    assert [record.key for record in await broker.metadata.scan("/cursors", "/cursors~")] == []
+
+
+async def test_a_close_right_behind_its_subscribe(listener: trio.SocketListener, broker: Rooms) -> None:
+    """In one write: whatever the order of the tasks, nobody keeps the subscription."""
+    for _ in range(20):
+        async with connected(listener) as client:
+            await client.send(commands.subscribe(PLAIN, "s", 1, 5), commands.close_consumer(1, 6))
+            kinds = {(await client.receive()).type for _ in range(2)}
+            assert Type.SUCCESS in kinds
+            assert kinds <= {Type.SUCCESS, Type.ERROR}
+            answer = await client.ask(commands.subscribe(PLAIN, "s", 2, 7))
+            assert answer.type == Type.SUCCESS
+
+
+async def test_an_unloaded_topic_tells_its_consumers(broker: Rooms, client: WireClient) -> None:
+    await subscribe(client)
+    await broker.topics.unload(TopicName.parse(PLAIN))
+    closed = await client.receive()
+    assert (closed.type, closed.close_consumer.consumer_id) == (Type.CLOSE_CONSUMER, 1)
+    assert (await subscribe(client)).type == Type.SUCCESS

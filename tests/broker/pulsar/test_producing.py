@@ -1,0 +1,201 @@
+"""Producers on the wire: answers in order, closing, splits, lost connections."""
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.names import TopicName
+from broker.pulsar import producing
+from storage.metadata.store import Op, PutSequential
+from storage.position import Position
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import TOPIC, Rooms, rooms, visible
+from tests.support.steered_store import SteeredStore
+from tests.support.wire import WireClient, connected, listening, message
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+PLAIN = "persistent://public/default/plain"
+
+
+async def segment(broker: Rooms, segment_id: int = 0) -> str:
+    if segment_id == 0:
+        await broker.controller.create_topic(TOPIC, 1, {})
+    return str(await broker.segment(TOPIC, segment_id))
+
+
+async def test_answers_come_in_the_order_of_the_sends(broker: Rooms, client: WireClient) -> None:
+    """T11: receipts and errors alike; the first write of a transaction makes what follows wait, not overtake."""
+    name = await segment(broker)
+    await client.produce(1, name)
+    opened = (await client.ask(commands.new_txn(1, 0, 60_000))).new_txn_response
+    txn = (opened.txnid_most_bits, opened.txnid_least_bits)
+    sent = []
+    for sequence_id in range(12):
+        payload = message()
+        if sequence_id % 4 == 1:
+            payload = payload[:3] + bytes([payload[3] ^ 1]) + payload[4:]
+        command = commands.send(1, sequence_id, txn=txn if sequence_id % 4 == 2 else None)
+        sent.append(encode_payload_command(command, payload))
+    await client.stream.send_all(b"".join(sent))
+    answers = [await client.receive() for _ in range(12)]
+    ids = [a.send_receipt.sequence_id if a.type == Type.SEND_RECEIPT else a.send_error.sequence_id for a in answers]
+    assert ids == list(range(12))
+    assert [a.type == Type.SEND_ERROR for a in answers] == [i % 4 == 1 for i in range(12)]
+    positions = [
+        Position(a.send_receipt.message_id.ledger_id, a.send_receipt.message_id.entry_id)
+        for a in answers
+        if a.type == Type.SEND_RECEIPT
+    ]
+    assert positions == sorted(set(positions))
+
+
+async def test_a_batch_is_answered_by_its_ids(client: WireClient) -> None:
+    """A receipt carries both ids, an error the highest: clients know a failed batch by its last message."""
+    await client.produce(1, PLAIN)
+    batch = commands.send(1, 10, num_messages=5, highest_sequence_id=14)
+    await client.send_payload(batch, message())
+    receipt = (await client.receive()).send_receipt
+    assert (receipt.sequence_id, receipt.highest_sequence_id) == (10, 14)
+    broken = message()
+    await client.send_payload(batch, broken[:3] + bytes([broken[3] ^ 1]) + broken[4:])
+    assert (await client.receive()).send_error.sequence_id == 14
+
+
+async def test_a_name_belongs_to_one_producer(client: WireClient, other: WireClient) -> None:
+    """And comes back when its connection is lost."""
+    assert (await client.produce(1, PLAIN, "me")).producer_success.producer_name == "me"
+    refused = await other.produce(1, PLAIN, "me")
+    assert (refused.type, refused.error.error) == (Type.ERROR, pb.ProducerBusy)
+    given = {(await other.produce(number, PLAIN)).producer_success.producer_name for number in (2, 3, 4)}
+    assert len(given) == 3
+    again = await client.ask(commands.producer(PLAIN, 1, 9))
+    assert (again.type, again.error.error) == (Type.ERROR, pb.NotAllowedError)
+    await client.close()
+    await wait_all_tasks_blocked()
+    assert (await other.produce(1, PLAIN, "me")).type == Type.PRODUCER_SUCCESS
+
+
+@pytest.mark.parametrize("field", ["access mode", "encryption"])
+async def test_producers_of_kinds_that_are_not_served(client: WireClient, field: str) -> None:
+    command = commands.producer(PLAIN, 1, 5)
+    if field == "encryption":
+        command.producer.encrypted = True
+    else:
+        command.producer.producer_access_mode = pb.Exclusive
+    answer = await client.ask(command)
+    assert (answer.type, answer.error.error, answer.error.request_id) == (Type.ERROR, pb.NotAllowedError, 5)
+
+
+async def test_closing_a_producer_answers_its_sends_first(broker: Rooms, client: WireClient) -> None:
+    """T20: a client fails what is unanswered at the answer to its close, and with it the transaction."""
+    await client.produce(1, PLAIN)
+    sends = [encode_payload_command(commands.send(1, number), message()) for number in range(20)]
+    await client.stream.send_all(b"".join(sends) + encode_command(commands.close_producer(1, 77)))
+    answers = [await client.receive() for _ in range(21)]
+    assert [a.send_receipt.sequence_id for a in answers[:20]] == list(range(20))
+    assert (answers[20].type, answers[20].success.request_id) == (Type.SUCCESS, 77)
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    assert topic.producer_count == 0
+    assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
+
+
+async def test_a_split_pushes_the_layout_before_it_ends_producers(broker: Rooms, client: WireClient) -> None:
+    """T20: the update stands before CLOSE_PRODUCER on the wire; a later send is dropped, its client resends it."""
+    name = await segment(broker)
+    first = await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
+    assert first.scalable_topic_update.dag.epoch == 0
+    await client.produce(1, name)
+    await broker.controller.split(TOPIC, 0)
+    update, closed = await client.receive(), await client.receive()
+    assert (update.type, update.scalable_topic_update.dag.epoch) == (Type.SCALABLE_TOPIC_UPDATE, 1)
+    assert (closed.type, closed.close_producer.producer_id) == (Type.CLOSE_PRODUCER, 1)
+    await client.publish(1, 5)
+    await client.receives_nothing_more()
+
+
+async def test_sends_that_meet_the_seal_are_answered_behind_the_layout() -> None:
+    """T20: they wait while the split is under way; then update, refusals in order, and the producer's end."""
+    store = SteeredStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
+        name = await segment(broker)
+        async with connected(listener) as client, trio.open_nursery() as nursery:
+            await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
+            await client.produce(1, name)
+            parent = await broker.topics.get(TopicName.parse(name))
+            go_on = trio.Event()
+
+            async def hold(ops: Sequence[Op]) -> None:
+                if parent.ledger.is_sealed:
+                    await go_on.wait()
+
+            store.before = hold
+            nursery.start_soon(broker.controller.split, TOPIC, 0)
+            await wait_all_tasks_blocked()
+            assert parent.ledger.is_sealed
+            await client.publish(1, 0)
+            await client.publish(1, 1)
+            await client.receives_nothing_more()
+            go_on.set()
+            answers = [await client.receive() for _ in range(4)]
+            assert [a.type for a in answers] == [
+                Type.SCALABLE_TOPIC_UPDATE,
+                Type.SEND_ERROR,
+                Type.SEND_ERROR,
+                Type.CLOSE_PRODUCER,
+            ]
+            assert [a.send_error.sequence_id for a in answers[1:3]] == [0, 1]
+            assert {a.send_error.error for a in answers[1:3]} == {pb.TopicTerminatedError}
+            assert await visible(parent) == []
+
+
+async def test_a_topic_that_closes_under_a_full_producer_leaves_the_connection_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sends that wait for room go with their producer; the connection reads on."""
+    monkeypatch.setattr(producing, "INBOX_BYTES_MAX", 1000)
+    store = SteeredStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
+        name = await segment(broker)
+        async with connected(listener) as client:
+            await client.produce(1, name)
+            opened = (await client.ask(commands.new_txn(1, 0, 60_000))).new_txn_response
+            txn = (opened.txnid_most_bits, opened.txnid_least_bits)
+            go_on = trio.Event()
+
+            async def hold(ops: Sequence[Op]) -> None:
+                if any(isinstance(op, PutSequential) for op in ops):
+                    await go_on.wait()
+
+            store.before = hold
+            for number in range(6):
+                await client.publish(1, number, b"x" * 600, txn)
+            await wait_all_tasks_blocked()
+            (topic,) = broker.topics
+            topic._send_away()
+            await wait_all_tasks_blocked()
+            store.before = None
+            go_on.set()
+            await client.send(commands.ping())
+            closed, pong = await client.receive(), await client.receive()
+            assert (closed.type, pong.type) == (Type.CLOSE_PRODUCER, Type.PONG)
+
+
+async def test_a_failure_of_one_producer_ends_its_connection_alone(
+    broker: Rooms, client: WireClient, other: WireClient
+) -> None:
+    """A defect met by one connection must not end the broker."""
+    await client.produce(1, PLAIN)
+    await other.produce(2, PLAIN)
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    (first, _second) = topic._producers.values()
+    first._publish = None  # type: ignore[attr-defined]
+    await client.publish(1, 0)
+    assert await client.receive_frame() is None
+    await other.publish(2, 0)
+    assert (await other.receive()).type == Type.SEND_RECEIPT
+    assert topic.producer_count == 1

@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.pulsar import producing
-from storage.metadata.store import Op, PutSequential
+from storage.metadata.store import Op
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms, visible
@@ -154,35 +154,21 @@ async def test_sends_that_meet_the_seal_are_answered_behind_the_layout() -> None
 
 
 async def test_a_topic_that_closes_under_a_full_producer_leaves_the_connection_alive(
-    monkeypatch: pytest.MonkeyPatch,
+    broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sends that wait for room go with their producer; the connection reads on."""
     monkeypatch.setattr(producing, "INBOX_BYTES_MAX", 1000)
-    store = SteeredStore()
-    async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
-        name = await segment(broker)
-        async with connected(listener) as client:
-            await client.produce(1, name)
-            opened = (await client.ask(commands.new_txn(1, 0, 60_000))).new_txn_response
-            txn = (opened.txnid_most_bits, opened.txnid_least_bits)
-            go_on = trio.Event()
-
-            async def hold(ops: Sequence[Op]) -> None:
-                if any(isinstance(op, PutSequential) for op in ops):
-                    await go_on.wait()
-
-            store.before = hold
-            for number in range(6):
-                await client.publish(1, number, b"x" * 600, txn)
-            await wait_all_tasks_blocked()
-            (topic,) = broker.topics
-            topic._send_away()
-            await wait_all_tasks_blocked()
-            store.before = None
-            go_on.set()
-            await client.send(commands.ping())
-            closed, pong = await client.receive(), await client.receive()
-            assert (closed.type, pong.type) == (Type.CLOSE_PRODUCER, Type.PONG)
+    name = await segment(broker)
+    await client.produce(1, name)
+    (topic,) = broker.topics
+    await topic.ledger.seal()
+    for number in range(6):
+        await client.publish(1, number, b"x" * 600)
+    await wait_all_tasks_blocked()
+    topic._send_away()
+    await client.send(commands.ping())
+    closed, pong = await client.receive(), await client.receive()
+    assert (closed.type, pong.type) == (Type.CLOSE_PRODUCER, Type.PONG)
 
 
 async def test_a_failure_of_one_producer_ends_its_connection_alone(

@@ -13,9 +13,9 @@ from storage.position import Position
 from storage.signal import Signal
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import Office, office
-from tests.support.steered_store import LaggingStore, SteeredStore
-from txn.buffer import OP_PUT_SECONDS_MAX, BufferCounters
-from txn.errors import OwnershipLost, TransactionEnded, TransactionNotFound
+from tests.support.steered_store import SteeredStore
+from txn.buffer import BufferCounters
+from txn.errors import TransactionEnded, TransactionNotFound
 from txn.headers import v5_id
 from txn.ops import writes_of_segment
 from txn.states import TxnState
@@ -335,128 +335,6 @@ async def test_a_segment_sealed_in_the_middle_of_transactions(desk: Office) -> N
     segment.scope.cancel()
     after = await desk.own()
     assert await after.visible() == [b"yes"]
-
-
-# -- ownership
-
-
-async def test_a_stale_owner_writes_nothing(desk: Office) -> None:
-    """D4: no op record of its own, and its abort record and its removals are refused."""
-    stale = await desk.own()
-    open_one, other = await desk.begin(), await desk.begin()
-    await stale.publish(b"a", open_one)
-    kept = await desk.op_keys()
-    await desk.claim()
-    before = stale.ledger.next_position
-    with pytest.raises(OwnershipLost):
-        await stale.buffer.publish(b"b", 1, other)
-    assert stale.ledger.next_position == before
-    await desk.abort(open_one)
-    await wait_all_tasks_blocked()
-    assert await desk.op_keys() == kept
-    assert await desk.abort_keys() == []
-    assert isinstance(stale.ended, OwnershipLost)
-    with pytest.raises(OwnershipLost):
-        await stale.buffer.discard()
-    assert await desk.op_keys() == kept
-
-
-async def test_an_owner_that_learns_by_a_publish_that_it_is_stale_ends(desk: Office) -> None:
-    """D4: whoever runs the buffer closes the segment, so that its clients look for the new owner."""
-    stale = await desk.own()
-    txn = await desk.begin()
-    await desk.claim()
-    with pytest.raises(OwnershipLost):
-        await stale.buffer.publish(b"b", 1, txn)
-    await wait_all_tasks_blocked()
-    assert isinstance(stale.ended, OwnershipLost)
-
-
-async def test_a_store_that_does_not_answer_ends_the_ownership(
-    desk: Office, store: SteeredStore, autojump_clock: trio.testing.MockClock
-) -> None:
-    """D7: the outcome of the op record is unknown, so nothing is appended and the next owner finds out."""
-    segment = await desk.own()
-    txn = await desk.begin()
-
-    async def hang(ops: Sequence[Op]) -> None:
-        if puts_an_op(ops):
-            await trio.sleep_forever()
-
-    store.before = hang
-    before = segment.ledger.next_position
-    start = trio.current_time()
-    with pytest.raises(OwnershipLost):
-        await segment.buffer.publish(b"a", 1, txn)
-    assert trio.current_time() - start == OP_PUT_SECONDS_MAX
-    assert segment.ledger.next_position == before
-    await wait_all_tasks_blocked()
-    assert isinstance(segment.ended, OwnershipLost)
-
-
-async def test_a_deleted_segment_leaves_no_records(desk: Office) -> None:
-    """D16: also when a transaction is aborted while its segment is being deleted."""
-    segment = await desk.own()
-    aborted, late = await desk.begin(), await desk.begin()
-    await segment.publish(b"a", aborted)
-    await segment.publish(b"b", late)
-    await desk.abort(aborted)
-    await wait_all_tasks_blocked()
-    assert len(await desk.abort_keys()) == 1
-    await segment.buffer.discard()
-    await desk.abort(late)
-    await wait_all_tasks_blocked()
-    assert await desk.op_keys() == await desk.abort_keys() == []
-
-
-async def test_what_an_earlier_segment_of_the_name_left_changes_nothing(desk: Office) -> None:
-    """D16: its op record goes, the new segment holds nothing for it, and no abort record of it is made."""
-    segment = await desk.own()
-    txn = await desk.begin()
-    await segment.publish(b"old", txn)
-    await segment.ledger.delete()
-    segment.scope.cancel()
-    new = await desk.own()
-    position = await new.publish(b"new")
-    assert new.buffer.readable.value == position
-    assert await desk.op_keys() == []
-    await desk.abort(txn)
-    await wait_all_tasks_blocked()
-    assert await desk.abort_keys() == []
-    assert await new.visible() == [b"new"]
-
-
-# -- a broker whose image is behind
-
-
-async def test_a_header_that_the_image_lacks_is_looked_for_behind_a_barrier() -> None:
-    """D5: created a moment ago at another broker."""
-    store = LaggingStore()
-    async with office(store, SimulatedFiles(seed=3)) as desk:
-        segment = await desk.own()
-        txn = await desk.begin()
-        await segment.publish(b"a", txn)
-        await desk.commit(txn)
-        await wait_all_tasks_blocked()
-        assert await segment.visible() == [b"a"]
-
-
-async def test_an_image_that_still_says_open_does_not_let_a_write_through() -> None:
-    """D5: the first write is caught by the record's condition, a later one by the barrier before the append."""
-    store = LaggingStore()
-    async with office(store, SimulatedFiles(seed=3)) as desk:
-        segment = await desk.own()
-        wrote, first = await desk.begin(), await desk.begin()
-        await segment.publish(b"a", wrote)
-        await store.barrier()
-        # The watch is as late as the image.
-        desk.headers._participants.clear()
-        before = segment.ledger.next_position
-        for txn in (wrote, first):
-            await desk.commit(txn)
-            with pytest.raises((TransactionEnded, OwnershipLost)):
-                await segment.buffer.publish(b"late", 1, txn)
-        assert segment.ledger.next_position == before
 
 
 async def test_the_counters_count(desk: Office) -> None:

@@ -20,16 +20,23 @@ from trio.testing import MockClock
 Story = Callable[..., Awaitable[None]]
 
 
-def on_both_backends(story: Story) -> Callable[..., None]:
+def on_backends(*backends: str) -> Callable[[Story], Callable[..., None]]:
     """A test that runs the story once under each backend; fixtures and parameters are passed on."""
 
-    def test(backend: str, **arguments: object) -> None:
-        async def run() -> None:
-            await story(**arguments)
+    def decorate(story: Story) -> Callable[..., None]:
+        def test(backend: str, **arguments: object) -> None:
+            async def run() -> None:
+                await story(**arguments)
 
-        anyio.run(run, backend=backend)
+            anyio.run(run, backend=backend)
 
-    return _named(pytest.mark.parametrize("backend", ["asyncio", "trio"])(test), story, "backend")
+        return _named(pytest.mark.parametrize("backend", backends)(test), story, "backend")
+
+    return decorate
+
+
+on_both_backends = on_backends("asyncio", "trio")
+"""For a story that shows what the client promises; a costly one may run under one backend, which differs in turn."""
 
 
 def on_trio(story: Story) -> Callable[..., None]:

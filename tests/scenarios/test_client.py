@@ -376,10 +376,11 @@ async def test_everything_goes_on_after_kill_9(mortal: RunningBroker) -> None:
 
             await client.run_transaction(work, attempts_max=100)
             committed += 1
+            if committed == transactions // 3:
+                third_committed.set()
 
         async def crash_in_the_middle() -> None:
-            while committed < transactions // 3:
-                await anyio.lowlevel.checkpoint()
+            await third_committed.wait()
             await anyio.to_thread.run_sync(mortal.restart)
 
         seen: set[bytes] = set()
@@ -432,19 +433,18 @@ async def test_confirmed_acknowledgements_survive_kill_9(mortal: RunningBroker) 
 async def test_messages_outside_of_transactions_are_all_there_after_kill_9(mortal: RunningBroker) -> None:
     topic = new_topic(mortal, 2)
     async with tidewire.connect(mortal.service_url) as client, client.producer(topic) as producer:
-        sent = 0
+        third_sent = anyio.Event()
 
         async def send() -> None:
-            nonlocal sent
             for number in range(2000):
                 await producer.enqueue(b"%04d" % number, key=str(number % 10))
-                sent += 1
                 if number % 50 == 0:
                     await producer.flush()
+                if number == 700:
+                    third_sent.set()
 
         async def crash_in_the_middle() -> None:
-            while sent < 700:
-                await anyio.lowlevel.checkpoint()
+            await third_sent.wait()
             await anyio.to_thread.run_sync(mortal.restart)
 
         with anyio.fail_after(SECONDS_MAX):

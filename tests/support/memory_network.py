@@ -9,6 +9,7 @@ leaves nothing to the operating system; so tests on it are repeatable and can le
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -47,7 +48,7 @@ class MemoryByteStream(anyio.abc.ByteStream):
         await anyio.lowlevel.checkpoint()
 
     @property
-    def extra_attributes(self) -> Mapping[object, Callable[[], object]]:
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         """There is no socket to tell about."""
         return {}
 

@@ -36,6 +36,7 @@ from tidewire.client.layout_watch import TopicLayout
 from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.outbox import Outbox
 from tidewire.client.sending import Batching, Outgoing, SendFrame
+from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -258,15 +259,15 @@ class SegmentProducer:
                 try:
                     await txn.include(self.segment.topic)
                 except TidewireError as error:
-                    self._drop_frame(error)
+                    self._drop_frame(txn, error)
                 continue
             frame = self._outbox.next_frame()
             assert self._name is not None
             connection.write(frame.encode(self._producer_id, self._name, self._owner.codec))
 
-    def _drop_frame(self, error: TidewireError) -> None:
-        # Nothing of it was sent; what comes behind it is not concerned. Aborted meanwhile, there may be none left.
-        if self._outbox.next_txn() is not None:
+    def _drop_frame(self, txn: Transaction, error: TidewireError) -> None:
+        # Nothing of it was sent; what comes behind it is not concerned. Aborted meanwhile, it is gone already.
+        if self._outbox.next_txn() == (txn,):
             frame = self._outbox.next_frame()
             self._outbox.answered(frame.sequence_id)
             frame.fail(error)

@@ -188,6 +188,17 @@ async def test_what_is_on_its_way_is_bounded() -> None:
 
 
 @on_both_backends
+async def test_large_messages_wait_for_the_connection_to_take_them() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        async with broker.client() as client, client.producer(X) as producer:
+            for number in range(30):
+                await producer.enqueue(bytes([number]) * 700_000, key=str(number))
+        values = [value for segment in topic.segments.values() for value in segment.values()]
+        assert sorted(values) == [bytes([number]) * 700_000 for number in range(30)]
+
+
+@on_both_backends
 async def test_what_can_never_be_sent_is_refused_by_the_call() -> None:
     async with scripted_broker() as broker:
         broker.add_topic(X)

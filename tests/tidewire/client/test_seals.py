@@ -2,13 +2,20 @@
 
 import anyio
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.backends import on_both_backends
+from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, scripted_broker
 from tidewire.client.client import Client
-from tidewire.client.errors import ConnectionLost, ProtocolViolation
+from tidewire.client.errors import (
+    ConnectionLost,
+    ProtocolViolation,
+    TopicTerminated,
+    TransactionConflict,
+    TransactionEnded,
+)
 from tidewire.client.producer import Producer
 from tidewire.client.sending import Batching
 from tidewire.wire.pulsar import commands
@@ -308,6 +315,77 @@ async def test_a_transaction_goes_on_through_a_split() -> None:
         # Each child is added to the transaction before the first send to it.
         added = [command.partitions[0] for command in broker.of(T.ADD_PARTITION_TO_TXN)]
         assert sorted(added) == sorted(segment.topic for segment in topic.segments.values())
+
+
+def refuse_to_add(broker: ScriptedBroker) -> None:
+    def refuse(peer: Peer, frame: Frame) -> None:
+        request = frame.command.add_partition_to_txn
+        txn = (request.txnid_most_bits, request.txnid_least_bits)
+        code = pb.ServerError.InvalidTxnStatus
+        peer.send(commands.add_partition_to_txn_response(request.request_id, txn, error=code, message="ABORTED"))
+
+    broker.on(T.ADD_PARTITION_TO_TXN, refuse)
+
+
+@on_both_backends
+async def test_a_child_that_cannot_be_added_fails_only_that_transactions_sends() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            await producer.send(b"x", key="k", txn=txn)
+            broker.hold(T.SEND)
+            receipt = await producer.enqueue(b"y", key="k", txn=txn)
+            plain = await producer.enqueue(b"plain", key="k")
+            await broker.seen(T.SEND, 2)
+            refuse_to_add(broker)
+            topic.split(0)
+            broker.release(T.SEND)
+            with pytest.raises(TransactionConflict):
+                await receipt
+            assert (await plain).segment_id in {1, 2}
+            await txn.abort()
+
+
+@on_both_backends
+async def test_an_abort_while_a_child_is_added_costs_nobody_else_a_message() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn, other = await client.new_transaction(), await client.new_transaction()
+            await producer.send(b"x", key="k", txn=txn)
+            await producer.send(b"x", key="k", txn=other)
+            broker.hold(T.SEND)
+            moved = await producer.enqueue(b"moved", key="k", txn=txn)
+            behind = await producer.enqueue(b"behind", key="k", txn=other)
+            await broker.seen(T.SEND, 4)
+            broker.hold(T.ADD_PARTITION_TO_TXN)
+            topic.split(0)
+            await broker.seen(T.ADD_PARTITION_TO_TXN, 3)
+            await txn.abort()
+            # The answer to the first comes after its messages are gone; the one behind is of another transaction.
+            refuse_to_add(broker)
+            broker.release(T.ADD_PARTITION_TO_TXN)
+            broker.off(T.ADD_PARTITION_TO_TXN)
+            broker.release(T.SEND)
+            with pytest.raises(TransactionEnded):
+                await moved
+            await behind
+            await other.commit()
+
+
+@on_trio
+async def test_a_refusal_that_no_layout_explains_ends_the_producer_in_time() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client(operation_timeout_seconds=5.0) as client:
+            with pytest.raises(TopicTerminated):  # noqa: PT012 - out of the block
+                async with client.producer(X) as producer:
+                    await producer.send(b"x")
+                    topic.seal(0)
+                    before = trio.current_time()
+                    await producer.send(b"y")
+            assert 5 <= trio.current_time() - before < 5.1
 
 
 @on_both_backends

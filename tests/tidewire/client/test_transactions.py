@@ -6,7 +6,7 @@ import trio
 
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
-from tests.support.scripted_broker import Peer, ScriptedBroker, T, scripted_broker
+from tests.support.scripted_broker import ADDRESS, Peer, ScriptedBroker, T, scripted_broker
 from tidewire.client.client import Client
 from tidewire.client.errors import (
     BrokerBusy,
@@ -461,6 +461,47 @@ async def test_brokers_without_coordinators_are_told_so_and_asked_again_next_tim
             while client.statistics().connections:
                 await anyio.lowlevel.checkpoint()
             await client.new_transaction()
+
+
+@on_both_backends
+async def test_coordinators_without_a_leader_are_waited_for() -> None:
+    async with scripted_broker() as broker, broker.client() as client:
+        txn = await client.new_transaction()
+        (peer,) = broker.peers
+        # Its leader is gone for a moment; then the watch says where it is.
+        peer.send(
+            commands.watch_tc_assignments_update(1, 2, [pb.TcAssignment(tc_id=1, broker_service_url="pulsar://b")])
+        )
+        other = await client.new_transaction()
+        assert other.transaction_id[0] == 1
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(txn.commit)
+            for _ in range(50):
+                await anyio.lowlevel.checkpoint()
+            assert broker.of(T.END_TXN) == []
+            peer.send(
+                commands.watch_tc_assignments_update(1, 1, [pb.TcAssignment(tc_id=0, broker_service_url=str(ADDRESS))])
+            )
+        assert txn.state is TransactionState.COMMITTED
+
+
+@on_both_backends
+async def test_a_watch_that_is_refused_for_the_moment_is_opened_again() -> None:
+    async with scripted_broker() as broker, broker.client() as client:
+        refusals = 2
+
+        def not_ready(peer: Peer, frame: Frame) -> None:
+            nonlocal refusals
+            if refusals:
+                refusals -= 1
+                watch_id = frame.command.watch_tc_assignments.watch_id
+                peer.send(commands.watch_tc_assignments_failed(watch_id, pb.ServerError.ServiceNotReady, "starting"))
+            else:
+                broker.answer(peer, frame)
+
+        broker.on(T.WATCH_TC_ASSIGNMENTS, not_ready)
+        await client.new_transaction()
+        assert refusals == 0
 
 
 @on_both_backends

@@ -79,7 +79,7 @@ async def test_messages_come_back_as_they_were_sent(broker: RunningBroker) -> No
 async def test_a_transaction_goes_through_splits_and_merges_and_is_seen_whole_or_not_at_all(
     broker: RunningBroker,
 ) -> None:
-    """T15, D1: what is committed is seen once, in order per key; what is aborted never, on all segments."""
+    """DESIGN 9.2: what is committed is seen once, in order per key; what is aborted never, on all segments."""
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     keys = [f"key {number}" for number in range(8)]
     async with (
@@ -170,6 +170,13 @@ async def test_a_transaction_that_is_over_takes_no_message_and_no_second_outcome
         with pytest.raises(tidewire.TransactionConflict):
             await client.join_transaction(txn.transaction_id).commit()
         await txn.abort()
+        coordinator, number = txn.transaction_id
+        with pytest.raises(tidewire.TransactionNotFound):
+            await client.join_transaction((coordinator, number + 1_000_000)).commit()
+        # Nothing of it is there: not what was aborted, and not what came too late.
+        await producer.send(b"afterwards")
+        async with client.reader(topic) as reader:
+            assert [message.value for message in await receive(reader, 1)] == [b"afterwards"]
 
 
 @on_both_backends

@@ -22,9 +22,10 @@ class Signal:
 
     def set(self) -> None:
         """Wake the waiting task, or let its next `wait` return at once."""
-        self._is_set = True
-        if self._waiter is not None:
-            self._waiter.set()
+        if not self._is_set:
+            self._is_set = True
+            if self._waiter is not None:
+                self._waiter.set()
 
     async def wait(self) -> None:
         """Return once set since the last return. A cancelled wait consumes nothing."""

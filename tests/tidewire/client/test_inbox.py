@@ -123,7 +123,7 @@ async def test_a_start_inside_a_batch_leaves_out_what_comes_before_it() -> None:
 
 @on_both_backends
 async def test_a_corrupted_entry_is_told_once_and_the_next_can_be_read() -> None:
-    """T-wire: a payload that fails its checksum never reaches the program as a message."""
+    """A payload that fails its checksum never reaches the program as a message."""
     inbox, one = Inbox(), Source(1)
     payload = bytearray(payload_of(b"abcdef"))
     payload[-1] ^= 1

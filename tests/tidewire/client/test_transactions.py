@@ -294,7 +294,7 @@ async def test_a_segment_that_moved_puts_its_unanswered_transactional_sends_in_d
 
 @on_both_backends
 async def test_a_send_refused_because_the_transaction_is_over_is_a_conflict() -> None:
-    """T11: a send of a finished transaction is refused; run it again."""
+    """The broker refuses a send of a finished transaction; running it again helps."""
     async with scripted_broker() as broker:
         broker.add_topic(X)
 
@@ -338,7 +338,7 @@ async def test_a_segment_that_cannot_be_announced_fails_the_send_before_it_is_se
 
 @on_both_backends
 async def test_an_unanswered_commit_is_asked_again_with_the_same_id() -> None:
-    """T7: repeating the end of a transaction has the same outcome, so the second answer counts for the first."""
+    """Repeating the end of a transaction has the same outcome, so the second answer counts for the first."""
     async with scripted_broker() as broker:
         broker.add_topic(X)
 

@@ -71,7 +71,7 @@ class Administration:
             subscriptions[subscription_name] = SubscriptionStatistics(
                 registered.kind,
                 consumers=len({consumer.name for subscription in here for consumer in subscription.consumers}),
-                backlog_messages=sum(subscription.backlog_entries for subscription in here),
+                backlog_entries=sum(subscription.backlog_entries for subscription in here),
             )
         return TopicStatistics(layout, subscriptions)
 

@@ -196,7 +196,7 @@ def _statistics_view(name: TopicName, statistics: TopicStatistics) -> dict[str, 
             subscription: {
                 "type": counted.kind.value,
                 "consumerCount": counted.consumers,
-                "msgBacklog": counted.backlog_messages,
+                "msgBacklog": counted.backlog_entries,
             }
             for subscription, counted in statistics.subscriptions.items()
         },

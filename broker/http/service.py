@@ -19,8 +19,8 @@ class SubscriptionStatistics:
     kind: SubscriptionKind
     consumers: int
     """Connected now."""
-    backlog_messages: int
-    """Neither acknowledged nor aborted."""
+    backlog_entries: int
+    """Readable and not acknowledged; a batch counts as one, as in Pulsar's `msgBacklog`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ async def test_messages_come_as_they_were_stored_and_no_more_than_permitted(brok
 
 
 async def test_an_acknowledgement_is_answered_when_it_is_durable(broker: Rooms, client: WireClient) -> None:
-    """T22's part without transactions: and what was never sent is refused, moving nothing."""
+    """An answer means durable; what was never sent is refused and moves nothing (outside transactions)."""
     await fill(broker, 3)
     await subscribe(client)
     await client.send(commands.flow(1, 10))

@@ -1,5 +1,6 @@
 """`tidewire demo`: what is typed, and whether this machine has what the demo needs."""
 
+import logging
 import os
 import re
 import shutil
@@ -35,6 +36,8 @@ def command(
         _check_machine()
         # Ended from outside, the broker and the folder go too.
         signal.signal(signal.SIGTERM, _end)
+        # The client warns of what the kill breaks; the load deals with it, and tells what it could not.
+        logging.getLogger("tidewire").setLevel(logging.ERROR)
         from rich.console import Console
 
         from tidewire.cli.demo.data import DataMissing

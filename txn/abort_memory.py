@@ -53,6 +53,8 @@ class AbortMemory:
         """How many of them end in which ledger."""
         self._indexed: OrderedDict[int, frozenset[TxnId]] = OrderedDict()
         """Of closed ledgers, those in their index; the one used last comes last."""
+        self._moves = 0
+        """How many indexes were written."""
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -79,8 +81,11 @@ class AbortMemory:
         ledgers = {entry.position.ledger for entry in entries if entry.txn is not None}
         # Looked at again after each wait: meanwhile a ledger may have closed, or one load pushed out another.
         while missing := [ledger for ledger in ledgers if ledger not in self._indexed and not self._is_open(ledger)]:
+            moves = self._moves
             spans = await self._ledger.load_aborted(missing[0])
-            self._keep(missing[0], frozenset(span.txn for span in spans), besides=len(ledgers))
+            # What was loaded while records moved may be older than they are, and would show what they hid.
+            if moves == self._moves:
+                self._keep(missing[0], frozenset(span.txn for span in spans), besides=len(ledgers))
         for ledger in ledgers & self._indexed.keys():
             self._indexed.move_to_end(ledger)
 
@@ -115,6 +120,7 @@ class AbortMemory:
         for ledger, fresh in spans.items():
             known = await self._ledger.load_aborted(ledger)
             await self._ledger.store_aborted(ledger, [*known, *fresh])
+            self._moves += 1
             self._keep(ledger, frozenset(span.txn for span in (*known, *fresh)))
         keys = [self._prefix + txn_name(txn) for txn in moving]
         return [

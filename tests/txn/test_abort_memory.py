@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from storage.aborted_index import AbortedSpan
 from storage.entry import Entry, TxnId
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
@@ -161,6 +163,35 @@ async def test_moving_twice_changes_nothing() -> None:
         await on.move()
         assert await on.ledger.load_aborted(bad.ledger) == index
         assert await on.records() == 0
+        assert await on.visible() == good
+
+
+async def test_an_index_loaded_while_records_move_to_it_hides_nothing_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T17, T19: a consumer that reads while the records move, after a restart for instance, sees nothing aborted."""
+    async with segment() as on:
+        txn = v5_id(0, 1)
+        bad = await on.write(txn)
+        good = [await on.write(None) for _ in range(3)]
+        await on.abort(txn, Span(bad, bad))
+        loaded, moved = trio.Event(), trio.Event()
+        load = ManagedLedger.load_aborted
+
+        async def load_slowly(ledger: ManagedLedger, number: int) -> tuple[AbortedSpan, ...]:
+            spans = await load(ledger, number)
+            if not loaded.is_set():
+                loaded.set()
+                await moved.wait()
+            return spans
+
+        async with trio.open_nursery() as nursery:
+            with monkeypatch.context() as slow:
+                slow.setattr(ManagedLedger, "load_aborted", load_slowly)
+                entries = await on.ledger.read(EARLIEST, upto=LATEST, entries_max=2, bytes_max=1000)
+                nursery.start_soon(on.memory.prepare, entries)
+                await loaded.wait()
+                await on.move()
+                moved.set()
+        assert on.memory.hides(entries[0])
         assert await on.visible() == good
 
 

@@ -103,7 +103,7 @@ async def serve(
                 composed.pulsar,
                 lambda reached: advertised_address(settings.advertised_pulsar, bound=bound, reached=reached),
             )
-            application = build_application(composed.administration, composed.monitor)
+            application = build_application(composed.administration, composed.monitor, metadata)
             http_bound = await faces.start(serve_http, application, http)
             task_status.started(Ready(bound, http_bound))
             await stop.wait()

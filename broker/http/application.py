@@ -6,13 +6,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from broker.http import metrics, scalable
+from broker.http import metadata, metrics, scalable
 from broker.http.origin import SameOriginOnly
 from broker.http.refusals import exception_handlers, refusal
 from broker.http.service import BrokerMonitor, TopicService
+from storage.metadata.store import MetadataStore
 
 
-def build_application(topics: TopicService, monitor: BrokerMonitor) -> Starlette:
+def build_application(topics: TopicService, monitor: BrokerMonitor, store: MetadataStore) -> Starlette:
     """The ASGI application for `serve_http`."""
 
     async def health(_request: Request) -> Response:
@@ -24,6 +25,7 @@ def build_application(topics: TopicService, monitor: BrokerMonitor) -> Starlette
             Route("/admin/v2/brokers/health", health, methods=["GET"]),
             metrics.route(monitor),
             *scalable.routes(topics),
+            *metadata.routes(store),
         ],
         middleware=[Middleware(SameOriginOnly)],
         exception_handlers=exception_handlers(),

@@ -4,8 +4,12 @@ Nothing is read from the socket but what is needed next: a request's head, or a 
 asks for it. So a client that sends faster than it is served waits in its own socket, what it pipelines too. Every
 wait for the client has a deadline; what the application does has none, as it is the broker's own work.
 
+An application that answers for as long as its client listens asks `receive` whether it still does: once the body has
+been read, that waits for the client to leave, or for this end to stop. Others are not told before they try to send:
+what was asked for is done.
+
 Left out on purpose: HTTP/2, WebSockets and TLS, which no client of a broker's administration insists on (a proxy adds
-TLS), and telling the application that its client has left before it tries to send: what was asked for is done.
+TLS).
 """
 
 from collections.abc import Sequence
@@ -70,8 +74,26 @@ class Connection:
     def stop(self) -> None:
         """Let the request that is being answered be the last; if there is none, `run` returns."""
         self._is_last = True
+        self.stop_waiting()
+
+    def stop_waiting(self) -> None:
+        """Let who waits for the next request, or for the client to leave, wait no longer."""
         if self._waiting is not None:
             self._waiting.cancel()
+
+    async def wait_left(self) -> None:
+        """Return when the client has closed its side, or is not to be waited for (`stop`, `stop_waiting`)."""
+        if self._is_last:
+            return
+        with trio.CancelScope() as self._waiting:
+            try:
+                if await self.next_event() is h11.PAUSED:
+                    # It has sent its next request already, which is read when this one is answered.
+                    await trio.sleep_forever()
+            except h11.RemoteProtocolError:
+                return
+            finally:
+                self._waiting = None
 
     async def _next_request(self) -> h11.Request | None:
         if self._is_last:
@@ -211,13 +233,14 @@ class _Exchange:
         self._has_body = self.scope["method"] != "HEAD"
         self._body_deadline = trio.current_time() + BODY_SECONDS_MAX
         self._body_ended = False
-        self._answered = trio.Event()
+        self._answered = False
         self._head: h11.Response | None = None
 
     async def receive(self) -> Message:
-        """ASGI's: the next piece of the body; after it, that the exchange is over."""
+        """ASGI's: the next piece of the body; after it, that the client has left or the exchange is over."""
         if self._body_ended:
-            await self._answered.wait()
+            if not self._answered:
+                await self._connection.wait_left()
             return {"type": "http.disconnect"}
         with trio.move_on_at(self._body_deadline):
             try:
@@ -248,4 +271,5 @@ class _Exchange:
             events.append(h11.EndOfMessage())
         await self._connection.send(*events)
         if is_end:
-            self._answered.set()
+            self._answered = True
+            self._connection.stop_waiting()

@@ -1,5 +1,6 @@
 """Accepts HTTP connections, so many at a time, and ends them in good order when the broker stops."""
 
+import socket
 from functools import partial
 from typing import Final
 
@@ -14,6 +15,9 @@ CONNECTIONS_MAX: Final = 256
 """Connections served at a time; one more is closed at once."""
 STOP_SECONDS_MAX: Final = 3
 """How long requests that are being answered may go on once the listener is to stop."""
+KEEPALIVE_SECONDS: Final = 60
+"""How long a connection is silent before the system asks whether the other machine is still there, for answers that go
+on for as long as their client listens."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +45,8 @@ async def serve_http(
         if len(connections) >= CONNECTIONS_MAX:
             log.warning("http connection refused", connections=len(connections))
             return
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
         connection = Connection(application, stream)
         connections.add(connection)
         try:

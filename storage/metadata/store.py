@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 ABSENT: Final = 0
 """As an expected version: the key must not exist."""
@@ -296,6 +296,33 @@ class MetadataStore(ABC):
     async def delete(self, key: str, *, expected: int | None = None) -> None:
         """Remove one record; `commit` with one `Delete`."""
         await self.commit([Delete(key, expected)])
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A snapshot that is whole and durable."""
+
+    sequence: int
+    """The last batch of the store's log whose effects it contains."""
+    revision: int
+    """The revision of the state it holds."""
+    size_bytes: int
+
+
+@runtime_checkable
+class TakesSnapshots(Protocol):
+    """What a store that keeps a log of its own can do besides: write down its whole state, so that the log gets short.
+
+    It does so by itself when it is due; asking is for operators, before a copy or an upgrade.
+    """
+
+    async def take_snapshot(self) -> SnapshotTaken:
+        """Take one that contains every change set answered before the call; durable on return.
+
+        Raises:
+            StoreUnavailable: unknown whether it was taken.
+        """
+        ...
 
 
 def starting_with(prefix: str) -> tuple[str, str]:

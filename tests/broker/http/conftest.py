@@ -6,6 +6,7 @@ import trio
 from broker.addresses import Address
 from broker.http.application import build_application
 from broker.http.listener import serve_http
+from storage.metadata.memory import MemoryStore
 from tests.support.http import FakeMonitor, FakeTopics
 
 
@@ -20,13 +21,22 @@ def monitor() -> FakeMonitor:
 
 
 @pytest.fixture
+async def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
 async def listener() -> trio.SocketListener:
     return (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
 
 
 @pytest.fixture
 async def server(
-    topics: FakeTopics, monitor: FakeMonitor, listener: trio.SocketListener, nursery: trio.Nursery
+    topics: FakeTopics,
+    monitor: FakeMonitor,
+    store: MemoryStore,
+    listener: trio.SocketListener,
+    nursery: trio.Nursery,
 ) -> Address:
-    address: Address = await nursery.start(serve_http, build_application(topics, monitor), listener)
+    address: Address = await nursery.start(serve_http, build_application(topics, monitor, store), listener)
     return address

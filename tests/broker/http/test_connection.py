@@ -28,6 +28,7 @@ from broker.http.connection import (
     SEND_SECONDS_MAX,
 )
 from broker.http.listener import serve_http
+from storage.metadata.memory import MemoryStore
 from tests.support.http import HEALTH, LAYOUT, FakeMonitor, FakeTopics, connect, is_closed, read_all, request
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n"
@@ -298,6 +299,39 @@ async def test_a_fault_of_ours_answers_500_and_tells_the_log_alone(server: Addre
     assert (await request(server, "GET", HEALTH)).status == 200
 
 
+async def test_an_application_may_wait_for_its_client_to_leave(
+    listener: trio.SocketListener, nursery: trio.Nursery
+) -> None:
+    """What the client sends ahead meanwhile is not lost, and not taken for its leaving."""
+    told: list[str] = []
+
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] == "http.request":
+            pass
+        told.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"bye"})
+        assert (await receive())["type"] == "http.disconnect"
+
+    server: Address = await nursery.start(serve_http, waiting, listener)
+    with capture_logs() as logs:
+        stream = await trio.open_tcp_stream(server.host, server.port)
+        async with stream:
+            await stream.send_all(b"GET /first HTTP/1.1\r\nhost: a\r\n\r\n")
+            await wait_all_tasks_blocked()
+            await stream.send_all(b"GET /second HTTP/1.1\r\nhost: a\r\n\r\n")
+            await wait_all_tasks_blocked()
+            assert told == []
+        async with await trio.open_tcp_stream(server.host, server.port) as other:
+            await other.send_all(b"GET /third HTTP/1.1\r\nhost: a\r\n\r\n")
+            await wait_all_tasks_blocked()
+            assert told == []
+            await other.send_eof()
+            assert (await read_all(other)).endswith(b"\r\n3\r\nbye\r\n0\r\n\r\n")
+    assert told == ["/third"]
+    assert logs == []
+
+
 async def test_what_a_client_asked_for_is_done_when_it_leaves(server: Address, topics: FakeTopics) -> None:
     topics.gate = trio.Event()
     connection = await connect(server)
@@ -390,7 +424,7 @@ async def test_no_bytes_make_a_connection_fail_or_stay(pieces: list[bytes]) -> N
     stop = trio.Event()
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
-            application = build_application(FakeTopics(), FakeMonitor())
+            application = build_application(FakeTopics(), FakeMonitor(), MemoryStore())
             server: Address = await nursery.start(partial(serve_http, application, listener, stop=stop))
             client = await trio.open_tcp_stream(server.host, server.port)
             async with client:

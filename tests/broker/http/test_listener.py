@@ -12,6 +12,7 @@ from broker.addresses import Address
 from broker.http import listener as module
 from broker.http.application import build_application
 from broker.http.listener import STOP_SECONDS_MAX, serve_http
+from storage.metadata.memory import MemoryStore
 from tests.support.http import HEALTH, LAYOUT, FakeMonitor, FakeTopics, connect, is_closed, read_all, request
 
 
@@ -25,7 +26,7 @@ async def test_ipv6_addresses_are_told_too(topics: FakeTopics, monitor: FakeMoni
         listeners = await trio.open_tcp_listeners(0, host="::1")
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
-    server: Address = await nursery.start(serve_http, build_application(topics, monitor), listeners[0])
+    server: Address = await nursery.start(serve_http, build_application(topics, monitor, MemoryStore()), listeners[0])
     assert str(server) == f"[::1]:{server.port}"
     assert (await request(server, "GET", HEALTH)).status == 200
 
@@ -62,7 +63,7 @@ class Stoppable:
     def __init__(self, topics: FakeTopics, monitor: FakeMonitor) -> None:
         self.stop = trio.Event()
         self.stopped = trio.Event()
-        self._application = build_application(topics, monitor)
+        self._application = build_application(topics, monitor, MemoryStore())
 
     async def start(self, nursery: trio.Nursery, listener: trio.SocketListener) -> Address:
         address: Address = await nursery.start(self._run, listener)
@@ -194,7 +195,7 @@ async def test_cancelling_ends_everything_at_once(
 ) -> None:
     topics.gate = trio.Event()
     async with trio.open_nursery() as nursery:
-        server: Address = await nursery.start(serve_http, build_application(topics, monitor), listener)
+        server: Address = await nursery.start(serve_http, build_application(topics, monitor, MemoryStore()), listener)
         idle, busy = await connect(server), await connect(server)
         await busy.stream.send_all(f"GET {LAYOUT} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
         await topics.waiting.wait()

@@ -1,0 +1,298 @@
+"""The metadata store over HTTP, for `tidewire metadata` and other tools: /admin/v2/metadata.
+
+    GET  /record?key=K                      the record, as one JSON object
+    GET  /records?prefix=P&limit=N          records in key order, as JSON lines
+    GET  /index?name=I&from=A&to=B&limit=N  entries of an index with keys in [A, B), as JSON lines
+    GET  /watch?prefix=P                    what is there, then every change as it happens, as JSON lines
+    POST /snapshot                          take one now; answers when it is durable
+
+Refusals carry a reason (see `refusals`): 404 there is no such record, 412 a parameter is not what it should be, 501 the
+store keeps no snapshots, 503 the store cannot answer, or too many watch already. An answer that has begun and cannot
+be given to its end has `{"failed": REASON}` as its last line.
+
+Lists are read page by page, so that one of any length costs bounded memory and never holds up the broker's other work:
+each page is from one moment, the whole list is not. A watch is pushed, never polled. Its reader may be slow: what it
+has not read yet is bounded by the store, which folds it into one difference (M17). A reader that takes nothing at all
+for SEND_SECONDS_MAX is cut off, and a watch ends when its reader leaves.
+
+Only reading, and snapshots: a change made here would pass by the rules of those whose records these are.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+from urllib.parse import parse_qsl
+
+import trio
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from broker.errors import NotSupported
+from broker.http.refusals import json_response, refusal
+from storage.metadata.readable import (
+    change_lines,
+    failure_line,
+    hit_line,
+    listing_lines,
+    pieces,
+    record_line,
+)
+from storage.metadata.store import MetadataStore, RangeWatch, StoreUnavailable, TakesSnapshots, starting_with
+
+PREFIX: Final = "/admin/v2/metadata"
+WATCHES_MAX: Final = 64
+"""Watches served at a time, so that they leave connections for everybody else; one more is refused."""
+PAGE_RECORDS: Final = 256
+"""How many records are asked of the store at a time."""
+
+_LIMIT_DIGITS_MAX: Final = 18
+_END: Final = starting_with("")[1]
+
+
+def routes(store: MetadataStore) -> list[BaseRoute]:
+    """The routes above, answered from `store`."""
+    face = _MetadataFace(store)
+    served: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        ("GET", "/record", face.record),
+        ("GET", "/records", face.records),
+        ("GET", "/index", face.index),
+        ("GET", "/watch", face.watch),
+        ("POST", "/snapshot", face.snapshot),
+    ]
+    return [Route(PREFIX + path, endpoint, methods=[method]) for method, path, endpoint in served]
+
+
+class _MetadataFace:
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._watching = trio.CapacityLimiter(WATCHES_MAX)
+
+    async def record(self, request: Request) -> Response:
+        key = _required(_parameters(request, "key"), "key")
+        record = await self._store.get(key)
+        if record is None:
+            return refusal(404, f"There is no record {key!r}.")
+        return Response(record_line(record), media_type="application/json")
+
+    async def records(self, request: Request) -> Response:
+        given = _parameters(request, "prefix", "limit")
+        pages = _RecordPages(self._store, given.get("prefix", ""), _limit(given))
+        return _LongAnswer(await pages.next(), pages)
+
+    async def index(self, request: Request) -> Response:
+        given = _parameters(request, "name", "from", "to", "limit")
+        bounds = given.get("from", ""), given.get("to", _END)
+        pages = _HitPages(self._store, _required(given, "name"), *bounds, _limit(given))
+        return _LongAnswer(await pages.next(), pages)
+
+    async def watch(self, request: Request) -> Response:
+        prefix = _parameters(request, "prefix").get("prefix", "")
+        if request.method == "HEAD":
+            return _Lines()
+        if not self._watching.available_tokens:
+            return refusal(503, f"{WATCHES_MAX} programs watch this broker's metadata already.")
+        return _WatchAnswer(self._store, prefix, self._watching)
+
+    async def snapshot(self, request: Request) -> Response:
+        _parameters(request)
+        if not isinstance(self._store, TakesSnapshots):
+            raise NotSupported("This broker's metadata store keeps no snapshots.")
+        taken = await self._store.take_snapshot()
+        return json_response({"sequence": taken.sequence, "revision": taken.revision, "size_bytes": taken.size_bytes})
+
+
+class _Pages(Protocol):
+    """A list that is read in pieces."""
+
+    async def next(self) -> Sequence[bytes]:
+        """The next page's lines; none when the list has ended."""
+
+
+class _RecordPages:
+    def __init__(self, store: MetadataStore, prefix: str, limit: int | None) -> None:
+        self._store = store
+        self._start, self._end = starting_with(prefix)
+        self._left = limit
+
+    async def next(self) -> Sequence[bytes]:
+        size = PAGE_RECORDS if self._left is None else min(PAGE_RECORDS, self._left)
+        if not size:
+            return ()
+        records = await self._store.scan(self._start, self._end, limit=size)
+        if records:
+            self._start = records[-1].key + "\0"
+        if self._left is not None:
+            self._left -= len(records)
+        return [record_line(record) for record in records]
+
+
+class _HitPages:
+    """The store is asked by index key alone, so a page begins with what the last one ended with, and that is skipped.
+
+    Where many entries have one index key, the part to be skipped grows; asking for twice as much keeps its cost low.
+    """
+
+    def __init__(self, store: MetadataStore, index: str, start: str, end: str, limit: int | None) -> None:
+        self._store = store
+        self._index = index
+        self._start = start
+        self._end = end
+        self._left = limit
+        self._last: tuple[str, str] | None = None
+        self._skipped = 0
+
+    async def next(self) -> Sequence[bytes]:
+        wanted = PAGE_RECORDS if self._left is None else min(PAGE_RECORDS, self._left)
+        while wanted:
+            asked = wanted + 2 * self._skipped
+            hits = await self._store.query(self._index, self._start, self._end, limit=asked)
+            places = [(hit.index_key, hit.record.key) for hit in hits]
+            fresh = [hit for hit, place in zip(hits, places, strict=True) if self._last is None or place > self._last]
+            self._skipped = len(hits) - len(fresh)
+            if not fresh and len(hits) == asked:
+                continue
+            fresh = fresh if self._left is None else fresh[: self._left]
+            if fresh:
+                self._start = fresh[-1].index_key
+                self._last = self._start, fresh[-1].record.key
+                self._skipped = sum(index_key == self._start for index_key, _key in places)
+            if self._left is not None:
+                self._left -= len(fresh)
+            return [hit_line(hit) for hit in fresh]
+        return ()
+
+
+class _Lines(Response):
+    """JSON lines."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self) -> None:
+        super().__init__()
+        # How long it gets is not known at its beginning.
+        del self.headers["content-length"]
+
+    async def begin(self, send: Send) -> None:
+        """Send the head."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+
+    @staticmethod
+    async def add(send: Send, lines: Iterable[bytes]) -> None:
+        """Send lines; no other task waits long for one of them."""
+        for piece in pieces(lines):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    @staticmethod
+    async def end(send: Send) -> None:
+        """Say that this was all."""
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _LongAnswer(_Lines):
+    """A list, from its first page on: what goes wrong before that is refused as elsewhere."""
+
+    def __init__(self, page: Sequence[bytes], following: _Pages) -> None:
+        super().__init__()
+        self._page = page
+        self._following = following
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        page = self._page
+        await self.begin(send)
+        while page:
+            await self.add(send, page)
+            try:
+                page = await self._following.next()
+            except StoreUnavailable as failure:
+                page = ()
+                await self.add(send, [failure_line(str(failure))])
+        await self.end(send)
+
+
+class _WatchAnswer(_Lines):
+    """Goes on until its reader leaves, the broker stops or the store fails."""
+
+    def __init__(self, store: MetadataStore, prefix: str, watching: trio.CapacityLimiter) -> None:
+        super().__init__()
+        self._store = store
+        self._prefix = prefix
+        self._watching = watching
+        self._left = False
+        self._waiting: trio.CancelScope | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone: OSError | None = None
+        async with self._watching, trio.open_nursery() as nursery:
+            nursery.start_soon(self._notice_leaving, receive)
+            try:
+                await self._follow(send)
+            except OSError as refused:
+                gone = refused
+            nursery.cancel_scope.cancel()
+        # Outside the nursery, which would make a group of it that nobody expects.
+        if gone is not None:
+            raise gone
+
+    async def _follow(self, send: Send) -> None:
+        await self.begin(send)
+        try:
+            async with self._store.watch_range(*starting_with(self._prefix)) as watch:
+                lines: Iterable[bytes] | None = listing_lines(await watch.next())
+                while lines is not None:
+                    await self.add(send, lines)
+                    lines = await self._next_lines(watch)
+        except StoreUnavailable as failure:
+            await self.add(send, [failure_line(str(failure))])
+        await self.end(send)
+
+    async def _next_lines(self, watch: RangeWatch) -> Iterable[bytes] | None:
+        if self._left:
+            return None
+        # Only this wait is given up when the reader leaves: a line that is being sent is sent to its end, so that what
+        # follows it can be read.
+        with trio.CancelScope() as self._waiting:
+            return change_lines(await watch.next())
+        return None
+
+    async def _notice_leaving(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._left = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+
+def _parameters(request: Request, *known: str) -> Mapping[str, str]:
+    """The request's parameters, read strictly: a key that was mistyped on its way must not ask for another one."""
+    text = request.scope["query_string"].decode("ascii")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=10)
+    except UnicodeDecodeError:
+        raise HTTPException(412, "A parameter is encoded as UTF-8.") from None
+    except ValueError:
+        raise HTTPException(412, "There are more parameters than this request has.") from None
+    given = dict(pairs)
+    for name in given:
+        if name not in known:
+            raise HTTPException(412, f"There is no parameter {name[:50]!r} here; known: {', '.join(known) or 'none'}.")
+    if len(given) < len(pairs):
+        raise HTTPException(412, "A parameter is given twice.")
+    return given
+
+
+def _required(given: Mapping[str, str], name: str) -> str:
+    if not given.get(name):
+        raise HTTPException(412, f"The parameter {name} is missing, and may not be empty.")
+    return given[name]
+
+
+def _limit(given: Mapping[str, str]) -> int | None:
+    text = given.get("limit")
+    if text is None:
+        return None
+    # Bounded, as Python refuses to convert thousands of digits.
+    if not (text.isascii() and text.isdigit() and len(text) <= _LIMIT_DIGITS_MAX):
+        raise HTTPException(412, f"limit must be a whole number, not {text[:50]!r}.")
+    return int(text)

@@ -1,0 +1,99 @@
+"""Records as tools show them: one JSON object a line, in UTF-8, with nothing lost.
+
+A value that is JSON stands in the line as it is, byte for byte but for line breaks between its parts, so numbers keep
+all their digits; any other value stands in base64 under another name, so that none passes for what it is not.
+
+Pure: values in, bytes out.
+"""
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import orjson
+
+from storage.metadata.store import Change, IndexHit, Record
+
+PIECE_BYTES: Final = 64 * 1024
+"""Lines are joined until they reach this size, so that whoever sends them pays for few calls and pauses often."""
+
+_NO_LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
+
+
+def line(fields: Mapping[str, object]) -> bytes:
+    """One line, its line break included."""
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def record_fields(record: Record) -> dict[str, object]:
+    """A record whole: key, version, value or value_base64, indexes, partition_key, session."""
+    return {
+        "key": record.key,
+        "version": record.version,
+        **_value(record.value),
+        "indexes": [{"name": name, "key": key} for name, key in record.indexes],
+        "partition_key": record.partition_key,
+        "session": record.session,
+    }
+
+
+def record_line(record: Record) -> bytes:
+    """`record_fields` as a line."""
+    return line(record_fields(record))
+
+
+def hit_line(hit: IndexHit) -> bytes:
+    """A result of an index query: the index key it was found by, and the record."""
+    return line({"index_key": hit.index_key, **record_fields(hit.record)})
+
+
+def listing_lines(listing: Change) -> Iterator[bytes]:
+    """What a range watch tells first: `present` records, then `listed` with the revision they are all from."""
+    for record in listing.records:
+        yield line({"event": "present", **record_fields(record)})
+    yield line({"event": "listed", "revision": listing.revision})
+
+
+def change_lines(change: Change) -> Iterator[bytes]:
+    """One step of a range watch: a line for each key, in key order, all with the step's revision.
+
+    Every line but the last says `more`, so that a reader knows when it holds the step whole.
+    """
+    steps: list[tuple[str, dict[str, object]]] = [
+        (record.key, {"event": "written", "revision": change.revision, **record_fields(record)})
+        for record in change.records
+    ]
+    steps += ((key, {"event": "deleted", "revision": change.revision, "key": key}) for key in change.deleted)
+    steps.sort(key=lambda step: step[0])
+    last = len(steps) - 1
+    for number, (_key, fields) in enumerate(steps):
+        yield line(fields if number == last else {**fields, "more": True})
+
+
+def failure_line(reason: str) -> bytes:
+    """What ends an answer that cannot be given to its end; no other line has the name `failed`."""
+    return line({"failed": reason})
+
+
+def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines joined into pieces of about PIECE_BYTES; a longer line is a piece by itself or ends one."""
+    gathered: list[bytes] = []
+    size = 0
+    for each in lines:
+        gathered.append(each)
+        size += len(each)
+        if size >= PIECE_BYTES:
+            yield b"".join(gathered)
+            gathered = []
+            size = 0
+    if gathered:
+        yield b"".join(gathered)
+
+
+def _value(value: bytes) -> dict[str, object]:
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return {"value_base64": base64.b64encode(value).decode("ascii")}
+    # Between tokens JSON allows line breaks, inside its texts it does not, so replacing them changes no value.
+    return {"value": orjson.Fragment(value.translate(_NO_LINE_BREAKS))}

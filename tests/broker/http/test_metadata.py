@@ -1,0 +1,409 @@
+"""The metadata store over HTTP: every route, every refusal, and watches that end when they should."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import h11
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.addresses import Address
+from broker.http import metadata as module
+from broker.http.application import build_application
+from broker.http.connection import SEND_SECONDS_MAX
+from broker.http.listener import serve_http
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import (
+    DeleteRange,
+    IndexEntry,
+    MetadataStore,
+    Put,
+    Record,
+    SnapshotTaken,
+    StoreUnavailable,
+)
+from tests.support.http import FakeMonitor, FakeTopics, connect, request
+
+BASE = "/admin/v2/metadata"
+
+
+def lines(body: bytes) -> list[Any]:
+    assert not body or body.endswith(b"\n")
+    return [json.loads(line) for line in body.splitlines()]
+
+
+async def fill(store: MetadataStore, count: int, *, index_keys: int = 7) -> None:
+    await store.commit(
+        [
+            Put(f"/n/{number:05}", b"%d" % number, indexes=(IndexEntry("i", f"k{number % index_keys}"),))
+            for number in range(count)
+        ]
+    )
+
+
+class Watcher:
+    """Reads a watch line by line."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._http = h11.Connection(h11.CLIENT)
+        self._received = b""
+
+    async def ask(self, server: Address, target: str) -> None:
+        head = h11.Request(method="GET", target=target, headers=[("host", str(server))])
+        await self.stream.send_all((self._http.send(head) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
+        response = await self._event()
+        assert isinstance(response, h11.Response)
+        assert response.status_code == 200
+        assert (b"content-type", b"application/x-ndjson") in response.headers.raw_items()
+
+    async def line(self) -> Any:
+        """The next line; None at the answer's end."""
+        while b"\n" not in self._received:
+            event = await self._event()
+            if isinstance(event, h11.EndOfMessage):
+                assert self._received == b""
+                return None
+            assert isinstance(event, h11.Data), event
+            self._received += bytes(event.data)
+        first, _, self._received = self._received.partition(b"\n")
+        return json.loads(first)
+
+    async def _event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(bytes(await self.stream.receive_some()))
+        return event
+
+
+@asynccontextmanager
+async def watching(server: Address, query: str = "") -> AsyncIterator[Watcher]:
+    async with await trio.open_tcp_stream(server.host, server.port) as stream:
+        watcher = Watcher(stream)
+        await watcher.ask(server, f"{BASE}/watch{query}")
+        yield watcher
+
+
+# -- one record, records, index entries
+
+
+async def test_a_record_is_told_whole(server: Address, store: MemoryStore) -> None:
+    await store.put("/a b/ü?", b'{"x": 1}', indexes=(IndexEntry("i", "k"),), partition_key="p")
+    answer = await request(server, "GET", f"{BASE}/record?key=/a%20b/%C3%BC%3F")
+    assert answer.status == 200
+    assert answer.json == {
+        "key": "/a b/ü?",
+        "version": 1,
+        "value": {"x": 1},
+        "indexes": [{"name": "i", "key": "k"}],
+        "partition_key": "p",
+        "session": None,
+    }
+
+
+async def test_a_record_that_is_not_there(server: Address) -> None:
+    answer = await request(server, "GET", f"{BASE}/record?key=/nowhere")
+    assert (answer.status, answer.reason) == (404, "There is no record '/nowhere'.")
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 512, 1000])
+async def test_records_come_in_order_over_any_number_of_pages(server: Address, store: MemoryStore, count: int) -> None:
+    await fill(store, count)
+    await store.put("/m", b"before")
+    answer = await request(server, "GET", f"{BASE}/records?prefix=/n/")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson")
+    assert [record["value"] for record in lines(answer.body)] == list(range(count))
+    whole = await request(server, "GET", f"{BASE}/records")
+    assert len(lines(whole.body)) == count + 1
+
+
+@pytest.mark.parametrize(("limit", "told"), [(0, 0), (1, 1), (256, 256), (300, 300), (10**17, 600)])
+async def test_a_limit_is_kept_to(server: Address, store: MemoryStore, limit: int, told: int) -> None:
+    await fill(store, 600)
+    for path in ("records?prefix=/n/", "index?name=i"):
+        answer = await request(server, "GET", f"{BASE}/{path}&limit={limit}")
+        assert len(lines(answer.body)) == told
+
+
+@pytest.mark.parametrize("index_keys", [1, 2, 7, 5000])
+async def test_index_entries_come_in_order_each_once(server: Address, store: MemoryStore, index_keys: int) -> None:
+    """M9: also where more entries have one index key than a page holds."""
+    await fill(store, 3000, index_keys=index_keys)
+    answer = await request(server, "GET", f"{BASE}/index?name=i")
+    told = [(hit["index_key"], hit["key"]) for hit in lines(answer.body)]
+    assert told == [(hit.index_key, hit.record.key) for hit in await store.query("i", "", "~")]
+    assert len(told) == 3000
+
+
+async def test_an_index_query_has_bounds(server: Address, store: MemoryStore) -> None:
+    """M9: the first included, the second not."""
+    await fill(store, 70)
+    answer = await request(server, "GET", f"{BASE}/index?name=i&from=k2&to=k4")
+    assert {hit["index_key"] for hit in lines(answer.body)} == {"k2", "k3"}
+    assert (await request(server, "GET", f"{BASE}/index?name=none")).body == b""
+
+
+async def test_changes_between_two_pages_neither_repeat_nor_hide_others(
+    server: Address, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was there all the time is told once, whatever comes and goes beside it."""
+    await fill(store, 1000, index_keys=1)
+    calls = 0
+
+    class Changing(MemoryStore):
+        async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> Any:
+            nonlocal calls
+            calls += 1
+            hits = await store.query(index, start, end, limit=limit)
+            await store.commit(
+                [DeleteRange("/n/00100", "/n/00150"), Put(f"/n/!{calls}", b"", indexes=hits[0][1].indexes)]
+            )
+            return hits
+
+    pages = module._HitPages(Changing(), "i", "", "~", None)
+    told = []
+    while page := await pages.next():
+        told += [json.loads(line)["key"] for line in page]
+    assert len(set(told)) == len(told)
+    assert set(told) >= {f"/n/{number:05}" for number in range(1000) if not 100 <= number < 150}
+    assert calls < 20
+
+
+@pytest.mark.parametrize(
+    ("target", "word"),
+    [
+        ("record", "key"),
+        ("record?key=", "key"),
+        ("record?key=%ff", "UTF-8"),
+        ("record?key=a&key=b", "twice"),
+        ("record?key=a&prefix=b", "prefix"),
+        ("records?prefx=b", "prefx"),
+        ("records?limit=-1", "limit"),
+        ("records?limit=", "limit"),
+        ("records?limit=1.0", "limit"),
+        ("records?limit=%D9%A3", "limit"),
+        ("records?limit=" + "9" * 5000, "limit"),
+        ("records?" + "&".join(f"p{number}=" for number in range(1000)), "more parameters"),
+        ("index", "name"),
+        ("index?name=", "name"),
+        ("index?name=i&limit=x", "limit"),
+        ("watch?prefix=%C3", "UTF-8"),
+        ("watch?key=a", "key"),
+    ],
+)
+async def test_a_parameter_that_is_none_is_refused_with_a_reason(server: Address, target: str, word: str) -> None:
+    answer = await request(server, "GET", f"{BASE}/{target}")
+    assert answer.status == 412
+    assert word in answer.reason
+    assert len(answer.reason) < 200
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "records"), ("DELETE", "record?key=/a"), ("GET", "snapshot")])
+async def test_nothing_can_be_changed_from_here(server: Address, store: MemoryStore, method: str, path: str) -> None:
+    await store.put("/a", b"")
+    assert (await request(server, method, f"{BASE}/{path}")).status == 405
+    assert store.peek("/a") is not None
+
+
+class Failing(MemoryStore):
+    """Answers so many scans, then fails."""
+
+    def __init__(self, scans: int) -> None:
+        super().__init__()
+        self._scans = scans
+
+    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        self._scans -= 1
+        if self._scans < 0:
+            raise StoreUnavailable("the store has gone away")
+        return await super().scan(start, end, limit=limit)
+
+
+@pytest.mark.parametrize("scans", [0, 2])
+async def test_a_store_that_fails_is_told(
+    topics: FakeTopics, monitor: FakeMonitor, listener: trio.SocketListener, nursery: trio.Nursery, scans: int
+) -> None:
+    """Before the first record as a refusal, after it as the last line."""
+    store = Failing(scans)
+    await fill(store, 1000)
+    server = await nursery.start(serve_http, build_application(topics, monitor, store), listener)
+    answer = await request(server, "GET", f"{BASE}/records")
+    if scans:
+        told = lines(answer.body)
+        assert (answer.status, len(told)) == (200, 2 * module.PAGE_RECORDS + 1)
+        assert told[-1] == {"failed": "the store has gone away"}
+    else:
+        assert (answer.status, answer.reason) == (503, "the store has gone away")
+
+
+# -- snapshots
+
+
+class Snapshotting(MemoryStore):
+    """Takes snapshots, so it says."""
+
+    async def take_snapshot(self) -> SnapshotTaken:
+        return SnapshotTaken(3, 2, 1)
+
+
+async def test_a_snapshot_is_taken_by_stores_that_have_one(
+    topics: FakeTopics, monitor: FakeMonitor, listener: trio.SocketListener, nursery: trio.Nursery
+) -> None:
+    server = await nursery.start(serve_http, build_application(topics, monitor, Snapshotting()), listener)
+    answer = await request(server, "POST", f"{BASE}/snapshot")
+    assert (answer.status, answer.json) == (200, {"sequence": 3, "revision": 2, "size_bytes": 1})
+
+
+async def test_a_store_without_snapshots_says_so(server: Address) -> None:
+    answer = await request(server, "POST", f"{BASE}/snapshot")
+    assert (answer.status, answer.reason) == (501, "This broker's metadata store keeps no snapshots.")
+
+
+async def test_a_web_page_cannot_ask_for_a_snapshot(server: Address) -> None:
+    answer = await request(server, "POST", f"{BASE}/snapshot", headers={"origin": "http://evil.example"})
+    assert answer.status == 403
+
+
+# -- watches
+
+
+async def test_a_watch_tells_what_is_there_and_then_every_change(server: Address, store: MemoryStore) -> None:
+    """M14, R14: no gap, change sets whole, and nothing outside the prefix."""
+    await store.put("/w/a", b"1")
+    await store.put("/other", b"1")
+    async with watching(server, "?prefix=/w/") as watcher:
+        assert (await watcher.line())["event"] == "present"
+        assert await watcher.line() == {"event": "listed", "revision": 2}
+        await store.put("/other", b"2")
+        await store.commit([Put("/w/b", b"2"), Put("/w/a", b"3"), Put("/x", b"")])
+        await store.delete("/w/a")
+        told = [await watcher.line() for _ in range(3)]
+        assert [(step["event"], step["key"], step["revision"], step.get("more")) for step in told] == [
+            ("written", "/w/a", 4, True),
+            ("written", "/w/b", 4, None),
+            ("deleted", "/w/a", 5, None),
+        ]
+
+
+async def test_a_watch_costs_nothing_while_nothing_changes(server: Address, store: MemoryStore) -> None:
+    """Pushed, not polled: no timer runs and no task does."""
+    async with watching(server) as watcher:
+        await watcher.line()
+        await wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().seconds_to_next_deadline == float("inf")
+        assert store.statistics().watches == 1
+
+
+async def test_a_watch_ends_when_its_reader_leaves(server: Address, store: MemoryStore) -> None:
+    with capture_logs() as logs:
+        async with watching(server) as watcher:
+            await watcher.line()
+        await wait_all_tasks_blocked()
+    assert store.statistics().watches == 0
+    assert logs == []
+
+
+async def test_a_request_sent_ahead_does_not_end_a_watch(server: Address, store: MemoryStore) -> None:
+    """Nor is more of it read than there is room for; it is answered never, since the watch does not end."""
+    async with watching(server) as watcher:
+        await watcher.line()
+        await watcher.stream.send_all(f"GET {BASE}/record?key=x HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        await wait_all_tasks_blocked()
+        await store.put("/a", b"")
+        assert (await watcher.line())["key"] == "/a"
+
+
+async def test_a_slow_reader_gets_the_difference_and_holds_up_nobody(server: Address, store: MemoryStore) -> None:
+    """M17: what it misses is folded into what it would have seen."""
+    value = b'"' + b"x" * 100_000 + b'"'
+    async with watching(server) as watcher:
+        await watcher.line()
+        for number in range(6000):
+            await store.put(f"/{number % 100}", value)
+        held: dict[str, int] = {}
+        while len(held) < 100 or min(held.values()) <= 5900:
+            told = await watcher.line()
+            assert told["revision"] >= max(held.values(), default=0)
+            assert told["version"] > held.get(told["key"], 0)
+            held[told["key"]] = told["version"]
+        assert held == {f"/{number % 100}": number + 1 for number in range(5900, 6000)}
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off(
+    server: Address, store: MemoryStore, mock_clock: MockClock
+) -> None:
+    async with watching(server) as watcher:
+        await watcher.line()
+        value = b"x" * 1_000_000
+        for number in range(20):
+            await store.put(f"/{number}", value)
+        await wait_all_tasks_blocked()
+        assert store.statistics().watches == 1
+        mock_clock.jump(SEND_SECONDS_MAX)
+        await wait_all_tasks_blocked()
+        assert store.statistics().watches == 0
+
+
+async def test_a_watch_whose_store_ends_says_why(server: Address, store: MemoryStore) -> None:
+    async with watching(server) as watcher:
+        await watcher.line()
+        store._end(OSError("disk full"))
+        assert await watcher.line() == {"failed": "the metadata store has ended: disk full"}
+        assert await watcher.line() is None
+
+
+async def test_stopping_ends_a_watch_properly_and_at_once(
+    topics: FakeTopics,
+    monitor: FakeMonitor,
+    listener: trio.SocketListener,
+    nursery: trio.Nursery,
+    mock_clock: MockClock,
+) -> None:
+    stop = trio.Event()
+    stopped = trio.Event()
+
+    async def serve(*, task_status: trio.TaskStatus[Address]) -> None:
+        application = build_application(topics, monitor, MemoryStore())
+        await serve_http(application, listener, stop=stop, task_status=task_status)
+        stopped.set()
+
+    server = await nursery.start(serve)
+    async with watching(server) as watcher:
+        await watcher.line()
+        stop.set()
+        assert await watcher.line() is None
+        await stopped.wait()
+    assert trio.current_time() == mock_clock.current_time()
+
+
+async def test_so_many_watch_at_a_time(
+    topics: FakeTopics,
+    monitor: FakeMonitor,
+    listener: trio.SocketListener,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WATCHES_MAX", 2)
+    server = await nursery.start(serve_http, build_application(topics, monitor, MemoryStore()), listener)
+    async with watching(server) as first, watching(server) as second:
+        for watcher in (first, second):
+            await watcher.line()
+        answer = await request(server, "GET", f"{BASE}/watch")
+        assert (answer.status, "2 programs" in answer.reason) == (503, True)
+        assert (await request(server, "GET", f"{BASE}/records")).status == 200
+    await wait_all_tasks_blocked()
+    async with watching(server) as watcher:
+        assert await watcher.line() == {"event": "listed", "revision": 0}
+
+
+async def test_heads_of_lists_and_watches_are_answered(server: Address, store: MemoryStore) -> None:
+    await fill(store, 1000)
+    connection = await connect(server)
+    async with connection.stream:
+        for path in ("records", "watch", "index?name=i"):
+            answer = await connection.request("HEAD", f"{BASE}/{path}")
+            assert (answer.status, answer.body) == (200, b"")
+    assert store.statistics().watches == 0

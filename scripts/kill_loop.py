@@ -17,7 +17,7 @@ disk is compared with what the load was told:
 
 The seed decides the moments of the kills. Half of them come from outside, a few milliseconds or less behind something
 that the load did (a send, a commit, its answer, a split, a restart). The others come from inside, behind or instead of
-the nth write to the disk since the start (tests/support/dying_broker.py), which also ends start-ups and recoveries
+the nth write to the disk since the start (tests/support/dying_process.py), which also ends start-ups and recoveries
 half-way. What meets what at that moment is up to the machine, so a seed that failed may need a few runs to fail again.
 
 Prints one line and exits with 0, or says what was broken, by which seed and where the data is, and exits with 1.
@@ -41,7 +41,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from broker.addresses import Address
 from tests.support import transactional_load as load_events
-from tests.support.dying_broker import Death, DyingBroker, dying_broker
+from tests.support.dying_broker import DyingBroker, dying_broker
+from tests.support.dying_process import Death
 from tests.support.followers import Reading, consume, follow
 from tests.support.history import Fate, History
 from tests.support.http import request

@@ -1,14 +1,15 @@
 """Install by name what a test needs and the Python environment does not bring: scripts/need.py NAME...
 
     pulsar-java-client        the Java v5 client and the scenarios in tests/interop/java-v5, compiled
+    porcupine                 the judge of histories in tests/linearizability/judge, compiled
     etcd                      the command etcd
     maven:GROUP:ARTIFACT:VERSION   that artifact with all it needs at run time
     debian:PACKAGE            that Debian package
 
 Tests and fixtures only start things: they ask `place(name)` where something is and never install. What is there is not
-touched, so a second call takes no time. Maven downloads into its ordinary local repository; what is made of it goes to
-.cache/ or to the module's own target/. Debian packages, Maven and the JDK among them, are installed when this runs as
-root; otherwise one sentence says which command to run.
+touched, so a second call takes no time. Maven and Go download into their ordinary local repositories; what is made of
+it goes to .cache/ or to the module's own target/. Debian packages, Maven, the JDK and Go among them, are installed when
+this runs as root; otherwise one sentence says which command to run.
 """
 
 import argparse
@@ -170,11 +171,54 @@ class MavenModule:
         self._stamp.write_text(digest, encoding="utf-8")
 
 
+@dataclass(frozen=True, slots=True)
+class GoModule:
+    """A command of this project that is written in Go, compiled, in .cache/go."""
+
+    folder: Path
+
+    @property
+    def _binary(self) -> Path:
+        digest = hashlib.sha256()
+        for path in sorted(self.folder.iterdir()):
+            if path.suffix in {".go", ".mod", ".sum"}:
+                digest.update(f"{path.name}\n{path.stat().st_size}\n".encode())
+                digest.update(path.read_bytes())
+        return ROOT / ".cache" / "go" / f"{self.folder.name}-{digest.hexdigest()[:16]}"
+
+    def present(self) -> Path | None:
+        """The command, when it was made of the present sources."""
+        return self._binary if self._binary.is_file() else None
+
+    def install(self) -> None:
+        """Compile it, and forget what was made of other sources."""
+        if GO.present() is None:
+            GO.install()
+        binary = self._binary
+        partial = binary.with_name(binary.name + ".partial")
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["go", "build", "-o", str(partial), "."],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise NeedError(f"Go failed on {self.folder} with status {done.returncode}; its reasons stand above.")
+        for older in binary.parent.glob(f"{self.folder.name}-*"):
+            if older != partial:
+                older.unlink()
+        partial.rename(binary)
+
+
 MAVEN: Final = Command("mvn", "maven")
+GO: Final = Command("go", "golang-go")
 JDK: Final = Command("javac", "openjdk-17-jdk-headless")
 
 NAMED: Final[dict[str, Need]] = {
     "pulsar-java-client": MavenModule(ROOT / "tests" / "interop" / "java-v5"),
+    "porcupine": GoModule(ROOT / "tests" / "linearizability" / "judge"),
     "etcd": Command("etcd", "etcd-server"),
     "maven": MAVEN,
     "jdk": JDK,

@@ -91,6 +91,37 @@ def test_a_module_is_compiled_anew_when_its_sources_change(root: Path) -> None:
     assert not (folder / "target" / "Old.class").exists()
 
 
+def test_a_go_command_is_compiled_anew_when_its_sources_change(root: Path) -> None:
+    command(root, "go", f'echo run >> {root}/runs; echo > "$3"')
+    folder = root / "judge"
+    folder.mkdir()
+    (folder / "main.go").write_text("package main", encoding="utf-8")
+    module = need.GoModule(folder)
+
+    assert module.present() is None
+    module.install()
+    first = module.present()
+    assert first is not None
+
+    (folder / "main.go").write_text("package main // changed", encoding="utf-8")
+    assert module.present() is None
+    module.install()
+    second = module.present()
+    assert second is not None
+    assert list(second.parent.iterdir()) == [second]
+    assert second != first
+    assert runs(root) == 2
+
+
+def test_a_go_command_that_does_not_compile_is_told(root: Path) -> None:
+    command(root, "go", "exit 1")
+    (root / "judge").mkdir()
+    module = need.GoModule(root / "judge")
+    with pytest.raises(need.NeedError, match="Go failed on"):
+        module.install()
+    assert module.present() is None
+
+
 def test_a_missing_tool_is_one_sentence_for_an_ordinary_user(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dying_broker import Death, dying_broker
+from tests.support.dying_broker import dying_broker
+from tests.support.dying_process import Death
 from tests.support.processes import BrokerFailure
 
 

@@ -101,7 +101,7 @@ def load_newest(files: Files, directory: Path) -> tuple[Image, Point, int]:
         data = file.read_at(0, file.size())
     finally:
         file.close()
-    image, point = _load(path, data)
+    image, point = load(path, data)
     if point.sequence != found[-1]:
         raise CorruptMetadata(path, 0, f"it holds the state after batch {point.sequence}")
     _remove_older(files, directory, found[-1])
@@ -147,7 +147,17 @@ def _remove_older(files: Files, directory: Path, sequence: int) -> None:
         files.sync_dir(directory)
 
 
-def _load(path: Path, data: bytes) -> tuple[Image, Point]:
+def snapshot_paths(files: Files, directory: Path) -> dict[int, Path]:
+    """The whole snapshots in the directory, by the last log batch each includes, rising."""
+    return {number: numbered(directory, number, _SUFFIX) for number in numbers(files, directory, _SUFFIX)}
+
+
+def load(path: Path, data: bytes) -> tuple[Image, Point]:
+    """The image that the bytes of the snapshot at `path` hold, and its place in the log.
+
+    Raises:
+        CorruptMetadata: it is damaged, or holds what a snapshot never holds.
+    """
     offset = 0
     try:
         bodies: list[bytes] = []

@@ -50,6 +50,9 @@ class _Group:
     layout: Layout | None = None
     drained: set[int] = field(default_factory=set)
     watched: dict[int, trio.CancelScope] = field(default_factory=dict)
+    unseen: set[int] = field(default_factory=set)
+    """Sealed segments of the first layout at whose cursor nobody has looked yet: nothing is assigned before. Else the
+    first assignment after a restart would take the children from whoever reads them, and the next give them back."""
     assignment: dict[str, frozenset[int]] = field(default_factory=dict)
     pushed: dict[str, tuple[int, frozenset[int]]] = field(default_factory=dict)
     """What each member was told last: the layout's epoch and its segments."""
@@ -105,24 +108,29 @@ class StreamGroups:
 
     def _layout_changed(self, group: _Group, layout: Layout | None) -> None:
         before, group.layout = group.layout, layout
-        group.known.set()
-        if layout is None or (before is not None and before.creation_id != layout.creation_id):
+        is_new = before is None or layout is None or before.creation_id != layout.creation_id
+        if is_new:
             # What is drained of a deleted topic says nothing of one made again under its name.
             for scope in group.watched.values():
                 scope.cancel()
             group.watched.clear()
             group.drained.clear()
+            group.unseen.clear()
         if layout is None:
+            group.known.set()
             return
         for segment in layout.segments.values():
             if not segment.is_active and segment.id not in group.drained and segment.id not in group.watched:
                 scope = group.watched[segment.id] = trio.CancelScope()
                 self._nursery.start_soon(self._watch_drained, group, segment, scope)
+                if is_new:
+                    group.unseen.add(segment.id)
         self._reassign(group)
 
     def _reassign(self, group: _Group) -> None:
-        if group.layout is None:
+        if group.layout is None or group.unseen:
             return
+        group.known.set()
         segments = eligible(group.layout, group.drained)
         group.assignment = assign(segments, group.members, group.assignment)
         for name, member in group.members.items():
@@ -140,6 +148,7 @@ class StreamGroups:
             except (BrokerError, OwnedElsewhere, StorageError, CursorError, OwnershipLost) as error:
                 # Deleted meanwhile, or damaged: its children stay back, and everything else goes on.
                 log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
+                self._seen(group, segment)
                 return
             async with self._metadata.watch_key(cursor_key(str(name), group.subscription)) as watch:
                 while True:
@@ -150,7 +159,15 @@ class StreamGroups:
                         _identity, acknowledged = decode(record.value, topic.next_after)
                         if topic.next_after(acknowledged.mark_delete) > end:
                             break
+                    self._seen(group, segment)
             del group.watched[segment.id]
             group.drained.add(segment.id)
+            group.unseen.discard(segment.id)
             log.debug("segment drained", topic=str(name), subscription=group.subscription)
+            self._reassign(group)
+
+    def _seen(self, group: _Group, segment: Segment) -> None:
+        """Somebody has looked at its cursor, or cannot."""
+        if segment.id in group.unseen:
+            group.unseen.discard(segment.id)
             self._reassign(group)

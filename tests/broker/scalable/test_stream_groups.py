@@ -100,6 +100,21 @@ async def test_an_empty_parent_does_not_hold_its_children_back(broker: Rooms) ->
     assert member.segments == {2, 3, 4}
 
 
+async def test_the_first_share_after_a_restart_is_the_last_one_before_it(broker: Rooms) -> None:
+    """D11: children that are read are not taken away before somebody has looked whether their parent is drained."""
+    await topic_with(broker, 2)
+    await broker.controller.split(TOPIC, 0)
+    before = Member("a")
+    await broker.groups.join(TOPIC, NAME, before)
+    await wait_all_tasks_blocked()
+    assert before.segments == {1, 2, 3}
+    broker.groups.leave(TOPIC, NAME, before)
+    after = Member("a")
+    await broker.groups.join(TOPIC, NAME, after)
+    await wait_all_tasks_blocked()
+    assert after.told == before.told[-1:]
+
+
 async def test_a_name_that_comes_again_takes_the_first_ones_place(broker: Rooms) -> None:
     await topic_with(broker, 2)
     old, new, other = Member("a"), Member("a"), Member("b")

@@ -45,6 +45,11 @@ class Acknowledgements:
         """Whether there is something to tell."""
         return self._cumulative is not None or bool(self._individual)
 
+    @property
+    def upto(self) -> Position | None:
+        """The furthest cumulative one that is to be told, or was told since messages could last come again."""
+        return self._upto
+
     def add(self, place: Position) -> None:
         """This message."""
         entry = (place.ledger_id, place.entry_id)

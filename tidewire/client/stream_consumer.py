@@ -25,7 +25,7 @@ from tidewire.client.consumers import (
     new_name,
     within_operation_time,
 )
-from tidewire.client.errors import InvalidName, SubscriptionBusy, TidewireError, TopicNotFound, fresh
+from tidewire.client.errors import ConnectionLost, InvalidName, SubscriptionBusy, TidewireError, TopicNotFound, fresh
 from tidewire.client.layout_watch import controller_of
 from tidewire.client.message import Message, MessageId
 from tidewire.client.names import is_scalable
@@ -92,21 +92,35 @@ class StreamConsumer(Receiving):
         taken it in (on Tidewire: durably).
 
         Raises:
-            ConnectionLost: only if `confirmed`: the messages may come again.
+            ConnectionLost: only if `confirmed`: the messages may come again, to this consumer or to whoever has their
+                segment now.
             Refused: only if `confirmed`: the broker does not accept it.
         """
         self._inbox.check()
         message_id = message.message_id if isinstance(message, Message) else message
+        vector = message_id.vector()
         places = [
             (consumer, place)
-            for segment_id, place in message_id.vector().items()
+            for segment_id, place in vector.items()
             if (consumer := self._segments.get(segment_id)) is not None
         ]
-        if confirmed:
-            await all_confirmed([consumer.confirmation(place, upto=True) for consumer, place in places])
-        else:
+        if not confirmed:
             for consumer, place in places:
                 consumer.acknowledge_upto(place)
+            return
+        lost = None
+        if left := sorted(vector.keys() - self._segments.keys()):
+            lost = ConnectionLost(f"segments {left} of {self.topic} are no longer in this consumer's share")
+        confirmations = []
+        for consumer, place in places:
+            try:
+                confirmations.append(consumer.confirmation(place, upto=True))
+            except ConnectionLost as error:
+                # The other segments are told all the same.
+                lost = error
+        await all_confirmed(confirmations)
+        if lost is not None:
+            raise lost
 
     # ------------------------------------------------------------------------------------------------ its share
 
@@ -167,7 +181,8 @@ class StreamConsumer(Receiving):
         share = {segment.segment_id: segment for segment in self._assignment.segments}
         for segment_id in [known for known in self._segments if known not in share]:
             consumer = self._segments.pop(segment_id)
-            self._inbox.drop(consumer)
+            # Before anything else of it can come.
+            consumer.stop()
             self._inbox.forget(segment_id)
             self._network.start(consumer.aclose(), f"leaving {consumer.topic}")
         is_first = not self._has_share.is_set()

@@ -119,7 +119,9 @@ class TopicConsumer:
 
     @property
     def start_after(self) -> Position | None:
-        """See `Source`."""
+        """See `Source`. Of a durable subscription: what was acknowledged; the broker may have sent it just before."""
+        if self._plan.is_durable:
+            return self._acknowledgements.upto
         # Of a "latest" that could not be pinned, nothing is to be left out.
         return None if self._start_after == AFTER_ALL else self._start_after
 
@@ -267,6 +269,9 @@ class TopicConsumer:
         if command.type == pb.BaseCommand.MESSAGE:
             assert payload is not None, "the decoder refuses a MESSAGE without payload"
             message = command.message
+            if self._is_stopping:
+                # What came before it may have been dropped already, and a gap must not be delivered.
+                return
             self._inbox.put(
                 Delivery(self, *position(message.message_id), message.redelivery_count, tuple(message.ack_set), payload)
             )
@@ -304,10 +309,15 @@ class TopicConsumer:
 
     # --------------------------------------------------------------------------------------------------------- the end
 
+    def stop(self) -> None:
+        """Begin to close: from now on nothing that comes is delivered, nor what is waiting."""
+        self._is_stopping = True
+        self._inbox.drop(self)
+        self._wake.set()
+
     async def aclose(self) -> None:
         """Tell what was acknowledged, close the session, and wait until the broker has done so. Cancelled, don't."""
-        self._is_stopping = True
-        self._wake.set()
+        self.stop()
         if self._task is None:
             return
         try:

@@ -119,6 +119,25 @@ async def test_what_had_come_from_a_segment_that_is_taken_away_is_dropped() -> N
 
 
 @on_both_backends
+async def test_nothing_that_comes_late_from_a_segment_that_is_taken_away_leaves_a_gap() -> None:
+    """D11: it would be acknowledged with what was dropped before it, and that would be lost."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"a", b"b")
+            while consumer.statistics().entries_waiting < 2:
+                await anyio.lowlevel.checkpoint()
+            broker.hold(T.CLOSE_CONSUMER)
+            topic.assign(1)
+            await broker.seen(T.CLOSE_CONSUMER)
+            fill(topic, 0, b"late")
+            await anyio.wait_all_tasks_blocked()
+            broker.release(T.CLOSE_CONSUMER)
+            topic.assign(0, 1)
+            assert [message.value for message in await receive(consumer, 3)] == [b"a", b"b", b"late"]
+
+
+@on_both_backends
 async def test_children_are_read_after_their_parent_when_the_broker_assigns_them_so() -> None:
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
@@ -349,8 +368,26 @@ async def test_a_segment_taken_away_is_left_to_its_new_consumer() -> None:
             (message,) = await receive(consumer, 1)
             topic.assign(1)
             await broker.seen(T.CLOSE_CONSUMER)
-            await consumer.acknowledge_cumulative(message, confirmed=True)
+            await consumer.acknowledge_cumulative(message)
+            with pytest.raises(ConnectionLost, match="no longer in this consumer's share"):
+                await consumer.acknowledge_cumulative(message, confirmed=True)
             assert broker.of(T.ACK) == []
+
+
+@on_both_backends
+async def test_a_confirmed_acknowledgement_covers_what_it_can_and_says_what_it_cannot() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"a")
+            await consumer.receive()
+            fill(topic, 1, b"b")
+            message = await consumer.receive()
+            topic.assign(1)
+            await broker.seen(T.CLOSE_CONSUMER)
+            with pytest.raises(ConnectionLost, match="no longer in this consumer's share"):
+                await consumer.acknowledge_cumulative(message, confirmed=True)
+            assert (topic.segments[0].cursors["s"], topic.segments[1].cursors["s"]) == (0, 1)
 
 
 @on_both_backends
@@ -431,6 +468,23 @@ async def test_after_a_lost_connection_it_comes_back_under_its_names_and_unackno
                 "me-seg-1",
                 "me-seg-1",
             ]
+
+
+@on_both_backends
+async def test_what_is_acknowledged_on_a_new_connection_does_not_come_again_on_it() -> None:
+    """It was on its way again already."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"0", b"1", b"2")
+            got = await receive(consumer, 2)
+            broker.drop_connections()
+            while consumer.statistics().segments_connected:
+                await anyio.lowlevel.checkpoint()
+            while consumer.statistics().entries_waiting < 3:
+                await anyio.lowlevel.checkpoint()
+            await consumer.acknowledge_cumulative(got[1], confirmed=True)
+            assert [message.value for message in await receive(consumer, 1)] == [b"2"]
 
 
 @on_both_backends

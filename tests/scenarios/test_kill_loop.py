@@ -7,7 +7,6 @@ import pytest
 from scripts import kill_loop
 
 
-@pytest.mark.thorough
 async def test_five_kills_break_no_promise(tmp_path: Path) -> None:
     """D1, D8: and no position is given twice; the same moments each time, in small."""
     report = await kill_loop.run(kills=5, seed=21, folder=tmp_path)

@@ -211,6 +211,7 @@ def _be_the_program(main: Callable[[], None], arguments: list[str], death: list[
             _arrange(Death(*death))
         sys.argv = [sys.argv[1], *arguments]
         main()
+        status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

@@ -1,13 +1,18 @@
 """How records stand in a file: in batches, each checked and chained to the one before it.
 
     batch  = [header, 40 bytes][record]*
-    header = [magic][crc of the header][crc][previous crc][sequence][confirmed][length of the records][their count]
+    header = [magic][crc of the header][crc][previous crc][sequence][confirmed][bytes][empty sectors][records]
 
 A batch is the unit of damage: it is wholly there or not at all (R9), and a change set without transaction markers lies
 in one batch. Its crc32c covers header and records and continues the previous batch's, so a batch that was lost, moved
 or left over cannot pass for the next one. The header has a crc of its own, so that it can be believed when what stands
 before it cannot. `confirmed` is the last batch known to be durable when this one was written: several batches are
 written at once and may reach the disk in any order, so a later batch proves damage only of what it calls confirmed.
+
+A log file is zeros before it is written, its length is durable before anything is written into it, and a disk writes
+a sector whole or not at all. So a batch whose write was interrupted lacks a whole sector, and one that lacks none was
+written whole: that tells a torn tail, which nobody was told of, from damage to the last batch that was confirmed (D9).
+Of how many sectors a batch's own share is zeros the header says; there it is 0 in logs that do not say it.
 
 Pure: bytes in, values out.
 """
@@ -19,15 +24,23 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 BATCH_BYTES_MAX: Final = 8 * 1024
-"""A batch is closed before its records pass this size; a change set that is larger by itself gets a batch to itself."""
+"""A batch is closed before its records pass this size; a record that is larger by itself gets a batch to itself, and at
+feature level 1 so does a change set."""
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """The most bytes of records in any batch."""
 
+SECTOR: Final = 512
+"""The smallest unit that a disk writes whole."""
+
 _MAGIC: Final = b"TWM1"
-_HEADER: Final = struct.Struct(">4sIIIQQII")
-_CHECKED: Final = struct.Struct(">IQQII")
+_HEADER: Final = struct.Struct(">4sIIIQQIHH")
+_CHECKED: Final = struct.Struct(">IQQIHH")
 HEADER_BYTES: Final = _HEADER.size
+_EMPTY: Final = bytes(SECTOR)
+_ANY_HEADER: Final = _MAGIC * (HEADER_BYTES // len(_MAGIC))
+_STRAY_BITS_MAX: Final = 8
+"""The magic alone has 14 bits set, so fewer than this many are damage to prepared space, not the rest of a header."""
 
 
 class Point(NamedTuple):
@@ -79,13 +92,13 @@ class Body(NamedTuple):
 
 
 def pack(change_sets: Iterable[Sequence[bytes]]) -> list[Body]:
-    """Encoded change sets as batches: none is divided, and as many as fit share a batch."""
+    """Encoded change sets without markers as batches: none is divided, and as many as fit share a batch."""
     bodies: list[Body] = []
     parts: list[bytes] = []
     size = 0
     for change_set in change_sets:
         added = sum(map(len, change_set))
-        assert added <= BODY_BYTES_MAX, "larger change sets are refused before they are decided"
+        assert added <= BODY_BYTES_MAX, "larger change sets are refused or become transactions"
         if parts and size + added > BATCH_BYTES_MAX:
             bodies.append(Body(b"".join(parts), len(parts)))
             parts = []
@@ -97,70 +110,115 @@ def pack(change_sets: Iterable[Sequence[bytes]]) -> list[Body]:
     return bodies
 
 
-def encode_batches(after: Point, bodies: Iterable[Body], *, confirmed: int) -> tuple[bytes, Point]:
-    """Batches that follow `after`, and the place behind them."""
+def encode_batches(after: Point, bodies: Iterable[Body], *, confirmed: int, offset: int) -> tuple[bytes, Point]:
+    """Batches that follow `after` and go to `offset` in their file, and the place behind them."""
     parts: list[bytes] = []
     point = after
     for data, records in bodies:
         sequence = point.sequence + 1
-        crc = _crc(point.crc, sequence, confirmed, data, records)
-        header = _HEADER.pack(_MAGIC, 0, crc, point.crc, sequence, confirmed, len(data), records)
+        # The header itself leaves no sector empty, whatever it will say.
+        empty = _empty_sectors(b"".join((_ANY_HEADER, data)), offset)
+        crc = _crc(point.crc, sequence, confirmed, data, empty, records)
+        header = _HEADER.pack(_MAGIC, 0, crc, point.crc, sequence, confirmed, len(data), empty, records)
         parts += (_with_own_crc(header), data)
         point = Point(sequence, crc)
+        offset += HEADER_BYTES + len(data)
     return b"".join(parts), point
 
 
-def read_batches(data: bytes, after: Point) -> Iterator[Batch | Damage]:
+def read_batches(data: bytes, after: Point, *, begin: int = 0) -> Iterator[Batch | Damage]:
     """The batches of a file that follow `after`, in order; last a `Damage` if they end in one.
 
-    What stands where the next batch should begin:
+    `data` is the file from byte `begin` to its end, or a part: then what stands at the part's end may look damaged.
 
-    | there                  | a later batch that calls it confirmed | meaning                                  |
-    |------------------------|---------------------------------------|------------------------------------------|
-    | the next batch, whole  | (not looked for)                      | it is taken                              |
-    | zeros to the file's end| none                                  | the end: prepared space, not yet used    |
-    | anything else          | none                                  | torn tail: it was never confirmed        |
-    | anything else          | found                                 | corruption: something confirmed is lost  |
+    What stands where the next batch should begin; the first row that fits decides:
+
+    | there                                              | meaning                                            |
+    |----------------------------------------------------|----------------------------------------------------|
+    | the next batch, whole                              | it is taken                                        |
+    | zeros to the file's end                            | the end: prepared space, not yet used              |
+    | anything; a later batch calls this one confirmed   | corruption: something confirmed is lost            |
+    | something, and the file ends before it does        | corruption: batches go only where a file reaches   |
+    | less than a header: not even its magic             | torn tail, or a stray bit where nothing was written|
+    | a damaged header that lacks a sector               | torn tail                                          |
+    | a damaged header that lacks none                   | corruption                                         |
+    | a good header with another number or chain         | corruption                                         |
+    | a good header; its batch lacks a sector            | torn tail                                          |
+    | a good header; its batch lacks none                | corruption                                         |
+
+    A batch lacks a sector where its share of it is zeros, beyond those of which the header says so. A confirmed batch
+    whose end, alone in its sector, is a single set bit would pass for torn if just that bit were lost.
     """
-    offset = 0
+    place = 0
     point = after
     while True:
-        batch = _batch_at(data, offset, point)
-        if isinstance(batch, str):
+        batch = _batch_at(data, place, begin, point)
+        if not isinstance(batch, Batch):
             break
         yield batch
         point = batch.point
-        offset = batch.end
-    later = _later_proof(data, offset, point.sequence + 1)
+        place = batch.end - begin
+    if data.count(0, place) == len(data) - place:
+        return
+    later = _later_proof(data, place, point.sequence + 1)
     if later is not None:
-        yield Damage(offset, f"{batch}, but a whole batch header stands behind it at byte {later}", is_torn_tail=False)
-    elif data.count(0, offset) < len(data) - offset:
-        yield Damage(offset, batch, is_torn_tail=True)
+        reason = f"{batch.reason}, but a whole batch header stands behind it at byte {begin + later}"
+        batch = Damage(batch.offset, reason, is_torn_tail=False)
+    yield batch
 
 
-def _batch_at(data: bytes, offset: int, after: Point) -> Batch | str:
-    """The batch that follows `after`, or why what stands there is not it."""
-    header = _header_at(data, offset)
+def _batch_at(data: bytes, place: int, begin: int, after: Point) -> Batch | Damage:
+    """The batch that follows `after`, or what the table says of what stands there, unless a later batch says more."""
+    header = _header_at(data, place)
     if header is None:
-        return "no batch header"
-    crc, previous_crc, sequence, confirmed, size, records = header
+        return _no_header(data, place, begin)
+    crc, previous_crc, sequence, confirmed, size, empty, records = header
+    offset = begin + place
     if (sequence, previous_crc) != (after.sequence + 1, after.crc):
-        return f"batch {sequence} stands where batch {after.sequence + 1} should"
-    start = offset + HEADER_BYTES
+        return Damage(offset, f"batch {sequence} stands where batch {after.sequence + 1} should", is_torn_tail=False)
+    start = place + HEADER_BYTES
     body = data[start : start + size]
     if len(body) < size:
-        return f"batch {sequence} is cut short"
-    if _crc(previous_crc, sequence, confirmed, body, records) != crc:
-        return f"the checksum of batch {sequence} differs"
+        reason = f"batch {sequence} is cut short: the file ends at byte {begin + len(data)}"
+        return Damage(offset, reason, is_torn_tail=False)
+    if _crc(previous_crc, sequence, confirmed, body, empty, records) != crc:
+        lacking = _empty_sectors(data[place : start + size], offset) - empty
+        return Damage(offset, f"the checksum of batch {sequence} differs", is_torn_tail=lacking > 0)
     return Batch(offset, Point(sequence, crc), body, records, confirmed)
 
 
-def _header_at(data: bytes, offset: int) -> tuple[int, int, int, int, int, int] | None:
+def _no_header(data: bytes, place: int, begin: int) -> Damage:
+    """What it means that no good header stands there, where something does."""
+    offset = begin + place
+    found = data[place : place + HEADER_BYTES]
+    if len(found) < HEADER_BYTES:
+        reason = f"a batch header is cut short: the file ends at byte {begin + len(data)}"
+        return Damage(offset, reason, is_torn_tail=False)
+    if int.from_bytes(found).bit_count() < _STRAY_BITS_MAX:
+        return Damage(offset, "something stands in prepared space", is_torn_tail=True)
+    # Whole sectors: what an interrupted write left out is as it was before, and that is zeros.
+    end = -(-(offset + HEADER_BYTES) // SECTOR) * SECTOR - begin
+    return Damage(offset, "no batch header", is_torn_tail=_empty_sectors(data[place:end], offset) > 0)
+
+
+def _empty_sectors(data: bytes, offset: int) -> int:
+    """Of how many sectors the share of `data`, which stands at `offset`, is only zeros."""
+    first = SECTOR - offset % SECTOR
+    last = (offset + len(data)) // SECTOR * SECTOR - offset
+    if last > first and _EMPTY not in data:
+        # The usual case: of all the sectors in between, none can be empty.
+        shares = [data[:first], data[last:]]
+    else:
+        shares = [data[:first], *(data[begin : begin + SECTOR] for begin in range(first, len(data), SECTOR))]
+    return sum(share.count(0) == len(share) > 0 for share in shares)
+
+
+def _header_at(data: bytes, offset: int) -> tuple[int, int, int, int, int, int, int] | None:
     header = data[offset : offset + HEADER_BYTES]
     if len(header) < HEADER_BYTES or not header.startswith(_MAGIC) or _with_own_crc(header) != header:
         return None
-    _magic, _own_crc, crc, previous_crc, sequence, confirmed, size, records = _HEADER.unpack(header)
-    return crc, previous_crc, sequence, confirmed, size, records
+    _magic, _own_crc, crc, previous_crc, sequence, confirmed, size, empty, records = _HEADER.unpack(header)
+    return crc, previous_crc, sequence, confirmed, size, empty, records
 
 
 def _later_proof(data: bytes, offset: int, lost: int) -> int | None:
@@ -171,14 +229,14 @@ def _later_proof(data: bytes, offset: int, lost: int) -> int | None:
             return None
         header = _header_at(data, offset)
         if header is not None:
-            _crc, _previous, sequence, confirmed, _size, _records = header
+            _crc, _previous, sequence, confirmed, *_rest = header
             if lost <= confirmed < sequence:
                 return offset
         offset += 1
 
 
-def _crc(previous: int, sequence: int, confirmed: int, body: bytes, records: int) -> int:
-    checked = _CHECKED.pack(previous, sequence, confirmed, len(body), records)
+def _crc(previous: int, sequence: int, confirmed: int, body: bytes, empty: int, records: int) -> int:
+    checked = _CHECKED.pack(previous, sequence, confirmed, len(body), empty, records)
     return int(google_crc32c.extend(google_crc32c.extend(previous, checked), body))
 
 

@@ -5,6 +5,12 @@ decided with one write and one sync in a worker thread, applies it, and answers;
 group. So a thousand writers cost one sync, and a lone writer waits for nothing but its own (DESIGN section 5). Answers
 to refused proposals wait with the rest of their group, since what they rest on may be undurable (D13).
 
+A change set that is too large for one batch is a transaction (KIP-868). It is the last of those that were decided
+together and is written behind them, so that nothing was decided on top of it should it be aborted. It is written piece
+by piece while readers are served the state before it, and shown in one step when its end is durable. If nobody waits
+for it any more it is aborted: the delta is dropped, which leaves values, versions, indexes, counters and sessions as
+they were (R15). Nothing else but a failing disk can happen to it: what could refuse it was looked at before its begin.
+
 A write or sync that fails ends the store: what is on the disk is then unknown, and only opening it again can tell.
 
     async with EmbeddedStore.open(DiskFiles(), data_dir) as store:
@@ -22,14 +28,13 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 import trio
 
-from storage.files import Files, Lock
-from storage.metadata import snapshots
-from storage.metadata.batches import BODY_BYTES_MAX, pack
+from storage.files import Files
+from storage.metadata import snapshots, transactions
+from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, pack
 from storage.metadata.delta import Delta
-from storage.metadata.image import Image
 from storage.metadata.image_store import ImageStore
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import FEATURE_LEVEL, CorruptRecord, DataRecord, decode, encode
+from storage.metadata.opening import Opened, metadata_directory, open_folder
+from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord, encode
 from storage.metadata.store import ChangeSetTooLarge, MetadataError, StoreStatistics
 from storage.signal import Signal
 
@@ -43,6 +48,8 @@ SNAPSHOT_LOG_BYTES: Final = 16 * 1024 * 1024
 """A snapshot is taken when the log has grown by this much since the last, or by the last one's size if that is more:
 so recovery replays no more than it loads, and snapshots write no more than the log does."""
 
+_ABANDONED: Final = "whoever proposed it was cancelled before its end"
+
 _CLOSED: Final = trio.ClosedResourceError("it was closed")
 
 T = TypeVar("T")
@@ -51,7 +58,7 @@ T = TypeVar("T")
 class EmbeddedStore(ImageStore):
     """See the module; made by `open`."""
 
-    def __init__(self, files: Files, directory: Path, opened: "_Opened", snapshot_log_bytes: int) -> None:
+    def __init__(self, files: Files, directory: Path, opened: Opened, snapshot_log_bytes: int) -> None:
         super().__init__(opened.image)
         self._files = files
         self._directory = directory
@@ -63,10 +70,12 @@ class EmbeddedStore(ImageStore):
         self._closing = False
         self._snapshot_log_bytes = snapshot_log_bytes
         self._snapshot_bytes = opened.snapshot_bytes
-        self._snapshot_running = False
+        self._snapshot: snapshots.View | None = None
         self._snapshot_failure: OSError | None = None
         self._groups = 0
         self._snapshots = 0
+        self._transactions = 0
+        self._aborted = 0
 
     @classmethod
     @asynccontextmanager
@@ -83,8 +92,8 @@ class EmbeddedStore(ImageStore):
             AlreadyLocked: it is open elsewhere.
             CorruptMetadata: a file is damaged, or of a later release.
         """
-        directory = data_dir / "metadata"
-        opened = await files.run(_open, files, directory)
+        directory = metadata_directory(data_dir)
+        opened = await files.run(open_folder, files, directory)
         try:
             store = cls(files, directory, opened, snapshot_log_bytes)
             async with trio.open_nursery() as nursery:
@@ -96,8 +105,7 @@ class EmbeddedStore(ImageStore):
                     # A snapshot is given up half-way; the committer is shielded and ends by itself.
                     nursery.cancel_scope.cancel()
         finally:
-            opened.log.close()
-            opened.lock.close()
+            opened.close()
 
     def statistics(self) -> StoreStatistics:
         """See `MetadataStore.statistics`; `extra` says what the log and snapshots did."""
@@ -110,14 +118,21 @@ class EmbeddedStore(ImageStore):
                 "groups": self._groups,
                 "log_batches": self._log.point.sequence,
                 "log_tail_bytes": self._log.tail_bytes,
+                "feature_level": self._image.feature_level,
+                "transactions": self._transactions,
+                "transactions_aborted": self._aborted,
                 "snapshots": self._snapshots,
                 "snapshot_bytes": self._snapshot_bytes,
             },
         )
 
     async def _decide(self, decide: Callable[[Delta], T], size: int) -> T:
-        if size > BODY_BYTES_MAX:
-            raise ChangeSetTooLarge(f"a change set of about {size} bytes is above the limit of {BODY_BYTES_MAX}")
+        if size > BODY_BYTES_MAX and self._image.feature_level < TRANSACTIONS_LEVEL:
+            raise ChangeSetTooLarge(
+                f"a change set of about {size} bytes is above the {BODY_BYTES_MAX} of a store at feature level "
+                f"{self._image.feature_level}; from level {TRANSACTIONS_LEVEL} on it may have any size: stop the "
+                f"broker and run `tidewire metadata snapshot --feature-level {TRANSACTIONS_LEVEL}`"
+            )
         while len(self._waiting) >= PROPOSALS_WAITING_MAX and self._failure is None:
             await self._room.park()
         self._raise_failure()
@@ -149,41 +164,74 @@ class EmbeddedStore(ImageStore):
     async def _commit_group(self) -> None:
         delta = Delta(self._image)
         size = 0
-        while self._waiting and size < GROUP_BYTES_MAX:
+        transaction = False
+        while self._waiting and size < GROUP_BYTES_MAX and not transaction:
             proposal = self._waiting.popleft()
             self._group.append(proposal)
             size += proposal.size
+            decided = len(delta.change_sets)
             proposal.judge(delta)
+            if proposal.size > BATCH_BYTES_MAX and len(delta.change_sets) > decided:
+                transaction = self._needs_transaction(delta.change_sets[-1])
         self._room.unpark_all()
+        large = delta.change_sets.pop() if transaction else None
         if delta.change_sets:
             bodies = pack([encode(record) for record in change_set] for change_set in delta.change_sets)
             await self._files.run_urgent(self._log.append, bodies)
             self._groups += 1
             for change_set in delta.change_sets:
-                self._show(change_set)
+                self._publish(change_set)
+        last = self._group.pop() if large is not None else None
         for proposal in self._group:
             proposal.answer()
         self._group.clear()
+        if last is not None and large is not None:
+            self._group.append(last)
+            await self._commit_transaction(last, large, delta.revision)
+            self._group.clear()
+
+    def _needs_transaction(self, change_set: list[DataRecord]) -> bool:
+        return self._image.feature_level >= TRANSACTIONS_LEVEL and not transactions.fits_one_batch(change_set)
+
+    async def _commit_transaction(self, proposal: "_AnyProposal", change_set: list[DataRecord], revision: int) -> None:
+        name = f"revision {revision}: {len(change_set)} records"
+        is_begun = False
+        for bodies in transactions.pieces(name, change_set):
+            if not proposal.is_awaited:
+                if is_begun:
+                    await self._files.run_urgent(self._log.append, transactions.abort(_ABANDONED))
+                    self._aborted += 1
+                return
+            await self._files.run_urgent(self._log.append, bodies)
+            is_begun = True
+        self._transactions += 1
+        self._publish(change_set)
+        proposal.answer()
+
+    def _publish(self, change_set: list[DataRecord]) -> None:
+        written = self._show(change_set)
+        if self._snapshot is not None:
+            self._snapshot.note(written)
 
     async def _snapshot_if_due(self, nursery: trio.Nursery) -> None:
         due = max(self._snapshot_log_bytes, self._snapshot_bytes)
-        if self._log.tail_bytes < due or self._snapshot_running or self._closing:
+        if self._log.tail_bytes < due or self._snapshot is not None or self._closing:
             return
-        # Between two groups the image is exactly the state after the log's last batch.
+        # Between two groups the image is exactly the state after the log's last batch, and no transaction is open.
         await self._files.run_urgent(self._log.roll)
-        self._snapshot_running = True
-        nursery.start_soon(self._take_snapshot, snapshots.freeze(self._image, self._log.point))
+        self._snapshot = snapshots.View(self._image, self._log.point)
+        nursery.start_soon(self._take_snapshot, self._snapshot)
 
-    async def _take_snapshot(self, state: snapshots.FrozenState) -> None:
+    async def _take_snapshot(self, view: snapshots.View) -> None:
         try:
-            self._snapshot_bytes = await snapshots.write(self._files, self._directory, state)
-            await self._files.run(self._log.trim, state.point.sequence)
+            self._snapshot_bytes = await snapshots.write(self._files, self._directory, view)
+            await self._files.run(self._log.trim, view.point.sequence)
         except OSError as error:
             self._snapshot_failure = error
             self._wake.set()
         else:
             self._snapshots += 1
-            self._snapshot_running = False
+            self._snapshot = None
 
     def _close(self) -> None:
         """Let the committer end once it has committed what waits; nothing new is taken."""
@@ -233,6 +281,11 @@ class _Proposal(Generic[T]):
             raise self._error
         return self._result
 
+    @property
+    def is_awaited(self) -> bool:
+        """False once whoever asked was cancelled: what comes of it is unknown to all."""
+        return self._task is not None
+
     def answer(self) -> None:
         """Tell who asked, if anybody still waits."""
         if self._task is not None:
@@ -250,60 +303,11 @@ class _AnyProposal(Protocol):
 
     size: int
 
+    @property
+    def is_awaited(self) -> bool: ...
+
     def judge(self, delta: Delta) -> None: ...
 
     def answer(self) -> None: ...
 
     def fail(self, error: MetadataError) -> None: ...
-
-
-class _Opened:
-    """What opening the folder yields."""
-
-    def __init__(self, lock: Lock, image: Image, log: MetadataLog, snapshot_bytes: int) -> None:
-        self.lock = lock
-        self.image = image
-        self.log = log
-        self.snapshot_bytes = snapshot_bytes
-
-
-def _open(files: Files, directory: Path) -> _Opened:
-    files.make_dir(directory)
-    lock = files.lock(directory / "lock")
-    try:
-        # A process that died between naming a file and syncing the folder leaves names that are not yet durable.
-        files.sync_dir(directory)
-        image, point, snapshot_bytes = snapshots.load_newest(files, directory)
-        log = MetadataLog.recover(files, directory, point, lambda body: _replay(image, body))
-        try:
-            _begin(image, log)
-        except BaseException:
-            log.close()
-            raise
-    except BaseException:
-        lock.close()
-        raise
-    return _Opened(lock, image, log, snapshot_bytes)
-
-
-def _replay(image: Image, body: bytes) -> None:
-    for record in decode(body):
-        if not isinstance(record, DataRecord):
-            raise CorruptRecord(f"a {type(record).__name__} needs feature level 2, the log has {image.feature_level}")
-        try:
-            image.apply((record,))
-        except KeyError as absent:
-            raise CorruptRecord(f"{record} changes {absent}, which is not there") from absent
-
-
-def _begin(image: Image, log: MetadataLog) -> None:
-    """Write what an opening writes: the feature level if it is new, and the end of an earlier process's sessions."""
-    delta = Delta(image)
-    if image.feature_level < FEATURE_LEVEL:
-        delta.set_feature_level(FEATURE_LEVEL)
-    if image.sessions:
-        delta.end_sessions(list(image.sessions))
-    if delta.change_sets:
-        log.append(pack([encode(record) for record in change_set] for change_set in delta.change_sets))
-        for change_set in delta.change_sets:
-            image.apply(change_set)

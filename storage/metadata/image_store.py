@@ -12,7 +12,7 @@ from typing import TypeVar
 import trio
 
 from storage.metadata.delta import Delta, measure
-from storage.metadata.image import Image
+from storage.metadata.image import Image, Written
 from storage.metadata.records import DataRecord, SessionEnd
 from storage.metadata.store import (
     Committed,
@@ -117,8 +117,8 @@ class ImageStore(MetadataStore):
         `size` is an upper bound of what it adds to the log, in bytes.
         """
 
-    def _show(self, change_set: Sequence[DataRecord]) -> None:
-        """Make a durable change set visible."""
+    def _show(self, change_set: Sequence[DataRecord]) -> list[Written]:
+        """Make a durable change set visible; what it did."""
         written = self._image.apply(change_set)
         for record in change_set:
             if isinstance(record, SessionEnd):
@@ -126,6 +126,7 @@ class ImageStore(MetadataStore):
                 if session is not None:
                     session.ended.set()
         self._watches.fire(self._image.revision, written)
+        return written
 
     def _end(self, cause: BaseException) -> None:
         """From now on answer nothing: `cause` says why."""

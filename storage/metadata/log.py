@@ -1,25 +1,43 @@
 """The metadata log's files: `<20 digits>.log`, named by the first batch each is for.
 
-A log file is filled with zeros ahead of its writer, so that a sync need not make new blocks durable as well. It ends
-where a snapshot begins: the log rolls, the snapshot takes the state at that place, and when it is durable the files
-before it are removed. So at most two files are of interest at any time, and no size of its own bounds a file.
+A log file is filled with zeros ahead of its writer, so that a sync need not make new blocks durable as well. It gets
+its name when the first of them are durable, and a torn tail is overwritten with zeros, so a file of any length but
+whole pieces was cut by somebody else. It ends where a snapshot begins: the log rolls, the snapshot takes the state at
+that place, and when it is durable the files before it are removed. So at most two files are of interest at any time,
+and no size of its own bounds a file.
 
 All methods block; the store runs them in a worker thread, one at a time. Nothing is ever retried: after an error the
 state of the file is unknown, and only opening it again tells.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from storage.files import File, Files
-from storage.metadata.batches import BEGINNING, Batch, Body, Damage, Point, encode_batches, read_batches
+from storage.metadata.batches import (
+    BEGINNING,
+    BODY_BYTES_MAX,
+    HEADER_BYTES,
+    SECTOR,
+    Body,
+    Damage,
+    Point,
+    encode_batches,
+    read_batches,
+)
 from storage.metadata.store import MetadataError
 
 PREALLOCATION_BYTES: Final = 1024 * 1024
 """How far ahead of its writer a log file is filled with zeros: a pause of a millisecond or two for each such piece."""
 
+READ_BYTES: Final = 8 * 1024 * 1024
+"""Recovery reads a log file in windows of this size; every batch fits in one."""
+
 _SUFFIX: Final = ".log"
+_UNFINISHED: Final = ".log-unfinished"
+
+assert READ_BYTES > 2 * (BODY_BYTES_MAX + HEADER_BYTES)
 
 
 class CorruptMetadata(MetadataError):
@@ -63,23 +81,26 @@ class MetadataLog:
         """The last batch, which is durable."""
 
     @classmethod
-    def recover(cls, files: Files, directory: Path, after: Point, replay: Callable[[bytes], None]) -> Self:
-        """Open the log, making it if there is none, and hand every batch after `after` to `replay`, in order.
+    def recover(cls, files: Files, directory: Path, after: Point, reader: "Reader") -> Self:
+        """Open the log, making it if there is none, and hand every batch after `after` to `reader`, in order.
 
-        A torn tail is cut. What is handed over is made durable before this returns, so nobody sees what could still
-        be lost. Files whose every batch `after` includes are removed.
+        A torn tail is cut (`batches.read_batches` says what is one). What is handed over is made durable before this
+        returns, so nobody sees what could still be lost. Files whose every batch `after` includes are removed.
 
         | file                                      | meaning                                                 |
         |-------------------------------------------|---------------------------------------------------------|
+        | not yet named as a log file               | left over from making it: removed                       |
         | named at or below `after`                 | left over from trimming: removed, once all else is read |
         | the first after it is not `after` + 1     | corruption: a file is missing (none at all: a new log)  |
         | not the last, ends in a torn tail         | corruption: the log rolls only when all is durable      |
         | the next is not named by where this ends  | corruption: batches or a file are missing               |
-        | the last, ends in a torn tail             | cut there                                               |
+        | the length is 0 or no number of sectors   | corruption: it was cut                                  |
+        | the last, ends in a torn tail             | zeros from there on                                     |
 
         Raises:
-            CorruptMetadata: damage to what was confirmed; also if `replay` raises ValueError.
+            CorruptMetadata: damage to what was confirmed; also if `reader` raises ValueError.
         """
+        _remove_unfinished(files, directory)
         point = after
         older_bytes = 0
         remaining = [number for number in numbers(files, directory, _SUFFIX) if number > after.sequence]
@@ -89,19 +110,27 @@ class MetadataLog:
             path = numbered(directory, number, _SUFFIX)
             if number != point.sequence + 1:
                 raise CorruptMetadata(path, 0, f"it should begin with batch {point.sequence + 1}: a file is missing")
+            is_last = position == len(remaining)
             file = files.open(path)
             try:
-                end, point = cls._replay_file(file, point, replay, is_last=position == len(remaining))
-                if position == len(remaining):
-                    file.sync()
-                    cls._remove_covered(files, directory, after.sequence)
-                    return cls(files, directory, file, end, older_bytes, point)
+                read = _read_file(file, point, reader)
+                point = read.point
+                if is_last:
+                    _settle(file, read)
+                    _remove_covered(files, directory, after.sequence)
+                    return cls(files, directory, file, read.end, older_bytes, point)
+                if read.torn is not None:
+                    raise CorruptMetadata(path, read.end, read.torn.reason)
+                try:
+                    reader.end_file()
+                except ValueError as unfinished:
+                    raise CorruptMetadata(path, read.end, str(unfinished)) from unfinished
             except BaseException:
                 file.close()
                 raise
             file.close()
-            older_bytes += end
-        return cls(files, directory, cls._create(files, directory, point), 0, 0, point)
+            older_bytes += read.end
+        return cls(files, directory, _create(files, directory, point), 0, 0, point)
 
     @property
     def tail_bytes(self) -> int:
@@ -110,7 +139,7 @@ class MetadataLog:
 
     def append(self, bodies: Sequence[Body]) -> None:
         """Write batches; durable on return. One write, one sync."""
-        data, point = encode_batches(self.point, bodies, confirmed=self.point.sequence)
+        data, point = encode_batches(self.point, bodies, confirmed=self.point.sequence, offset=self._offset)
         end = self._offset + len(data)
         if end > self._allocated:
             self._allocated = (end // PREALLOCATION_BYTES + 1) * PREALLOCATION_BYTES
@@ -124,7 +153,7 @@ class MetadataLog:
         """Go on in a new file, durably made. Everything before it is durable already."""
         if not self._offset:
             return
-        file = self._create(self._files, self._directory, self.point)
+        file = _create(self._files, self._directory, self.point)
         self._file.close()
         self._file = file
         self._older_bytes += self._offset
@@ -133,57 +162,128 @@ class MetadataLog:
 
     def trim(self, sequence: int) -> None:
         """Remove the files whose every batch is at or below `sequence`, where the log rolled."""
-        self._remove_covered(self._files, self._directory, sequence)
+        _remove_covered(self._files, self._directory, sequence)
         self._older_bytes = 0
 
     def close(self) -> None:
         """Let go of the file; all that was appended is durable."""
         self._file.close()
 
-    @staticmethod
-    def _create(files: Files, directory: Path, after: Point) -> File:
-        file = files.open(numbered(directory, after.sequence + 1, _SUFFIX), create=True, exclusive=True)
-        try:
-            file.preallocate(PREALLOCATION_BYTES)
-            files.sync_dir(directory)
-        except BaseException:
-            file.close()
-            raise
-        return file
 
-    @staticmethod
-    def _remove_covered(files: Files, directory: Path, sequence: int) -> None:
-        covered = [number for number in numbers(files, directory, _SUFFIX) if number <= sequence]
-        for number in covered:
-            files.remove(numbered(directory, number, _SUFFIX))
-        if covered:
-            files.sync_dir(directory)
+class Reader(Protocol):
+    """Whom recovery hands the batches."""
 
-    @staticmethod
-    def _replay_file(file: File, after: Point, replay: Callable[[bytes], None], *, is_last: bool) -> tuple[int, Point]:
-        """Replay one file; where its batches end, and the place in the log there."""
-        data = file.read_at(0, file.size())
-        end = 0
-        point = after
-        # Batches of which no later one says that they were durable.
-        unproven: list[Batch] = []
-        for batch in read_batches(data, after):
+    @property
+    def trusts_length(self) -> bool:
+        """False while files may be of any length: an earlier release cut torn tails off instead of overwriting them."""
+
+    def batch(self, body: bytes) -> None:
+        """Take the records of the next batch; ValueError if they make no sense."""
+
+    def end_file(self) -> None:
+        """The log goes on in another file; ValueError if it must not."""
+
+
+class _Read(NamedTuple):
+    """What reading one file found."""
+
+    end: int
+    """Where its whole batches end."""
+    point: Point
+    """The place in the log there."""
+    unproven: int
+    """Where the batches begin of which no later one says that they were durable."""
+    torn: Damage | None
+    """What stands behind them, if it is not just prepared space."""
+
+
+def _read_file(file: File, after: Point, reader: Reader) -> _Read:
+    """Hand the batches of one file to the reader, a window at a time."""
+    size = file.size()
+    # Sequence and offset of each batch that no later one calls confirmed.
+    unproven: list[tuple[int, int]] = []
+    point = after
+    torn: Damage | None = None
+    begin = end = 0
+    while True:
+        data = file.read_at(begin, READ_BYTES)
+        is_rest = begin + len(data) >= size
+        for batch in read_batches(data, point, begin=begin):
             if isinstance(batch, Damage):
-                if not (batch.is_torn_tail and is_last):
-                    raise CorruptMetadata(file.path, batch.offset, batch.reason)
-                # Cut, not only overwritten later: what is left of it must never stand behind new batches.
-                file.truncate(batch.offset)
+                torn = batch
                 break
             try:
-                replay(batch.body)
+                reader.batch(batch.body)
             except ValueError as unreadable:
                 raise CorruptMetadata(file.path, batch.offset, str(unreadable)) from unreadable
             point = batch.point
+            while unproven and unproven[0][0] <= batch.confirmed:
+                del unproven[0]
+            unproven.append((point.sequence, batch.offset))
             end = batch.end
-            unproven = [earlier for earlier in unproven if earlier.point.sequence > batch.confirmed]
-            unproven.append(batch)
-        if is_last and unproven:
-            # A sync that failed before the restart may have left these in memory alone and marked as written, so that
-            # syncing again would do nothing for them; writing them again makes the next sync mean what it says.
-            file.write_at(unproven[0].offset, data[unproven[0].offset : end])
-        return end, point
+        if is_rest:
+            break
+        if end > begin:
+            # What looks damaged may only be what this window has no more of.
+            torn = None
+            begin = end
+            continue
+        # No batch is larger than a window, so it is damaged or the end; what proves that may stand anywhere behind.
+        for rest in read_batches(file.read_at(begin, size - begin), point, begin=begin):
+            assert isinstance(rest, Damage), "a whole batch would have been found in the window"
+            torn = rest
+        break
+    if torn is not None and not torn.is_torn_tail:
+        raise CorruptMetadata(file.path, torn.offset, torn.reason)
+    if reader.trusts_length and (not size or size % SECTOR):
+        raise CorruptMetadata(file.path, size, "the file was cut there: it is made in whole sectors")
+    return _Read(end, point, unproven[0][1] if unproven else end, torn)
+
+
+def _settle(file: File, read: _Read) -> None:
+    """Make what was read durable, and what stands behind it zeros."""
+    if read.unproven < read.end:
+        # A sync that failed before the restart may have left these in memory alone and marked as written, so that
+        # syncing again would do nothing for them; writing them again makes the next sync mean what it says.
+        file.write_at(read.unproven, file.read_at(read.unproven, read.end - read.unproven))
+    if read.torn is not None:
+        # What is left of a torn tail must never stand behind new batches. Zeros and not a cut: should the power fail
+        # meanwhile, a torn tail of which further sectors are empty is a torn tail still.
+        for begin in range(read.end, file.size(), PREALLOCATION_BYTES):
+            file.write_at(begin, bytes(min(PREALLOCATION_BYTES, file.size() - begin)))
+    file.sync()
+    # Of an earlier release, which left files of any length.
+    file.preallocate(max(1, -(-file.size() // SECTOR)) * SECTOR)
+
+
+def _create(files: Files, directory: Path, after: Point) -> File:
+    # The name comes last: a log file is never shorter than the first piece of it.
+    path = numbered(directory, after.sequence + 1, _SUFFIX)
+    unfinished = numbered(directory, after.sequence + 1, _UNFINISHED)
+    file = files.open(unfinished, create=True, exclusive=True)
+    try:
+        file.preallocate(PREALLOCATION_BYTES)
+    finally:
+        file.close()
+    files.rename(unfinished, path)
+    file = files.open(path)
+    try:
+        files.sync_dir(directory)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _remove_unfinished(files: Files, directory: Path) -> None:
+    for name in files.names(directory):
+        if name.endswith(_UNFINISHED):
+            files.remove(directory / name)
+
+
+def _remove_covered(files: Files, directory: Path, sequence: int) -> None:
+    covered = [number for number in numbers(files, directory, _SUFFIX) if number <= sequence]
+    for number in covered:
+        files.remove(numbered(directory, number, _SUFFIX))
+    if covered:
+        files.sync_dir(directory)

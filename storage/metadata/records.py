@@ -21,8 +21,11 @@ from typing import Final, NamedTuple
 
 from storage.metadata.store import IndexEntry, InvalidOperation, Record
 
-FEATURE_LEVEL: Final = 1
-"""The highest feature level this code reads and the one it writes. Transaction markers need level 2."""
+FEATURE_LEVEL: Final = 2
+"""The highest feature level this code reads, and the one of a store it makes. Level 1 is the first that was written."""
+
+TRANSACTIONS_LEVEL: Final = 2
+"""From this feature level on a change set may fill several batches, between transaction markers (R25)."""
 
 RECORD_BYTES_MAX: Final = 1024 * 1024
 """The largest record, encoded (DESIGN section 5)."""

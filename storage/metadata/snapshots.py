@@ -4,16 +4,22 @@
 itself) that holds plain state: a header, the records, a footer. Transaction markers never stand in it (R21). It is
 written beside and renamed when it is whole and durable, so one that is damaged has been damaged later, and opening
 the store is refused rather than answered from less than there was.
+
+The state is read from the image in slices while the image goes on changing: a view keeps what a key held when the
+snapshot began, until that key has been read. So nothing ever stands still for longer than a slice takes, however large
+the state is, and no copy of it is made.
 """
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from sortedcontainers import SortedDict
 
 from storage.files import File, Files
 from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
-from storage.metadata.image import Image
+from storage.metadata.image import Image, Written
 from storage.metadata.log import CorruptMetadata, numbered, numbers
 from storage.metadata.records import (
     AbortTransaction,
@@ -30,6 +36,7 @@ from storage.metadata.records import (
     decode,
     encode,
 )
+from storage.metadata.store import Record
 
 SLICE_BYTES_MAX: Final = 64 * 1024
 SLICE_RECORDS_MAX: Final = 256
@@ -39,45 +46,81 @@ _SUFFIX: Final = ".snapshot"
 _UNFINISHED: Final = ".snapshot-unfinished"
 
 
-class FrozenState(NamedTuple):
-    """An image as it was at one place in the log. Taking it copies references: some 30 ms for a million records."""
+SYNC_BYTES: Final = 1024 * 1024
+"""A snapshot is synced each time it has grown by this much, so that no sync of the log waits behind a large one."""
 
-    point: Point
-    revision: int
-    records: list[DataRecord]
-
-
-def freeze(image: Image, point: Point) -> FrozenState:
-    """The image as it is now, which is the state after `point`."""
-    records: list[DataRecord] = [FeatureLevel(image.revision, image.feature_level)]
-    records += (SessionStart(session, state.timeout_ms) for session, state in image.sessions.items())
-    if image.sequence:
-        records.append(SequenceAdvance(image.revision, image.sequence))
-    # In no particular order: following the sorted keys would take ten times as long, and loading sorts anyway.
-    records += dict.values(image.records)
-    return FrozenState(point, image.revision, records)
+_END: Final = "\U0010ffff\U0010ffff"
+"""Above every key."""
 
 
-async def write(files: Files, directory: Path, state: FrozenState) -> int:
+class View:
+    """An image as it was at one place in the log, to be read once, slice by slice, while the image goes on.
+
+    Whoever applies a change set to the image meanwhile tells `note` what that did.
+    """
+
+    __slots__ = ("_before", "_image", "_read", "head", "point", "revision")
+
+    def __init__(self, image: Image, point: Point, *, feature_level: int | None = None) -> None:
+        self.point = point
+        """The place in the log: the image is now the state after it."""
+        self.revision = image.revision
+        level = image.feature_level if feature_level is None else feature_level
+        self.head: list[DataRecord] = [FeatureLevel(image.revision, level)]
+        """All of the state but its records. Sessions come before the records that are bound to them."""
+        self.head += (SessionStart(session, state.timeout_ms) for session, state in image.sessions.items())
+        if image.sequence:
+            self.head.append(SequenceAdvance(image.revision, image.sequence))
+        self._image = image
+        self._read = ""
+        # What keys from `_read` on held, if they were written since; None: nothing.
+        self._before: SortedDict[str, Record | None] = SortedDict()
+
+    def note(self, written: Iterable[Written]) -> None:
+        """Keep what these keys held before, if they have not been read yet."""
+        for key, old, _new in written:
+            if key >= self._read and key not in self._before:
+                self._before[key] = old
+
+    def next(self, records_max: int) -> list[Record]:
+        """The next records, in key order; none once all have been read."""
+        while self._read < _END:
+            found = self._image.scan(self._read, _END, records_max)
+            # A slice that is not full reaches to the end; a full one to its last key, that one included.
+            end = found[-1].key + "\0" if len(found) == records_max else _END
+            before = list(self._before.irange(self._read, end, (True, False)))
+            self._read = end
+            if before:
+                state: dict[str, Record | None] = {record.key: record for record in found}
+                state.update((key, self._before.pop(key)) for key in before)
+                found = [record for _key, record in sorted(state.items()) if record is not None]
+            if found:
+                return found
+        return []
+
+
+async def write(files: Files, directory: Path, view: View) -> int:
     """Write a snapshot, durable on return, and remove those before it; its size in bytes.
 
     The records are encoded here, slice by slice between other tasks, and written in a worker thread. Encoding in the
     thread too would hold the interpreter for milliseconds at a time whenever another task wants to go on.
     """
-    final = numbered(directory, state.point.sequence, _SUFFIX)
-    unfinished = numbered(directory, state.point.sequence, _UNFINISHED)
+    final = numbered(directory, view.point.sequence, _SUFFIX)
+    unfinished = numbered(directory, view.point.sequence, _UNFINISHED)
     file = await files.run(_create, files, unfinished)
     try:
-        offset = 0
+        offset = synced = 0
         point = BEGINNING
-        for body in _slices(_content(state)):
-            data, point = encode_batches(point, [body], confirmed=point.sequence)
-            await files.run(file.write_at, offset, data)
+        for body in _slices(_content(view)):
+            data, point = encode_batches(point, [body], confirmed=point.sequence, offset=offset)
+            is_sync_due = offset + len(data) - synced >= SYNC_BYTES
+            await files.run(_write, file, offset, data, is_sync_due)
             offset += len(data)
+            synced = offset if is_sync_due else synced
         await files.run(_finish, files, file, final)
     finally:
         file.close()
-    await files.run(_remove_older, files, directory, state.point.sequence)
+    await files.run(_remove_older, files, directory, view.point.sequence)
     return offset
 
 
@@ -108,10 +151,14 @@ def load_newest(files: Files, directory: Path) -> tuple[Image, Point, int]:
     return image, point, len(data)
 
 
-def _content(state: FrozenState) -> Iterator[LogRecord]:
-    yield SnapshotHeader(state.revision, *state.point)
-    yield from state.records
-    yield SnapshotFooter(len(state.records))
+def _content(view: View) -> Iterator[LogRecord]:
+    yield SnapshotHeader(view.revision, *view.point)
+    yield from view.head
+    count = len(view.head)
+    while records := view.next(SLICE_RECORDS_MAX):
+        yield from records
+        count += len(records)
+    yield SnapshotFooter(count)
 
 
 def _slices(records: Iterable[LogRecord]) -> Iterator[Body]:
@@ -131,6 +178,12 @@ def _slices(records: Iterable[LogRecord]) -> Iterator[Body]:
 
 def _create(files: Files, path: Path) -> File:
     return files.open(path, create=True, exclusive=True)
+
+
+def _write(file: File, offset: int, data: bytes, is_sync_due: bool) -> None:
+    file.write_at(offset, data)
+    if is_sync_due:
+        file.sync()
 
 
 def _finish(files: Files, file: File, final: Path) -> None:

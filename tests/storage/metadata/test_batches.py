@@ -1,11 +1,15 @@
 """Batches: what a cut, a flipped bit or a lost piece means."""
 
+import random
+
 import pytest
 
 from storage.metadata.batches import (
     BATCH_BYTES_MAX,
     BEGINNING,
     HEADER_BYTES,
+    SECTOR,
+    Batch,
     Body,
     Damage,
     Point,
@@ -26,7 +30,9 @@ def history() -> tuple[bytes, list[int], list[int]]:
     point = BEGINNING
     for group in GROUPS:
         begins.append(len(data))
-        written, point = encode_batches(point, [Body(body, 1) for body in group], confirmed=point.sequence)
+        written, point = encode_batches(
+            point, [Body(body, 1) for body in group], confirmed=point.sequence, offset=len(data)
+        )
         data += written
         for body in group:
             ends.append((ends or [0])[-1] + HEADER_BYTES + len(body))
@@ -52,25 +58,29 @@ def test_what_was_written_is_read() -> None:
     assert read(b"") == read(bytes(1000)) == ([], None)
 
 
-@pytest.mark.parametrize("padding", [0, 100])
-def test_cut_at_every_byte(padding: int) -> None:
-    """R9: a batch is wholly present or wholly absent, and a cut is a torn tail, never corruption."""
+def test_cut_at_every_byte() -> None:
+    """R9: a cut between two batches leaves the batches before it; a cut anywhere else is damage, never a torn tail.
+
+    Nothing is written where the file did not reach before, durably, so no interrupted write leaves a file that ends
+    inside a batch.
+    """
     data, ends, _begins = history()
     for size in range(len(data)):
-        bodies, damage = read(data[:size] + bytes(padding))
+        bodies, damage = read(data[:size])
         whole = [end for end in ends if end <= size]
-        # Batches that end in zero bytes are as good as whole if the padding restores them; none here does.
         assert bodies == BODIES[: len(whole)]
-        if damage is not None:
-            assert damage.is_torn_tail
-            assert damage.offset == (whole or [0])[-1]
+        if size in (0, *ends):
+            assert damage is None
         else:
-            assert size in (0, *ends)
+            assert damage is not None
+            assert not damage.is_torn_tail
+            assert damage.offset == (whole or [0])[-1]
+            assert f"ends at byte {size}" in damage.reason
 
 
 def test_every_flipped_bit() -> None:
-    """D9: in the last group a flipped bit looks like a torn write; before it, it is damage to what was confirmed."""
-    data, ends, begins = history()
+    """D9: one flipped bit is damage wherever it is, the batches that nothing stands behind included."""
+    data, ends, _begins = history()
     for bit in range(len(data) * 8):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -79,24 +89,107 @@ def test_every_flipped_bit() -> None:
         assert bodies == BODIES[:hit]
         assert damage is not None
         assert damage.offset == (0, *ends)[hit]
-        assert damage.is_torn_tail == (bit // 8 >= begins[-1])
+        assert not damage.is_torn_tail
 
 
-@pytest.mark.parametrize("lost", [[2], [3], [4], [2, 3], [2, 4], [3, 4], [2, 3, 4]])
-def test_batches_written_at_once_reach_the_disk_in_any_order(lost: list[int]) -> None:
-    """D9: a hole in the last group is a torn tail even though whole batches stand behind it."""
-    data, ends, _begins = history()
-    written = bytearray(data[: ends[4]])
-    for number in lost:
-        written[ends[number - 1] : ends[number]] = bytes(ends[number] - ends[number - 1])
-    bodies, damage = read(bytes(written) + bytes(50))
-    assert bodies == BODIES[: lost[0]]
-    if set(range(lost[0], 5)) <= set(lost):
-        assert damage is None
-    else:
+def test_a_flipped_bit_in_prepared_space_harms_nobody() -> None:
+    """D9: it is no damage to what was confirmed, and what was is read."""
+    data, _ends, _begins = history()
+    prepared = data + bytes(1000)
+    for bit in range(len(data) * 8, len(prepared) * 8):
+        flipped = bytearray(prepared)
+        flipped[bit // 8] ^= 1 << bit % 8
+        bodies, damage = read(bytes(flipped))
+        assert bodies == BODIES
         assert damage is not None
         assert damage.is_torn_tail
-        assert damage.offset == ends[lost[0] - 1]
+        assert damage.offset == len(data)
+
+
+def torn_history(zeros: bytes) -> tuple[bytes, int, list[int], list[bytes]]:
+    """A log whose last group takes several sectors, where that group begins, its batches end, and all bodies.
+
+    Some batches hold `zeros`, so that a sector may be empty although it was written.
+    """
+    confirmed = [b"c" * 700, b"d" * 150]
+    group = [b"e" * 30, b"f" * 600 + zeros + b"g", b"h" * 900, zeros + b"i", b"j" * 20]
+    data = b""
+    point = BEGINNING
+    ends: list[int] = []
+    for bodies in (confirmed, group):
+        begin = len(data)
+        known = point.sequence
+        for body in bodies:
+            batch, point = encode_batches(point, [Body(body, 1)], confirmed=known, offset=len(data))
+            data += batch
+            ends.append(len(data))
+    return data, begin, ends, confirmed + group
+
+
+@pytest.mark.parametrize("zeros", [b"", bytes(1300)])
+def test_a_torn_write_is_a_torn_tail(zeros: bytes) -> None:
+    """R9, D9: whichever sectors of the last write are missing, what is left is whole batches and a tail to be cut."""
+    data, begin, ends, bodies = torn_history(zeros)
+    first, last = begin // SECTOR, len(data) // SECTOR
+    rng = random.Random(5)
+    for number in range(400):
+        missing = {sector for sector in range(first, last + 1) if rng.random() < 0.5}
+        if number <= last - first:
+            missing = {first + number}
+        torn = bytearray(data + bytes(700))
+        lost: list[int] = []
+        for sector in missing:
+            start, stop = max(begin, sector * SECTOR), min(len(data), (sector + 1) * SECTOR)
+            if any(torn[start:stop]):
+                lost.append(start)
+            torn[start:stop] = bytes(stop - start)
+        found, damage = read(bytes(torn))
+        whole = sum(end <= min(lost, default=len(data)) for end in ends)
+        # A sector of zeros is as good as written, and so is the batch that ends in it.
+        assert found == bodies[: len(found)]
+        assert len(found) == whole
+        if any(torn[ends[whole - 1] :]):
+            assert damage is not None
+            assert damage.is_torn_tail, damage
+            assert damage.offset == ends[whole - 1]
+            # So is what an interrupted cutting leaves of it.
+            torn[ends[whole - 1] // SECTOR * SECTOR + SECTOR : len(data)] = bytes(
+                max(0, len(data) - (ends[whole - 1] // SECTOR * SECTOR + SECTOR))
+            )
+            _, damage = read(bytes(torn))
+            assert damage is None or damage.is_torn_tail
+        else:
+            assert damage is None
+
+
+@pytest.mark.parametrize("zeros", [b"", bytes(1300)])
+def test_damage_to_a_large_batch_is_no_torn_write(zeros: bytes) -> None:
+    """D9: nor where sectors of it are empty because what was written there is."""
+    data, _begin, _ends, bodies = torn_history(zeros)
+    for byte in range(len(data)):
+        flipped = bytearray(data)
+        flipped[byte] ^= 1 << byte % 8
+        found, damage = read(bytes(flipped) + bytes(700))
+        assert found == bodies[: len(found)]
+        assert damage is not None
+        assert not damage.is_torn_tail
+
+
+def test_a_part_of_a_file_is_read_at_its_place() -> None:
+    """D9: where a sector begins does not depend on how much of the file is read at once."""
+    data, begin, ends, bodies = torn_history(b"")
+    point = BEGINNING
+    for batch in read_batches(data[: ends[1]], point):
+        assert isinstance(batch, Batch)
+        point = batch.point
+    torn = bytearray(data)
+    torn[(begin // SECTOR + 1) * SECTOR : (begin // SECTOR + 2) * SECTOR] = bytes(SECTOR)
+    whole = list(read_batches(bytes(torn), BEGINNING))
+    part = list(read_batches(bytes(torn)[ends[1] :], point, begin=ends[1]))
+    assert part == whole[2:]
+    assert isinstance(part[-1], Damage)
+    assert part[-1].is_torn_tail
+    assert len(whole) < len(bodies)
 
 
 def test_a_lost_batch_is_corruption_once_later_ones_call_it_confirmed() -> None:
@@ -118,7 +211,7 @@ def test_a_batch_of_elsewhere_does_not_pass() -> None:
     """R9: the chained checksum and the number refuse a batch that was moved, repeated or left over."""
     data, ends, _begins = history()
     first, second = data[: ends[0]], data[ends[0] : ends[1]]
-    other, _ = encode_batches(Point(1, 12345), [Body(b"2nd", 1)], confirmed=1)
+    other, _ = encode_batches(Point(1, 12345), [Body(b"2nd", 1)], confirmed=1, offset=ends[0])
     assert read(first + first)[0] == BODIES[:1]
     assert read(first + other)[0] == BODIES[:1]
     assert read(second)[0] == []
@@ -127,9 +220,9 @@ def test_a_batch_of_elsewhere_does_not_pass() -> None:
 
 def test_a_magic_number_inside_a_record_proves_nothing() -> None:
     """D9: only a header whose own checksum holds is one."""
-    body = b"TWM1" * 30
-    data, _ = encode_batches(BEGINNING, [Body(body, 1)], confirmed=0)
-    bodies, damage = read(data[:-1])
+    body = b"TWM1" * 300
+    data, _ = encode_batches(BEGINNING, [Body(body, 1)], confirmed=0, offset=0)
+    bodies, damage = read(data[: 2 * SECTOR].ljust(3 * SECTOR, b"\0"))
     assert bodies == []
     assert damage is not None
     assert damage.is_torn_tail

@@ -10,10 +10,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.files import AlreadyLocked, DiskFiles, Files
 from storage.metadata import embedded, log, snapshots
-from storage.metadata.batches import BODY_BYTES_MAX, Body
+from storage.metadata.batches import Body
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.log import CorruptMetadata
-from storage.metadata.records import BeginTransaction, encode
+from storage.metadata.opening import open_folder
+from storage.metadata.records import RECORD_BYTES_MAX, LogRecord, SequenceAdvance, SnapshotFooter, encode
 from storage.metadata.store import (
     ABSENT,
     ChangeSetTooLarge,
@@ -202,16 +203,15 @@ async def test_a_watcher_wakes_in_the_turn_of_the_answer(disk: SimulatedFiles) -
     assert len(set(turns.values())) == 1
 
 
-async def test_a_change_set_above_the_limit_is_refused_whole(disk: SimulatedFiles) -> None:
-    """M25: up front; one that fills several batches is made whole."""
-    ops: list[Op] = [Put(f"/{number:04}", bytes(1000)) for number in range(900)]
+async def test_a_record_above_the_limit_is_refused(disk: SimulatedFiles) -> None:
+    """M25: up front, and nothing of its change set is made; a record of just the limit is."""
     async with EmbeddedStore.open(disk, DATA) as store:
-        assert (await store.commit(ops)).revision == 1
-        more: list[Op] = [Put(f"/more/{number}", bytes(1000)) for number in range(BODY_BYTES_MAX // 1000)]
+        ops: list[Op] = [Put("/small", b""), Put("/large", bytes(RECORD_BYTES_MAX))]
         with pytest.raises(ChangeSetTooLarge):
-            await store.commit(more)
-        assert await store.barrier() == 1
-    assert len(await content(disk.crash(keep=0.0))) == 900
+            await store.commit(ops)
+        assert await store.barrier() == 0
+        await store.put("/large", bytes(RECORD_BYTES_MAX - 100))
+    assert list(await content(disk.crash(keep=0.0))) == ["/large"]
 
 
 async def test_on_a_real_disk(tmp_path: Path) -> None:
@@ -450,13 +450,13 @@ async def test_a_damaged_log_does_not_open(disk: SimulatedFiles) -> None:
         assert caught.value.path == FIRST_LOG
 
 
-@pytest.mark.parametrize("record", [BeginTransaction("t"), Record("/e", b"", 1, session=5)])
-async def test_a_log_that_makes_no_sense_does_not_open(disk: SimulatedFiles, record: BeginTransaction | Record) -> None:
-    """R25: markers below their feature level are refused, as is a record of a session that never was."""
+@pytest.mark.parametrize("record", [SnapshotFooter(0), SequenceAdvance(1, 0), Record("/e", b"", 1, session=5)])
+async def test_a_log_that_makes_no_sense_does_not_open(disk: SimulatedFiles, record: LogRecord) -> None:
+    """D9: a record of a snapshot, a counter that stands still, a record of a session that never was."""
     await content(disk)
-    opened = embedded._open(disk, DATA / "metadata")
+    opened = open_folder(disk, DIRECTORY)
     opened.log.append([Body(encode(record), 1)])
-    opened.lock.close()
+    opened.close()
     with pytest.raises(CorruptMetadata):
         await content(disk)
 
@@ -522,9 +522,9 @@ async def test_writes_go_on_while_a_snapshot_is_written(disk: SimulatedFiles, mo
     slices = trio.Event()
     write = snapshots.write
 
-    async def slow(files: Files, directory: Path, state: snapshots.FrozenState) -> int:
+    async def slow(files: Files, directory: Path, view: snapshots.View) -> int:
         await slices.wait()
-        return await write(files, directory, state)
+        return await write(files, directory, view)
 
     monkeypatch.setattr(snapshots, "write", slow)
     async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=1000) as store:

@@ -14,7 +14,21 @@ DIRECTORY = Path("/data/metadata")
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "PREALLOCATION_BYTES", 256)
+    monkeypatch.setattr(log_module, "PREALLOCATION_BYTES", 512)
+
+
+class Bodies:
+    """Keeps what recovery reads, and whether it takes files of any length."""
+
+    def __init__(self, *, trusts_length: bool = True) -> None:
+        self.bodies: list[bytes] = []
+        self.trusts_length = trusts_length
+
+    def batch(self, body: bytes) -> None:
+        self.bodies.append(body)
+
+    def end_file(self) -> None:
+        pass
 
 
 def new_disk(seed: int = 0) -> SimulatedFiles:
@@ -24,8 +38,8 @@ def new_disk(seed: int = 0) -> SimulatedFiles:
 
 
 def recover(disk: SimulatedFiles, after: Point = BEGINNING) -> tuple[MetadataLog, list[bytes]]:
-    bodies: list[bytes] = []
-    return MetadataLog.recover(disk, DIRECTORY, after, bodies.append), bodies
+    reader = Bodies()
+    return MetadataLog.recover(disk, DIRECTORY, after, reader), reader.bodies
 
 
 def append(log: MetadataLog, *bodies: bytes) -> None:
@@ -51,62 +65,88 @@ def test_a_log_goes_on_where_it_ended() -> None:
     assert disk.names(DIRECTORY) == [path(1).name]
 
 
-def test_cut_at_every_byte() -> None:
-    """R9, M23: whatever is left of the file, what is read is a prefix, and the log goes on behind it."""
-    whole = new_disk()
-    log, _ = recover(whole)
-    history = [b"one", b"two" * 10, b"three", b"four" * 5]
-    for body in history:
+def written(bodies: list[bytes]) -> tuple[SimulatedFiles, list[int]]:
+    """A disk with these in its log, each confirmed before the next, and where each begins; last where the last ends."""
+    disk = new_disk()
+    log, _ = recover(disk)
+    places = [0]
+    for body in bodies:
         append(log, body)
-    size = log.tail_bytes
-    for cut in range(size + 1):
+        places.append(log.tail_bytes)
+    return disk, places
+
+
+HISTORY = [b"one", b"2" * (512 - 43 - 40), b"three", b"four" * 50]
+
+
+def test_cut_at_every_byte() -> None:
+    """R9, D9: a file of whole sectors and batches is taken, any other was cut; the place is named."""
+    whole, places = written(HISTORY)
+    for cut in range(len(whole.content(path(1))) + 1):
         disk = whole.kill().crash(keep=1.0)
         disk.cut(path(1), cut)
-        log, bodies = recover(disk)
-        assert bodies == history[: len(bodies)]
-        assert log.tail_bytes <= cut
-        append(log, b"after")
-        _, again = recover(disk)
-        assert again == [*bodies, b"after"]
-    assert bodies == history
-
-
-def test_every_flipped_byte() -> None:
-    """D9: damage to confirmed data is refused and names file and offset; only the last group's may look torn."""
-    whole = new_disk()
-    log, _ = recover(whole)
-    history = [b"one", b"two" * 10, b"three", b"four" * 5]
-    begins = []
-    for body in history:
-        begins.append(log.tail_bytes)
-        append(log, body)
-    for byte in range(whole.content(path(1)).__len__()):
-        disk = whole.kill().crash(keep=1.0)
-        disk.flip(path(1), byte * 8 + byte % 8)
-        if byte < begins[-1]:
+        if cut and cut % 512 == 0 and (cut in places or cut > places[-1]):
+            log, bodies = recover(disk)
+            assert bodies == HISTORY[: 2 if cut == 512 else 4]
+            append(log, b"after")
+            assert recover(disk)[1] == [*bodies, b"after"]
+        else:
             with pytest.raises(CorruptMetadata) as caught:
                 recover(disk)
             assert caught.value.path == path(1)
-            assert caught.value.offset == max(begin for begin in begins if begin <= byte)
+            assert caught.value.offset in (cut, max(place for place in places if place <= cut))
+
+
+def test_every_flipped_bit() -> None:
+    """D9: damage to confirmed data is refused and names file and offset; in space not yet used it harms nobody."""
+    whole, places = written(HISTORY)
+    for bit in range(len(whole.content(path(1))) * 8):
+        disk = whole.kill().crash(keep=1.0)
+        disk.flip(path(1), bit)
+        if bit // 8 < places[-1]:
+            with pytest.raises(CorruptMetadata) as caught:
+                recover(disk)
+            assert caught.value.path == path(1)
+            assert caught.value.offset == max(place for place in places[:-1] if place <= bit // 8)
             assert str(path(1)) in str(caught.value)
             assert f"byte {caught.value.offset}" in str(caught.value)
         else:
-            _, bodies = recover(disk)
-            assert bodies == (history[:-1] if byte < log.tail_bytes else history)
+            log, bodies = recover(disk)
+            assert bodies == HISTORY
+            append(log, b"after")
+            assert recover(disk)[1] == [*bodies, b"after"]
 
 
-def test_a_torn_tail_is_cut_for_good() -> None:
-    """D9: what stood behind a torn batch never comes back, not even when the same batch is written again before it."""
-    disk = new_disk()
-    log, _ = recover(disk)
-    append(log, b"kept")
-    start = log.tail_bytes
-    append(log, b"torn", b"whole but unconfirmed")
-    disk.flip(path(1), start * 8 + 8 * 41)
-    log, bodies = recover(disk)
-    assert bodies == [b"kept"]
-    append(log, b"torn")
-    assert recover(disk)[1] == [b"kept", b"torn"]
+def test_files_of_an_earlier_release_may_end_between_batches() -> None:
+    """D9, R25: it cut a torn tail off and did not overwrite it, and named a file before it was filled."""
+    for size in (0, 100, 40 + len(HISTORY[0])):
+        disk, _ = written(HISTORY[:1] if size > 100 else [])
+        disk.cut(path(1), size)
+        with pytest.raises(CorruptMetadata, match="the file was cut there"):
+            recover(disk)
+        reader = Bodies(trusts_length=False)
+        log = MetadataLog.recover(disk, DIRECTORY, BEGINNING, reader)
+        assert len(reader.bodies) == (size > 100)
+        log.close()
+        # From here on it is whole.
+        assert recover(disk)[1] == reader.bodies
+        append(log := recover(disk)[0], b"after")
+        assert recover(disk)[1] == [*reader.bodies, b"after"]
+
+
+def test_a_log_larger_than_a_window_is_read_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R8, D9: the borders of what is read at once change nothing, with and without damage behind them."""
+    bodies = [bytes([number]) * (7 * number) for number in range(1, 60)]
+    whole, places = written(bodies)
+    for window in (500, 512, 777, 5000):
+        monkeypatch.setattr(log_module, "READ_BYTES", window)
+        assert recover(whole.kill())[1] == bodies
+        for number in range(0, len(bodies), 7):
+            disk = whole.kill().crash(keep=1.0)
+            disk.flip(path(1), 8 * places[number] + 8 * 45)
+            with pytest.raises(CorruptMetadata) as caught:
+                recover(disk)
+            assert caught.value.offset == places[number]
 
 
 @pytest.mark.parametrize("drops", [False, True])
@@ -214,13 +254,31 @@ def test_a_body_that_cannot_be_replayed_is_named() -> None:
     offset = log.tail_bytes
     append(log, b"two")
 
-    def replay(body: bytes) -> None:
-        if body == b"two":
-            raise ValueError("no such thing")
+    class Fussy(Bodies):
+        def batch(self, body: bytes) -> None:
+            if body == b"two":
+                raise ValueError("no such thing")
 
     with pytest.raises(CorruptMetadata, match="no such thing") as caught:
-        MetadataLog.recover(disk, DIRECTORY, BEGINNING, replay)
+        MetadataLog.recover(disk, DIRECTORY, BEGINNING, Fussy())
     assert caught.value.offset == offset
+
+
+def test_what_may_not_be_open_when_a_file_ends_is_named() -> None:
+    """R18: the message leads to the end of the file that is not the last."""
+    disk = new_disk()
+    log, _ = recover(disk)
+    append(log, b"one")
+    offset = log.tail_bytes
+    log.roll()
+
+    class Fussy(Bodies):
+        def end_file(self) -> None:
+            raise ValueError("something is open")
+
+    with pytest.raises(CorruptMetadata, match="something is open") as caught:
+        MetadataLog.recover(disk, DIRECTORY, BEGINNING, Fussy())
+    assert (caught.value.path, caught.value.offset) == (path(1), offset)
 
 
 def test_files_of_other_names_are_left_alone() -> None:

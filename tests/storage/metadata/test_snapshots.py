@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.metadata import snapshots
 from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
 from storage.metadata.delta import Delta
-from storage.metadata.image import Image
+from storage.metadata.image import Image, Written
 from storage.metadata.log import CorruptMetadata, numbered
 from storage.metadata.records import (
     AbortTransaction,
@@ -35,15 +37,14 @@ def new_disk(seed: int = 0) -> SimulatedFiles:
     return disk
 
 
-def change(image: Image, decide: Callable[[Delta], object]) -> None:
+def change(image: Image, decide: Callable[[Delta], object]) -> list[Written]:
     delta = Delta(image)
     decide(delta)
-    for change_set in delta.change_sets:
-        image.apply(change_set)
+    return [written for change_set in delta.change_sets for written in image.apply(change_set)]
 
 
-def commit(image: Image, *ops: Op) -> None:
-    change(image, lambda delta: delta.commit(ops))
+def commit(image: Image, *ops: Op) -> list[Written]:
+    return change(image, lambda delta: delta.commit(ops))
 
 
 def sample() -> Image:
@@ -64,7 +65,7 @@ def state(image: Image) -> object:
         image.revision,
         image.sequence,
         image.feature_level,
-        image.sessions,
+        {session: (state.timeout_ms, sorted(state.keys)) for session, state in image.sessions.items()},
         image.scan("", "\U0010ffff", None),
         image.query("i", "", "\U0010ffff", None),
     )
@@ -72,7 +73,7 @@ def state(image: Image) -> object:
 
 async def write_and_load(image: Image) -> Image:
     disk = new_disk()
-    size = await snapshots.write(disk, DIRECTORY, snapshots.freeze(image, POINT))
+    size = await snapshots.write(disk, DIRECTORY, snapshots.View(image, POINT))
     loaded, point, loaded_size = snapshots.load_newest(disk, DIRECTORY)
     assert point == POINT
     assert size == loaded_size
@@ -100,10 +101,43 @@ async def test_the_state_is_that_of_the_moment_it_was_taken() -> None:
     image = sample()
     disk = new_disk()
     before = state(image)
-    frozen = snapshots.freeze(image, POINT)
-    commit(image, Put("/new", b""), Put("/1", b"changed"), DeleteRange("/3", "/5"))
-    await snapshots.write(disk, DIRECTORY, frozen)
+    view = snapshots.View(image, POINT)
+    view.note(commit(image, Put("/new", b""), Put("/1", b"changed"), DeleteRange("/3", "/5")))
+    view.note(change(image, lambda delta: delta.end_sessions([1])))
+    await snapshots.write(disk, DIRECTORY, view)
     assert state(snapshots.load_newest(disk, DIRECTORY)[0]) == before
+
+
+KEYS = st.sampled_from([f"/{number:02}" for number in range(30)])
+CHANGES: st.SearchStrategy[list[Op]] = st.lists(
+    st.one_of(
+        st.builds(Put, KEYS, st.binary(max_size=2)),
+        st.builds(Delete, KEYS),
+        st.builds(DeleteRange, KEYS, KEYS),
+        st.builds(PutSequential, KEYS, st.just(b""), st.just("p")),
+    ),
+    max_size=3,
+    unique_by=str,
+)
+
+
+@given(st.lists(CHANGES, max_size=5), st.lists(CHANGES, max_size=20), st.integers(1, 7))
+def test_a_view_stands_still_while_its_image_moves(before: list[list[Op]], after: list[list[Op]], slice_: int) -> None:
+    """R22, R27: read in slices between which records come, change and go, it is the state it was taken of."""
+    image = Image()
+    for number in range(0, 30, 2):
+        commit(image, Put(f"/{number:02}", b""))
+    for ops in before:
+        commit(image, *ops)
+    expected = image.scan("", "~", None)
+    view = snapshots.View(image, POINT)
+    found: list[Record] = []
+    for ops in after:
+        view.note(commit(image, *ops))
+        found += view.next(slice_)
+    while records := view.next(slice_):
+        found += records
+    assert found == expected
 
 
 @pytest.mark.parametrize("records_max", [1, 7, 10_000])
@@ -117,7 +151,7 @@ async def test_batching_does_not_matter(monkeypatch: pytest.MonkeyPatch, records
 async def test_a_snapshot_holds_no_markers() -> None:
     """R21: nothing but a header, plain records and a footer."""
     disk = new_disk()
-    await snapshots.write(disk, DIRECTORY, snapshots.freeze(sample(), POINT))
+    await snapshots.write(disk, DIRECTORY, snapshots.View(sample(), POINT))
     data = disk.content(PATH)
     kinds: set[type[LogRecord]] = set()
     for batch in read_batches(data, BEGINNING):
@@ -128,7 +162,7 @@ async def test_a_snapshot_holds_no_markers() -> None:
 
 
 def put_file(disk: SimulatedFiles, *records: LogRecord) -> None:
-    data, _ = encode_batches(BEGINNING, [Body(b"".join(map(encode, records)), len(records))], confirmed=0)
+    data, _ = encode_batches(BEGINNING, [Body(b"".join(map(encode, records)), len(records))], confirmed=0, offset=0)
     file = disk.open(PATH, create=True)
     file.write_at(0, data)
     file.sync()
@@ -164,7 +198,7 @@ def test_what_a_snapshot_never_holds_is_refused(records: list[LogRecord], reason
 async def test_a_damaged_snapshot_is_refused() -> None:
     """D9: it was whole when it got its name, so any damage is damage to confirmed data."""
     disk = new_disk()
-    await snapshots.write(disk, DIRECTORY, snapshots.freeze(sample(), POINT))
+    await snapshots.write(disk, DIRECTORY, snapshots.View(sample(), POINT))
     size = len(disk.content(PATH))
     for place in range(0, size, 97):
         damaged = disk.crash(keep=1.0)
@@ -184,10 +218,10 @@ async def test_power_loss_at_every_operation() -> None:
     found: list[int] = []
     for operations in range(40):
         disk = new_disk(operations)
-        await snapshots.write(disk, DIRECTORY, snapshots.freeze(old, POINT))
+        await snapshots.write(disk, DIRECTORY, snapshots.View(old, POINT))
         disk.lose_power_after(operations)
         try:
-            await snapshots.write(disk, DIRECTORY, snapshots.freeze(new, Point(9, 1)))
+            await snapshots.write(disk, DIRECTORY, snapshots.View(new, Point(9, 1)))
         except PowerLost:
             disk = disk.crash()
         else:

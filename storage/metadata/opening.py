@@ -1,0 +1,88 @@
+"""Opening the folder of an embedded store: lock, newest snapshot, the log behind it, and what an opening writes.
+
+In this order, each step durable before the next: a transaction that is open at the log's end is aborted (R17), before
+any other record; a new store gets its feature level; the sessions of an earlier process end. Nothing is shown to
+anybody before all of that is done.
+
+All of it blocks; the store runs it in a worker thread.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from storage.files import Files, Lock
+from storage.metadata import snapshots, transactions
+from storage.metadata.batches import pack
+from storage.metadata.delta import Delta
+from storage.metadata.image import Image
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import FEATURE_LEVEL, encode
+from storage.metadata.replay import Replay
+
+SESSIONS_AT_ONCE: Final = 256
+"""So many sessions of an earlier process end in one change set, which then fits a batch."""
+
+_UNFINISHED: Final = "its writer ended before EndTransaction was durable"
+
+
+class Opened(NamedTuple):
+    """What opening the folder yields."""
+
+    lock: Lock
+    image: Image
+    log: MetadataLog
+    snapshot_bytes: int
+    """The size of the newest snapshot; 0 if there is none."""
+
+    def close(self) -> None:
+        """Let go of the folder; all that was written is durable."""
+        self.log.close()
+        self.lock.close()
+
+
+def metadata_directory(data_dir: Path) -> Path:
+    """Where in a broker's data folder the metadata store is."""
+    return data_dir / "metadata"
+
+
+def open_folder(files: Files, directory: Path) -> Opened:
+    """Recover the store of this folder, made if it is absent. The state is durable, and the log ready to go on.
+
+    Raises:
+        AlreadyLocked: it is open elsewhere.
+        CorruptMetadata: a file is damaged, or of a later release.
+    """
+    files.make_dir(directory)
+    lock = files.lock(directory / "lock")
+    try:
+        # A process that died between naming a file and syncing the folder leaves names that are not yet durable.
+        files.sync_dir(directory)
+        image, point, snapshot_bytes = snapshots.load_newest(files, directory)
+        replay = Replay(image)
+        log = MetadataLog.recover(files, directory, point, replay)
+        try:
+            _begin(replay, log)
+        except BaseException:
+            log.close()
+            raise
+    except BaseException:
+        lock.close()
+        raise
+    return Opened(lock, image, log, snapshot_bytes)
+
+
+def _begin(replay: Replay, log: MetadataLog) -> None:
+    if replay.begun is not None:
+        log.append(transactions.abort(_UNFINISHED))
+        replay.abort()
+    image = replay.image
+    delta = Delta(image)
+    if not image.feature_level:
+        delta.set_feature_level(FEATURE_LEVEL)
+    sessions = list(image.sessions)
+    for begin in range(0, len(sessions), SESSIONS_AT_ONCE):
+        delta.end_sessions(sessions[begin : begin + SESSIONS_AT_ONCE])
+    if delta.change_sets:
+        log.append(pack([encode(record) for record in change_set] for change_set in delta.change_sets))
+        for change_set in delta.change_sets:
+            image.apply(change_set)

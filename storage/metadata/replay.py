@@ -1,0 +1,134 @@
+"""What a log adds up to while it is read: the image, and the transaction that is open at its end, if any.
+
+A change set that fits one batch stands in it without marks; a larger one stands between a begin and an end, over any
+number of batches (KIP-868). The image takes the records of a transaction only at its end, all in one step, so at every
+moment it holds whole change sets alone; an abort leaves it as it was, since it never was touched (R13-R15).
+
+    found                                                | open: no         | open: yes
+    BeginTransaction                                     | it opens         | refused (R4)
+    EndTransaction                                       | refused (R5)     | its records are applied
+    AbortTransaction                                     | refused (R5)     | its records are dropped
+    a data record of the transaction's revision          | it is applied    | it is kept for the end
+    any other data record, a change of the feature level | it is applied    | refused: nothing stands between (R7, R18)
+    a marker in a log below feature level 2              | refused (R25)    | -
+    a record of a snapshot                               | refused          | refused
+    the end of a file that is not the last               | nothing          | refused (R18)
+    the end of the log                                   | nothing          | whoever goes on aborts it first (R17)
+
+Pure: bytes in, an image out.
+"""
+
+from typing import Final
+
+from storage.metadata.image import Image
+from storage.metadata.records import (
+    TRANSACTIONS_LEVEL,
+    AbortTransaction,
+    BeginTransaction,
+    CorruptRecord,
+    DataRecord,
+    EndTransaction,
+    FeatureLevel,
+    LogRecord,
+    SequenceAdvance,
+    decode,
+)
+from storage.metadata.store import Record
+
+_MARKERS: Final = (BeginTransaction, EndTransaction, AbortTransaction)
+
+
+class Replay:
+    """Applies the bodies of batches, in order, to an image."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self.begun: BeginTransaction | None = None
+        """How the transaction that is open now began; None if there is none."""
+        self.aborted = 0
+        """How many transactions were found aborted."""
+        self._open: list[DataRecord] = []
+
+    @property
+    def open_records(self) -> int:
+        """How many data records of the open transaction have been read."""
+        return len(self._open)
+
+    @property
+    def trusts_length(self) -> bool:
+        """False for a store of level 1: an earlier release may have cut its files anywhere."""
+        return self.image.feature_level != 1
+
+    def batch(self, body: bytes) -> None:
+        """Take the records of one batch.
+
+        Raises:
+            CorruptRecord: the table in the module's docstring refuses one, or it changes what is not there.
+        """
+        ready: list[DataRecord] = []
+        for record in decode(body):
+            if self.begun is None and isinstance(record, DataRecord):
+                ready.append(record)
+            else:
+                self._apply(ready)
+                ready = []
+                self._take(record)
+        self._apply(ready)
+
+    def end_file(self) -> None:
+        """Say that the log goes on in another file.
+
+        Raises:
+            CorruptRecord: a transaction is open, and none ever spans two files.
+        """
+        if self.begun is not None:
+            raise CorruptRecord(f"{self._name()} is open at the end of a file that is not the last")
+
+    def abort(self) -> None:
+        """Forget the open transaction: its abort is in the log."""
+        self.begun = None
+        self._open = []
+
+    def _take(self, record: LogRecord) -> None:
+        if isinstance(record, _MARKERS) and self.image.feature_level < TRANSACTIONS_LEVEL:
+            raise CorruptRecord(
+                f"{type(record).__name__} needs feature level {TRANSACTIONS_LEVEL}, the log has "
+                f"{self.image.feature_level}"
+            )
+        if isinstance(record, BeginTransaction):
+            if self.begun is not None:
+                raise CorruptRecord(f"a transaction begins while {self._name()} is open")
+            self.begun = record
+        elif isinstance(record, EndTransaction | AbortTransaction):
+            if self.begun is None:
+                raise CorruptRecord(f"{type(record).__name__} with no transaction open")
+            if isinstance(record, EndTransaction):
+                self._apply(self._open)
+            else:
+                self.aborted += 1
+            self.abort()
+        elif isinstance(record, DataRecord):
+            revision = record.version if isinstance(record, Record) else record.revision
+            if revision != self.image.revision + 1 or isinstance(record, FeatureLevel):
+                raise CorruptRecord(
+                    f"{type(record).__name__} of revision {revision} stands inside {self._name()}, which is of "
+                    f"revision {self.image.revision + 1}"
+                )
+            self._open.append(record)
+        else:
+            raise CorruptRecord(f"{type(record).__name__} stands in a log")
+
+    def _apply(self, records: list[DataRecord]) -> None:
+        last = self.image.sequence
+        for record in records:
+            if isinstance(record, SequenceAdvance):
+                if record.last <= last:
+                    raise CorruptRecord(f"the sequence counter goes from {last} back to {record.last}")
+                last = record.last
+        try:
+            self.image.apply(records)
+        except KeyError as absent:
+            raise CorruptRecord(f"a record changes {absent}, which is not there") from absent
+
+    def _name(self) -> str:
+        return "a transaction" if self.begun is None or self.begun.name is None else f"transaction {self.begun.name!r}"

@@ -12,6 +12,7 @@ Left out on purpose: memory mapping (its faults arrive as signals), and appendin
 offset, so repeating one is harmless).
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -183,14 +184,15 @@ class DiskFile:
 
 
 class DiskLock:
-    """A lock by `flock`, on a file that stays."""
+    """A lock by `flock`, on a file that stays. A shared one is of a file that is there, and keeps out others' own."""
 
     __slots__ = ("_fd",)
 
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as held:
             os.close(self._fd)
             self._fd = -1
@@ -262,3 +264,41 @@ class DiskFiles:
     async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
         """See `Files`."""
         return await trio.to_thread.run_sync(call, *args, limiter=self._urgent_limiter)
+
+
+class ReadOnlyFiles(DiskFiles):
+    """The same files for who only looks: whatever would change one, or a directory, raises.
+
+    A lock is shared: others may look at the same time, and nobody who means to write gets in before the last has left.
+    """
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> DiskFile:
+        """See `Files`; what is opened refuses to be written."""
+        if create or exclusive:
+            raise _read_only(path)
+        return DiskFile(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def make_dir(self, path: Path) -> None:
+        """Refused."""
+        raise _read_only(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Refused."""
+        raise _read_only(source)
+
+    def remove(self, path: Path) -> None:
+        """Refused."""
+        raise _read_only(path)
+
+    def lock(self, path: Path) -> DiskLock:
+        """Take a shared lock.
+
+        Raises:
+            AlreadyLocked: somebody has it for himself.
+            FileNotFoundError: there is no such file.
+        """
+        return DiskLock(path, shared=True)
+
+
+def _read_only(path: Path) -> OSError:
+    return PermissionError(errno.EROFS, "it was opened to be looked at", str(path))

@@ -167,6 +167,18 @@ def read_batches(data: bytes, after: Point, *, begin: int = 0) -> Iterator[Batch
     yield batch
 
 
+def place_before(data: bytes) -> Point | None:
+    """The place in the log that a file's first batch says it follows; None where no whole header stands first.
+
+    For tools that look at one file alone; recovery knows the place from what it has read before.
+    """
+    header = _header_at(data, 0)
+    if header is None:
+        return None
+    _crc, previous_crc, sequence, *_rest = header
+    return Point(sequence - 1, previous_crc)
+
+
 def _batch_at(data: bytes, place: int, begin: int, after: Point) -> Batch | Damage:
     """The batch that follows `after`, or what the table says of what stands there, unless a later batch says more."""
     header = _header_at(data, place)

@@ -113,7 +113,7 @@ class MetadataLog:
             is_last = position == len(remaining)
             file = files.open(path)
             try:
-                read = _read_file(file, point, reader)
+                read = read_file(file, point, reader)
                 point = read.point
                 if is_last:
                     _settle(file, read)
@@ -184,7 +184,7 @@ class Reader(Protocol):
         """The log goes on in another file; ValueError if it must not."""
 
 
-class _Read(NamedTuple):
+class FileRead(NamedTuple):
     """What reading one file found."""
 
     end: int
@@ -197,7 +197,7 @@ class _Read(NamedTuple):
     """What stands behind them, if it is not just prepared space."""
 
 
-def _read_file(file: File, after: Point, reader: Reader) -> _Read:
+def read_file(file: File, after: Point, reader: Reader) -> FileRead:
     """Hand the batches of one file to the reader, a window at a time."""
     size = file.size()
     # Sequence and offset of each batch that no later one calls confirmed.
@@ -237,10 +237,10 @@ def _read_file(file: File, after: Point, reader: Reader) -> _Read:
         raise CorruptMetadata(file.path, torn.offset, torn.reason)
     if reader.trusts_length and (not size or size % SECTOR):
         raise CorruptMetadata(file.path, size, "the file was cut there: it is made in whole sectors")
-    return _Read(end, point, unproven[0][1] if unproven else end, torn)
+    return FileRead(end, point, unproven[0][1] if unproven else end, torn)
 
 
-def _settle(file: File, read: _Read) -> None:
+def _settle(file: File, read: FileRead) -> None:
     """Make what was read durable, and what stands behind it zeros."""
     if read.unproven < read.end:
         # A sync that failed before the restart may have left these in memory alone and marked as written, so that

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage.files import AlreadyLocked, DiskFiles, Files
+from storage.files import AlreadyLocked, DiskFiles, Files, ReadOnlyFiles
 from tests.support.disk import PowerLost, SimulatedFiles
 
 
@@ -82,6 +82,47 @@ def test_a_lock_has_one_holder(place: tuple[Files, Path]) -> None:
     lock.close()
     lock.close()
     files.lock(folder / "lock").close()
+
+
+def test_who_only_looks_changes_nothing(tmp_path: Path) -> None:
+    file = DiskFiles().open(tmp_path / "f", create=True)
+    file.write_at(0, b"hello")
+    looking = ReadOnlyFiles()
+    looked_at = looking.open(tmp_path / "f")
+    assert looked_at.read_at(0, 100) == b"hello"
+    assert looking.names(tmp_path) == ["f"]
+    with pytest.raises(FileNotFoundError):
+        looking.open(tmp_path / "absent")
+    for change in (
+        lambda: looked_at.write_at(0, b"H"),
+        lambda: looked_at.truncate(1),
+        lambda: looked_at.preallocate(4096),
+        lambda: looking.open(tmp_path / "g", create=True),
+        lambda: looking.rename(tmp_path / "f", tmp_path / "g"),
+        lambda: looking.remove(tmp_path / "f"),
+        lambda: looking.make_dir(tmp_path / "d"),
+    ):
+        with pytest.raises(OSError):
+            change()
+    assert looking.names(tmp_path) == ["f"]
+    assert file.read_at(0, 100) == b"hello"
+
+
+def test_many_may_look_while_nobody_writes(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    looking = ReadOnlyFiles()
+    with pytest.raises(FileNotFoundError):
+        looking.lock(lock)
+    writer = DiskFiles().lock(lock)
+    with pytest.raises(AlreadyLocked):
+        looking.lock(lock)
+    writer.close()
+    first, second = looking.lock(lock), looking.lock(lock)
+    first.close()
+    with pytest.raises(AlreadyLocked):
+        DiskFiles().lock(lock)
+    second.close()
+    DiskFiles().lock(lock).close()
 
 
 async def test_a_call_that_began_is_finished_when_its_task_is_cancelled(place: tuple[Files, Path]) -> None:

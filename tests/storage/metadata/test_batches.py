@@ -15,6 +15,7 @@ from storage.metadata.batches import (
     Point,
     encode_batches,
     pack,
+    place_before,
     read_batches,
 )
 
@@ -236,3 +237,13 @@ def test_change_sets_share_batches_and_are_never_divided() -> None:
     assert [body.records for body in bodies] == [2, 1, 2, 3]
     assert pack([]) == []
     assert all(len(body.data) <= BATCH_BYTES_MAX for body in bodies if body.data[:1] == b"s")
+
+
+def test_a_files_first_batch_says_what_it_follows() -> None:
+    """For tools that look at one file alone."""
+    _, before = encode_batches(BEGINNING, [Body(b"a", 1)], confirmed=0, offset=0)
+    data, _ = encode_batches(before, [Body(b"b", 1), Body(b"c", 1)], confirmed=1, offset=0)
+    assert place_before(data + bytes(100)) == before
+    assert place_before(encode_batches(BEGINNING, [Body(b"a", 1)], confirmed=0, offset=0)[0]) == BEGINNING
+    for nothing in (b"", bytes(1000), data[1:], data[:10]):
+        assert place_before(nothing) is None

@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
-from sortedcontainers import SortedDict, SortedList
-
 from storage.metadata.records import (
     DataRecord,
     Deletion,
@@ -29,6 +27,7 @@ from storage.metadata.records import (
     SessionStart,
 )
 from storage.metadata.store import IndexHit, Record
+from storage.metadata.table import RecordTable, SortedSet
 
 
 class Written(NamedTuple):
@@ -52,10 +51,10 @@ class OpenSession(NamedTuple):
 class Image:
     """Records, secondary indexes, sessions and the sequence counter, all at one revision."""
 
-    __slots__ = ("_indexes", "feature_level", "records", "revision", "sequence", "sessions")
+    __slots__ = ("_indexes", "_sorts_late", "feature_level", "records", "revision", "sequence", "sessions")
 
     def __init__(self) -> None:
-        self.records: SortedDict[str, Record] = SortedDict()
+        self.records = RecordTable()
         """Every record by its key."""
         self.sessions: dict[int, OpenSession] = {}
         """Every session that has not ended, by its id."""
@@ -65,25 +64,33 @@ class Image:
         """The last number given to a sequential put; never goes back."""
         self.feature_level = 0
         """What may stand in the log; 0 before anything was written."""
-        self._indexes: dict[str, SortedList[tuple[str, str]]] = {}
+        self._indexes: dict[str, SortedSet[tuple[str, str]]] = {}
+        self._sorts_late = True
+
+    def settle(self) -> None:
+        """Say that recovery is over: from now on everything is put in order at once (see `SortedSet`)."""
+        self._sorts_late = False
+        self.records.settle()
+        for entries in self._indexes.values():
+            entries.settle()
 
     def scan(self, start: str, end: str, limit: int | None) -> list[Record]:
         """The records of [start, end) in key order, at most `limit`."""
         records = self.records
-        return [records[key] for key in islice(records.irange(start, end, (True, False)), limit)]
+        return [records[key] for key in islice(records.keys_between(start, end), limit)]
 
     def query(self, index: str, start: str, end: str, limit: int | None) -> list[IndexHit]:
         """The entries of an index with keys in [start, end), by (index key, primary key), at most `limit`."""
         entries = self._indexes.get(index)
         if entries is None:
             return []
-        # A one-element tuple sorts before every entry of that index key, so it stands for "from this key on".
-        found = islice(entries.irange((start,), (end,), (True, False)), limit)
+        # No primary key is empty, so this stands before every entry of that index key.
+        found = islice(entries.between((start, ""), (end, "")), limit)
         return [IndexHit(index_key, self.records[key]) for index_key, key in found]
 
     def keys_between(self, start: str, end: str) -> list[str]:
         """The keys of [start, end), in order."""
-        return list(self.records.irange(start, end, (True, False)))
+        return list(self.records.keys_between(start, end))
 
     def apply(self, change_set: Iterable[DataRecord]) -> list[Written]:
         """Apply a decided change set and say what it did to which keys.
@@ -114,40 +121,29 @@ class Image:
         return written
 
     def load(self, state: Iterable[DataRecord]) -> None:
-        """Fill an empty image with a snapshot's records: one sort for all instead of one search for each."""
-        assert not self.records, "only an empty image is loaded"
-        puts: dict[str, Record] = {}
-        indexes: dict[str, list[tuple[str, str]]] = {}
+        """Apply a snapshot's records, one by one, since what that does to which keys is nobody's concern."""
         for record in state:
             if isinstance(record, Record):
-                puts[record.key] = record
-                if record.session is not None:
-                    self.sessions[record.session].keys.add(record.key)
-                for name, index_key in record.indexes:
-                    indexes.setdefault(name, []).append((index_key, record.key))
+                self._put(record)
             else:
                 self.apply((record,))
-        self.records.update(puts)
-        self._indexes = {name: SortedList(entries) for name, entries in indexes.items()}
 
     def _put(self, record: Record) -> Written:
-        key = record.key
-        old = self.records.get(key)
-        self.records[key] = record
+        old = self.records.put(record)
         if old is None:
             if record.indexes:
                 self._add_to_indexes(record)
             if record.session is not None:
-                self.sessions[record.session].keys.add(key)
-            return Written(key, None, record)
+                self.sessions[record.session].keys.add(record.key)
+            return Written(record.key, None, record)
         if old.indexes != record.indexes:
             self._remove_from_indexes(old)
             self._add_to_indexes(record)
         if old.session != record.session:
             self._release(old)
             if record.session is not None:
-                self.sessions[record.session].keys.add(key)
-        return Written(key, old, record)
+                self.sessions[record.session].keys.add(record.key)
+        return Written(record.key, old, record)
 
     def _delete(self, key: str) -> Written:
         old = self.records.pop(key)
@@ -163,7 +159,7 @@ class Image:
         for name, index_key in record.indexes:
             entries = self._indexes.get(name)
             if entries is None:
-                entries = self._indexes[name] = SortedList()
+                entries = self._indexes[name] = SortedSet(sorts_late=self._sorts_late)
             entries.add((index_key, record.key))
 
     def _remove_from_indexes(self, record: Record) -> None:

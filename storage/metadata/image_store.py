@@ -39,6 +39,7 @@ class ImageStore(MetadataStore):
 
     def __init__(self, image: Image) -> None:
         self.authoritative = True
+        image.settle()
         self._image = image
         self._watches = Watches(image)
         self._sessions: dict[int, LocalSession] = {}

@@ -37,8 +37,7 @@ class IndexEntry(NamedTuple):
     """What it is found by; numbers in it are fixed-width so that bytewise order is their order (M12)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A stored record as its readers see it."""
 
     key: str

@@ -39,6 +39,7 @@ class ImageStore(MetadataStore):
 
     def __init__(self, image: Image) -> None:
         self.authoritative = True
+        # For images that were not recovered.
         image.settle()
         self._image = image
         self._watches = Watches(image)

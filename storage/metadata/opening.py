@@ -62,6 +62,8 @@ def open_folder(files: Files, directory: Path) -> Opened:
         log = MetadataLog.recover(files, directory, point, replay)
         try:
             _begin(replay, log)
+            # Here and not by whoever reads first: sorting a million keys holds this thread, not the event loop.
+            image.settle()
         except BaseException:
             log.close()
             raise

@@ -65,23 +65,20 @@ class ConsumerSession:
         self._face = face
         self._acks_to_answer: list[int] = []
         self._acks_wake = Signal()
-        self._scope = trio.CancelScope()
+        self._is_closed = False
 
     async def run(self) -> None:
-        """Answer acknowledgements that ask for it once they are durable, until closed."""
-        with self._scope:
-            while True:
-                await self._acks_wake.wait()
-                requests, self._acks_to_answer = self._acks_to_answer, []
-                try:
-                    await self.subscription.synced()
-                except CursorError as error:
-                    fault = fault_of(error)
-                    for request_id in requests:
-                        self._face.answer_ack(self.consumer.id, request_id, fault)
-                else:
-                    for request_id in requests:
-                        self._face.answer_ack(self.consumer.id, request_id)
+        """Answer acknowledgements that ask for it once they are durable, until closed and all are answered."""
+        while self._acks_to_answer or not self._is_closed:
+            await self._acks_wake.wait()
+            requests, self._acks_to_answer = self._acks_to_answer, []
+            fault = None
+            try:
+                await self.subscription.synced()
+            except CursorError as error:
+                fault = fault_of(error)
+            for request_id in requests:
+                self._face.answer_ack(self.consumer.id, request_id, fault)
 
     def answer_when_durable(self, request_id: int) -> None:
         """Answer an acknowledgement that was taken, once it is durable."""
@@ -90,7 +87,8 @@ class ConsumerSession:
 
     def close(self) -> None:
         """Leave the subscription; what was not acknowledged goes to others."""
-        self._scope.cancel()
+        self._is_closed = True
+        self._acks_wake.set()
         self.subscription.remove_consumer(self.consumer)
         self.topic.leave(self.consumer)
         if not self.durable:

@@ -355,7 +355,13 @@ class Confirmation:
             Refused: the broker does not accept it.
         """
         for command in self._told:
-            await self._connection.request(partial(_confirmed_ack, self._consumer_id, command), pb.CommandAckResponse)
+            acknowledge = partial(_confirmed_ack, self._consumer_id, command)
+            try:
+                await self._connection.request(acknowledge, pb.CommandAckResponse)
+            except Refused as refused:
+                if refused.code == pb.ServerError.ConsumerNotFound:
+                    raise ConnectionLost(f"the session ended before the acknowledgement came: {refused}") from refused
+                raise
         if self._acknowledgements is not None and self._told:
             self._acknowledgements.confirmed(self._place)
 

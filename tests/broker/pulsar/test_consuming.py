@@ -69,6 +69,19 @@ async def test_an_acknowledgement_is_answered_when_it_is_durable(broker: Rooms, 
     assert topic.consumer_count == 0
 
 
+async def test_an_acknowledgement_is_answered_though_its_consumer_closes(client: WireClient, broker: Rooms) -> None:
+    """It was taken, so it will be durable; who waits for that would wait forever."""
+    await fill(broker, 1)
+    await subscribe(client)
+    await client.send(commands.flow(1, 10))
+    first = (await frame_of(client)).command.message.message_id
+    await client.send(commands.ack(1, [first], request_id=3), commands.close_consumer(1, 4))
+    answers = {(await client.receive()).type for _ in range(2)}
+    assert answers == {Type.ACK_RESPONSE, Type.SUCCESS}
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    assert topic.subscriptions["s"].cursor.durable.value == (first.ledger_id, first.entry_id)
+
+
 async def test_a_lost_connection_gives_everything_back(broker: Rooms, client: WireClient, other: WireClient) -> None:
     """What it held unacknowledged goes to others, and an exclusive subscription is free again."""
     payloads = await fill(broker, 4)

@@ -391,6 +391,24 @@ async def test_a_confirmed_acknowledgement_covers_what_it_can_and_says_what_it_c
 
 
 @on_both_backends
+async def test_an_acknowledgement_that_meets_the_end_of_its_session_is_lost_with_it() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"a")
+            message = await consumer.receive()
+
+            def ended(peer: Peer, frame: Frame) -> None:
+                ack = frame.command.ack
+                unknown = pb.ServerError.ConsumerNotFound
+                peer.send(commands.ack_response(ack.consumer_id, ack.request_id, error=unknown, message="gone"))
+
+            broker.on(T.ACK, ended)
+            with pytest.raises(ConnectionLost, match="gone"):
+                await consumer.acknowledge_cumulative(message, confirmed=True)
+
+
+@on_both_backends
 async def test_confirming_asks_even_if_it_was_told_before_and_only_once() -> None:
     async with scripted_broker() as broker:
         topic = broker.add_topic(X, 2)

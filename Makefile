@@ -60,9 +60,9 @@ types: $(STAMP)
 layers: $(STAMP)
 	$(BIN)/lint-imports
 
-# The judge of histories is written in Go; compiled once, asking for it again takes no time.
+# The judge of histories, compiled once, and the etcd that one of the metadata stores is on: asking again takes no time.
 tests: $(STAMP)
-	$(BIN)/python scripts/need.py porcupine
+	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/python -m pytest -m "not interop and not thorough" --durations=10 -rs $(ARGS)
 
 interop: java $(STAMP) ## tests with other languages' clients
@@ -70,11 +70,11 @@ interop: java $(STAMP) ## tests with other languages' clients
 	$(BIN)/python -m pytest -m interop --timeout=600 --durations=10 -rs $(ARGS)
 
 thorough: java $(STAMP) ## the same tests with many more examples and seeds
-	$(BIN)/python scripts/need.py porcupine
+	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/python -m pytest -m "not interop" --hypothesis-profile=thorough --timeout=1800 --durations=10 -rs $(ARGS)
 
 coverage: java $(STAMP) ## which lines and branches `make check` reaches
-	$(BIN)/python scripts/need.py porcupine
+	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/coverage run -m pytest -m "not interop and not thorough" $(ARGS)
 	$(BIN)/coverage report --show-missing --skip-covered --skip-empty
 

@@ -1,7 +1,9 @@
 """Random change sets against a model so plain that it can be read as the definition, on every store."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 from unittest import mock
 
 import trio
@@ -14,10 +16,12 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import (
     ABSENT,
     Check,
+    Committed,
     Conflict,
     Delete,
     DeleteRange,
     IndexEntry,
+    IndexHit,
     InvalidOperation,
     MetadataStore,
     Op,
@@ -26,6 +30,8 @@ from storage.metadata.store import (
     Record,
 )
 from tests.support.disk import SimulatedFiles
+from tests.support.etcd import etcd_store, fresh_root
+from tidewire.cli.demo.etcd import EtcdProcess
 
 DATA = Path("/data")
 KEYS = st.sampled_from(["/a", "/b", "/b/1", "/c", "/s", "/é", "/\U00010000"])
@@ -39,6 +45,64 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(Check, KEYS, st.sampled_from([ABSENT, 1, 2, 3])),
 )
 CHANGE_SETS = st.lists(st.lists(OPS, max_size=4), max_size=12)
+
+
+class Judged(Protocol):
+    """What of a store is held against the model."""
+
+    async def commit(self, ops: Sequence[Op]) -> Committed: ...
+
+    async def scan(self, start: str, end: str) -> list[Record]: ...
+
+    async def query(self, index: str, start: str, end: str) -> list[IndexHit]: ...
+
+    async def barrier(self) -> int: ...
+
+
+class Renumbered:
+    """A store whose revisions leave numbers out, with its change sets counted from 1."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._revisions = [0]
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        try:
+            done = await self._store.commit([self._with_revision(op) for op in ops])
+        except Conflict as conflict:
+            raise Conflict(conflict.key, self._count(conflict.expected), self._count(conflict.actual)) from conflict
+        if done.revision != self._revisions[-1]:
+            self._revisions.append(done.revision)
+        return Committed(self._count(done.revision), done.keys)
+
+    async def scan(self, start: str, end: str) -> list[Record]:
+        return [self._counted(record) for record in await self._store.scan(start, end)]
+
+    async def query(self, index: str, start: str, end: str) -> list[IndexHit]:
+        found = await self._store.query(index, start, end)
+        return [IndexHit(hit.index_key, self._counted(hit.record)) for hit in found]
+
+    async def barrier(self) -> int:
+        return self._count(await self._store.barrier())
+
+    def of(self, store: MetadataStore) -> "Renumbered":
+        """The same numbers for another store on the same state."""
+        other = Renumbered(store)
+        other._revisions = self._revisions
+        return other
+
+    def _with_revision(self, op: Op) -> Op:
+        if not isinstance(op, Put | Delete | Check) or op.expected is None:
+            return op
+        # One that is not there yet must not be there later either, so it is told from the others by its sign.
+        is_known = op.expected < len(self._revisions)
+        return replace(op, expected=self._revisions[op.expected] if is_known else -op.expected)
+
+    def _count(self, revision: int) -> int:
+        return -revision if revision < 0 else self._revisions.index(revision)
+
+    def _counted(self, record: Record) -> Record:
+        return record._replace(version=self._count(record.version))
 
 
 @dataclass
@@ -73,7 +137,7 @@ class Model:
                     return True
         return False
 
-    async def check(self, store: MetadataStore) -> None:
+    async def check(self, store: Judged) -> None:
         ordered = [self.records[key] for key in sorted(self.records)]
         assert await store.scan("", "\U0010ffff") == ordered
         for index in "ij":
@@ -82,14 +146,14 @@ class Model:
         assert await store.barrier() == self.revision
 
 
-async def run(store: MetadataStore, change_sets: list[list[Op]]) -> tuple[Model, list[object]]:
+async def run(store: Judged, change_sets: list[list[Op]]) -> tuple[Model, list[object]]:
     model = Model()
     answers: list[object] = []
     for ops in change_sets:
         try:
             done = await store.commit(ops)
         except InvalidOperation as invalid:
-            answers.append(str(invalid))
+            answers.append(type(invalid))
         except Conflict as conflict:
             assert model.conflicts(ops)
             answers.append(str(conflict))
@@ -117,3 +181,20 @@ def test_every_store_is_the_model(change_sets: list[list[Op]]) -> None:
 
     with mock.patch.object(log, "PREALLOCATION_BYTES", 4096):
         trio.run(story)
+
+
+@settings(deadline=None, max_examples=40)
+@given(CHANGE_SETS)
+def test_etcd_is_the_model_too(etcd_server: EtcdProcess, change_sets: list[list[Op]]) -> None:
+    """M20, M21: the same answers as memory gives, but for the numbers of revisions; and again for another process."""
+
+    async def story() -> None:
+        root = fresh_root()
+        async with etcd_store(etcd_server.endpoint, root=root) as store:
+            renumbered = Renumbered(store)
+            model, answers = await run(renumbered, change_sets)
+            assert (await run(MemoryStore(), change_sets))[1] == answers
+            async with etcd_store(etcd_server.endpoint, root=root) as other:
+                await model.check(renumbered.of(other))
+
+    trio.run(story)

@@ -24,16 +24,19 @@ def test_every_run_gives_the_same_bytes() -> None:
 
 
 def test_every_file_names_its_source_first() -> None:
-    for text in generate.generate(generate.ROOT).values():
-        assert generate.SOURCE in text.splitlines()[0]
+    first_lines = [text.splitlines()[0] for text in generate.generate(generate.ROOT).values()]
+    for source in generate.SOURCES:
+        assert sum(source in line for line in first_lines) == 2
+    assert len(first_lines) == 2 * len(generate.SOURCES)
 
 
 def test_a_file_that_differs_or_is_missing_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = tmp_path / generate.TARGET
-    target.mkdir(parents=True)
-    (tmp_path / generate.SOURCE).write_text((generate.ROOT / generate.SOURCE).read_text())
+    for source in generate.SOURCES:
+        (tmp_path / source).parent.joinpath("generated").mkdir(parents=True, exist_ok=True)
+        (tmp_path / source).write_text((generate.ROOT / source).read_text())
+    target = tmp_path / "tidewire" / "wire" / "pulsar" / "generated"
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert generate.main(["--check"]) == 1
     assert generate.main([]) == 0

@@ -1,0 +1,275 @@
+"""This process's image of what stands in etcd, followed through one watch.
+
+All watches of the contract hang on the image, as they do in the other stores, so one stream serves any number of them
+and a change set reaches them in one step. The stream resumes at the revision after the last one applied, on whichever
+server and after whatever pause; if etcd has forgotten that revision (compaction), everything is listed again and the
+difference to the image is applied as one change (M14, M15). Broken streams are opened again after RETRY_DELAYS.
+
+Whoever needs the image to hold a revision waits for it with `reached`; there is nothing to ask for meanwhile.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import count, groupby
+from operator import attrgetter
+from typing import Final
+
+import structlog
+import trio
+
+from storage.metadata.etcd.generated import etcd_pb2 as pb
+from storage.metadata.etcd.keys import COUNTER, RECORD, SESSION, Keys
+from storage.metadata.etcd.requests import Counter
+from storage.metadata.etcd.retry import ATTEMPT_SECONDS_MAX, RETRY_DELAYS, Retry
+from storage.metadata.etcd.rpc import RANGE, Rpc
+from storage.metadata.image import Image, OpenSession, Written
+from storage.metadata.records import Deletion
+from storage.metadata.store import Record, StoreUnavailable
+from storage.metadata.watches import Watches
+
+LISTED_AT_ONCE: Final = 1000
+"""Keys in one page of a listing."""
+
+log = structlog.get_logger(__name__)
+
+
+class WentBack(Exception):
+    """etcd is not the one that was followed, or was restored to an older state: the image cannot go on from it."""
+
+
+class Follower:
+    """The image, and the task that keeps it."""
+
+    def __init__(self, rpc: Rpc, keys: Keys, retry: Retry) -> None:
+        self.image = Image()
+        self.watches = Watches(self.image)
+        self.counter = Counter(0, 0)
+        """Of sequential puts, as the image knows it."""
+        self.resumed = 0
+        """How often the stream was opened again."""
+        self.listed = 0
+        """How often everything was listed."""
+        self._rpc = rpc
+        self._keys = keys
+        self._retry = retry
+        self._sessions: dict[int, int] = {}
+        """The revision at which each open session began, by its lease."""
+        self._cluster_id = 0
+        self._next_revision = 0
+        self._waiting: list[tuple[int, int, trio.Event]] = []
+        self._order = count()
+        self._session_ends: dict[int, trio.Event] = {}
+        self._is_compacted = False
+        self._reversed: WentBack | None = None
+
+    async def start(self) -> None:
+        """Fill the image; call once, before `run`.
+
+        Raises:
+            StoreUnavailable: etcd cannot be reached.
+        """
+        await self._list()
+        self.image.settle()
+
+    async def run(self) -> None:
+        """Follow until cancelled.
+
+        Raises:
+            WentBack: etcd's state is older than the image's, or another cluster's.
+        """
+        delays = iter(RETRY_DELAYS)
+        while True:
+            before = self._next_revision
+            if self._is_compacted:
+                log.warning("etcd forgot what was to be followed next: listing everything", revision=before)
+                try:
+                    await self._list()
+                except StoreUnavailable as unavailable:
+                    # Whoever waits for an answer is told by his own call; the image is kept for when etcd is back.
+                    log.warning("etcd cannot be listed", reason=str(unavailable))
+                    continue
+            span = self._keys.followed
+            create = pb.WatchCreateRequest(key=span.start, range_end=span.end, start_revision=self._next_revision)
+            error = await self._rpc.watch(create, self._receive, seconds_max=ATTEMPT_SECONDS_MAX)
+            if self._reversed is not None:
+                raise self._reversed
+            if error is not None:
+                self.resumed += 1
+                self._rpc.turn()
+                if self._next_revision != before:
+                    delays = iter(RETRY_DELAYS)
+                delay = next(delays, RETRY_DELAYS[-1])
+                log.info("the watch on etcd broke off", reason=str(error), again_in_seconds=delay)
+                await trio.sleep(delay)
+
+    async def reached(self, revision: int) -> None:
+        """Return once the image holds what every change set up to `revision` did."""
+        if self.image.revision >= revision:
+            await trio.lowlevel.checkpoint()
+            return
+        event = trio.Event()
+        heapq.heappush(self._waiting, (revision, next(self._order), event))
+        await event.wait()
+
+    @property
+    def followed_until(self) -> int:
+        """The revision up to which this process knows etcd to have come."""
+        return self._next_revision - 1
+
+    def require_no_older(self, header: pb.ResponseHeader, known: int) -> None:
+        """Hold the header of a linearizable answer against what was known before the question.
+
+        Raises:
+            WentBack: it is of another cluster, or older.
+        """
+        self._require_same_cluster(header)
+        if header.revision < known:
+            raise WentBack(f"etcd is at revision {header.revision} and was at {known}: an older state was restored")
+
+    def has_session(self, lease: int) -> bool:
+        """Whether the image holds that session."""
+        return lease in self._sessions
+
+    def sessions_until(self, revision: int) -> Iterator[int]:
+        """The sessions in the image that began at or before `revision`."""
+        return (lease for lease, began in self._sessions.items() if began <= revision)
+
+    async def session_gone(self, lease: int) -> None:
+        """Return once the image holds that session, and its records, no more."""
+        if lease not in self._sessions:
+            await trio.lowlevel.checkpoint()
+            return
+        await self._session_ends.setdefault(lease, trio.Event()).wait()
+
+    def _receive(self, response: pb.WatchResponse) -> bool:
+        """Apply one answer of the stream; False to have it ended."""
+        try:
+            # A member that lags may answer a watch from an older revision: it sends what comes after ours in time.
+            self._require_same_cluster(response.header)
+        except WentBack as error:
+            self._reversed = error
+            return False
+        if response.canceled:
+            self._is_compacted = response.compact_revision > 0
+            return False
+        for revision, events in groupby(response.events, key=attrgetter("kv.mod_revision")):
+            if revision >= self._next_revision:
+                self._apply(revision, list(events))
+                self._next_revision = revision + 1
+        return True
+
+    def _apply(self, revision: int, events: Iterable[pb.Event]) -> None:
+        image = self.image
+        written: list[Written] = []
+        ended: list[int] = []
+        for event in events:
+            stored = event.kv
+            section = self._keys.section_of(stored.key)
+            is_put = event.type == pb.Event.PUT
+            if section == RECORD:
+                if is_put:
+                    written += image.apply((self._keys.decode(stored),))
+                elif (key := self._keys.record_key(stored.key)) in image.records:
+                    written += image.apply((Deletion(revision, key),))
+            elif section == SESSION:
+                lease = self._keys.lease_of(stored.key)
+                if is_put:
+                    self._begin_session(lease, revision)
+                else:
+                    ended.append(lease)
+            elif section == COUNTER and is_put:
+                self.counter = Counter(int(stored.value), revision)
+        # Their records' deletions stand in the same step, and look for them.
+        for lease in ended:
+            self._end_session(lease)
+        self._show(revision, written)
+
+    def _show(self, revision: int, written: list[Written]) -> None:
+        self.image.revision = revision
+        if written:
+            self.watches.fire(revision, written)
+        while self._waiting and self._waiting[0][0] <= revision:
+            heapq.heappop(self._waiting)[2].set()
+
+    async def _list(self) -> None:
+        """Replace the image's content by what is there, as one change."""
+        known = self.followed_until
+        header, stored = await self._read_all()
+        self.require_no_older(header, known)
+        self.listed += 1
+        records: list[Record] = []
+        sessions: dict[int, int] = {}
+        newest = 0
+        for item in stored:
+            newest = max(newest, item.mod_revision)
+            section = self._keys.section_of(item.key)
+            if section == RECORD:
+                records.append(self._keys.decode(item))
+            elif section == SESSION:
+                sessions[self._keys.lease_of(item.key)] = item.mod_revision
+            elif section == COUNTER:
+                self.counter = Counter(int(item.value), item.mod_revision)
+        for lease, began in sessions.items():
+            self._begin_session(lease, began)
+        written = self._replace(header.revision, records)
+        for lease in [lease for lease in self._sessions if lease not in sessions]:
+            self._end_session(lease)
+        self._next_revision = header.revision + 1
+        self._is_compacted = False
+        # A session's end is no change set: it has no tip, so that the newest revision found may be an older one.
+        self._show(newest if newest > self.image.revision or not written else header.revision, written)
+
+    def _replace(self, revision: int, records: list[Record]) -> list[Written]:
+        image = self.image
+        before = image.revision
+        if not image.records:
+            image.load(records)
+            written = [Written(record.key, None, record) for record in records] if self.listed > 1 else []
+        else:
+            there = {record.key for record in records}
+            written = image.apply([Deletion(revision, key) for key in image.records if key not in there])
+            for record in records:
+                old = image.records.get(record.key)
+                if old is None or old.version != record.version:
+                    written += image.apply((record,))
+        image.revision = before
+        return written
+
+    async def _read_all(self) -> tuple[pb.ResponseHeader, list[pb.KeyValue]]:
+        """All that is followed, at one revision, and the header of the first page."""
+        while True:
+            span = self._keys.followed
+            request = pb.RangeRequest(key=span.start, range_end=span.end, limit=LISTED_AT_ONCE)
+            first = await self._retry.repeat(RANGE, request)
+            stored = list(first.kvs)
+            page = first
+            while page.more:
+                request = pb.RangeRequest(
+                    key=stored[-1].key + b"\0",
+                    range_end=span.end,
+                    limit=LISTED_AT_ONCE,
+                    revision=first.header.revision,
+                )
+                following = await self._retry.repeat_unless_compacted(RANGE, request)
+                if following is None:
+                    break
+                page = following
+                stored += page.kvs
+            else:
+                return first.header, stored
+
+    def _require_same_cluster(self, header: pb.ResponseHeader) -> None:
+        if self._cluster_id not in (0, header.cluster_id):
+            raise WentBack("another etcd cluster answers now than at the start")
+        self._cluster_id = header.cluster_id
+
+    def _begin_session(self, lease: int, revision: int) -> None:
+        self._sessions[lease] = revision
+        self.image.sessions.setdefault(lease, OpenSession(0, set()))
+
+    def _end_session(self, lease: int) -> None:
+        self._sessions.pop(lease, None)
+        self.image.sessions.pop(lease, None)
+        ends = self._session_ends.pop(lease, None)
+        if ends is not None:
+            ends.set()

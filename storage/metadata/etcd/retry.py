@@ -1,0 +1,100 @@
+"""What is tried again when etcd does not answer, how often and for how long.
+
+A read, and a write that carries its own proof of having been made (requests.py), may be sent any number of times. They
+are, until an answer comes or ANSWER_SECONDS_MAX have passed since the call began: each attempt waits for a connection
+for up to ATTEMPT_SECONDS_MAX, and after a failed one the next server of the list is asked, after a delay from a fixed
+table. So a server that restarts is waited for by waiting for its connection, and one that answers "not now" is asked
+about once a second. No jitter: a process has few calls in flight, and etcd serves few processes.
+"""
+
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+import trio
+from google.protobuf.message import Message
+
+from storage.metadata.etcd.rpc import Method, Rpc, RpcError
+from storage.metadata.store import StoreUnavailable
+
+ANSWER_SECONDS_MAX: Final = 20.0
+"""How long a call of the store waits for etcd before it raises StoreUnavailable."""
+
+ATTEMPT_SECONDS_MAX: Final = 5.0
+"""How long one request may take, connecting included."""
+
+RETRY_DELAYS: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+"""Seconds before each further attempt; the last one again and again."""
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+class Attempts:
+    """The attempts of one call: `await attempts.after(error)` returns when the next may be made."""
+
+    def __init__(self, rpc: Rpc, seconds_max: float) -> None:
+        self._rpc = rpc
+        self._until = trio.current_time() + seconds_max
+        self._seconds_max = seconds_max
+        self._delays: Iterator[float] = iter(RETRY_DELAYS)
+
+    @property
+    def seconds(self) -> float:
+        """How long the next one may take."""
+        return max(0.001, min(ATTEMPT_SECONDS_MAX, self._until - trio.current_time()))
+
+    @property
+    def until(self) -> float:
+        """When, on Trio's clock, the last one is over."""
+        return self._until
+
+    async def after(self, error: RpcError) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            StoreUnavailable: there is to be none, because the server refused or the time is over.
+        """
+        delay = next(self._delays, RETRY_DELAYS[-1])
+        if error.is_refusal:
+            raise StoreUnavailable(f"etcd refuses: {error}") from error
+        if trio.current_time() + delay >= self._until:
+            servers = ", ".join(self._rpc.endpoints)
+            raise StoreUnavailable(f"etcd at {servers} gave no answer for {self._seconds_max:g} s: {error}") from error
+        self._rpc.turn()
+        await trio.sleep(delay)
+
+
+class Retry:
+    """Makes calls that may be repeated."""
+
+    def __init__(self, rpc: Rpc, seconds_max: float = ANSWER_SECONDS_MAX) -> None:
+        self._rpc = rpc
+        self.seconds_max = seconds_max
+
+    def attempts(self) -> Attempts:
+        """For a call that decides itself what to repeat."""
+        return Attempts(self._rpc, self.seconds_max)
+
+    async def repeat(self, method: Method[Request, Response], request: Request) -> Response:
+        """One call, repeated until it is answered.
+
+        Raises:
+            StoreUnavailable: it was not, or the server refused it.
+        """
+        attempts = self.attempts()
+        while True:
+            try:
+                return await self._rpc.call(method, request, seconds_max=attempts.seconds)
+            except RpcError as error:
+                await attempts.after(error)
+
+    async def repeat_unless_compacted(self, method: Method[Request, Response], request: Request) -> Response | None:
+        """The same; None if the request names a revision that etcd has forgotten."""
+        attempts = self.attempts()
+        while True:
+            try:
+                return await self._rpc.call(method, request, seconds_max=attempts.seconds)
+            except RpcError as error:
+                if error.is_compacted:
+                    return None
+                await attempts.after(error)

@@ -1,0 +1,256 @@
+"""Calls to etcd, completed into Trio: the one module that knows gRPC.
+
+A unary call is a gRPC future whose completion reschedules the Trio task that waits for it, through a `TrioToken`: no
+thread is held meanwhile (measured: a thread per call costs five times the CPU). A stream is read by one thread, which
+hands each answer to Trio and waits until it was taken, so nothing piles up in between; ending the call ends the thread.
+
+Foreign errors are renamed here: every failure of a call is an `RpcError`, which says whether the request may have been
+carried out. Nothing is retried here; who calls knows what may be repeated. A call waits for a connection instead of
+failing at once, so an unreachable server costs no loop of ours: gRPC connects again by itself, after at most
+RECONNECT_MS_MAX.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+import trio
+from google.protobuf.message import Message
+
+from storage.metadata.etcd.generated import etcd_pb2 as pb
+
+RECONNECT_MS_MAX: Final = 1000
+"""The longest that gRPC waits between two attempts to connect."""
+
+_OPTIONS: Final = (
+    # A listing's page and a watch's backlog may be large; what bounds them is what stands in etcd.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    # A server that vanished without a word is found out by what the watch's silent connection does not answer.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A store of its own has its own connection, and another one's end is not felt by it.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Method(Generic[Request, Response]):
+    """One of the API's methods, by its public path."""
+
+    path: str
+    request: type[Request]
+    response: type[Response]
+
+
+RANGE: Final = Method("/etcdserverpb.KV/Range", pb.RangeRequest, pb.RangeResponse)
+TXN: Final = Method("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse)
+COMPACT: Final = Method("/etcdserverpb.KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
+LEASE_GRANT: Final = Method("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
+LEASE_REVOKE: Final = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
+LEASE_TIME_TO_LIVE: Final = Method(
+    "/etcdserverpb.Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest, pb.LeaseTimeToLiveResponse
+)
+_KEEP_ALIVE: Final = Method("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse)
+_WATCH: Final = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse)
+
+_REFUSALS: Final = frozenset(
+    {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "FAILED_PRECONDITION", "PERMISSION_DENIED", "UNAUTHENTICATED"}
+    | {"UNIMPLEMENTED", "RESOURCE_EXHAUSTED"}
+)
+"""Codes by which the server says that it did not do what was asked."""
+
+
+class RpcError(Exception):
+    """A call failed: gRPC's code by name, and what the server or the library said."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(f"{details or 'no reason given'} ({code})")
+        self.code = code
+        self.details = details
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server refused it, so that it was not done and repeating it changes nothing."""
+        return self.code in _REFUSALS
+
+    @property
+    def is_missing_lease(self) -> bool:
+        """Whether a lease that the request named has ended."""
+        return self.code == "NOT_FOUND" and "lease not found" in self.details
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether it asked for a revision that is forgotten."""
+        return self.code == "OUT_OF_RANGE" and "compacted" in self.details
+
+
+@dataclass
+class RpcStatistics:
+    """What was called since the connection was made."""
+
+    calls: int = 0
+    failures: int = 0
+    streams: int = field(default=0)
+
+
+class Rpc:
+    """A connection to one of several servers of one cluster; `close` it."""
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        """`endpoints` as HOST:PORT each. Nothing is connected yet."""
+        self.endpoints = tuple(endpoints)
+        self.statistics = RpcStatistics()
+        self._channels = [grpc.insecure_channel(endpoint, options=_OPTIONS) for endpoint in endpoints]
+        self._current = 0
+        self._stubs: dict[tuple[int, str], Any] = {}
+        self._token = trio.lowlevel.current_trio_token()
+        self._threads = trio.CapacityLimiter(2)
+
+    def close(self) -> None:
+        """End every call and every connection."""
+        for channel in self._channels:
+            channel.close()
+
+    def turn(self) -> None:
+        """Let later calls go to the next server of the list, since this one does not answer."""
+        self._current = (self._current + 1) % len(self._channels)
+
+    async def call(self, method: Method[Request, Response], request: Request, *, seconds_max: float) -> Response:
+        """One unary call; cancelling it leaves unknown whether it was carried out.
+
+        Raises:
+            RpcError: it failed, or took longer than `seconds_max`.
+        """
+        task = trio.lowlevel.current_task()
+        is_waiting = True
+
+        def wake() -> None:
+            nonlocal is_waiting
+            if is_waiting:
+                is_waiting = False
+                trio.lowlevel.reschedule(task)
+
+        def done(_future: object) -> None:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(wake)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            nonlocal is_waiting
+            is_waiting = False
+            future.cancel()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self.statistics.calls += 1
+        stub = self._stub("unary_unary", method)
+        future = stub.future(request, timeout=seconds_max, wait_for_ready=True)
+        future.add_done_callback(done)
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        if future.code() is not grpc.StatusCode.OK:
+            self.statistics.failures += 1
+            raise _error_of(future)
+        response: Response = future.result()
+        return response
+
+    async def keep_alive(self, leases: Sequence[int], *, seconds_max: float) -> dict[int, int]:
+        """Renew leases; the seconds that each has now, 0 for one that has ended. In a thread, and rarely called.
+
+        Raises:
+            RpcError: it failed, or took longer than `seconds_max`.
+        """
+        call = self._stub("stream_stream", _KEEP_ALIVE)(
+            iter([pb.LeaseKeepAliveRequest(ID=lease) for lease in leases]), timeout=seconds_max, wait_for_ready=True
+        )
+
+        def read() -> dict[int, int] | RpcError:
+            try:
+                return {response.ID: response.TTL for response in call}
+            except grpc.RpcError as error:
+                return _error_of(error)
+
+        result = await self._read_in_thread(call, read)
+        if isinstance(result, RpcError):
+            raise result
+        return result
+
+    async def watch(
+        self, create: pb.WatchCreateRequest, receive: Callable[[pb.WatchResponse], bool], *, seconds_max: float
+    ) -> RpcError | None:
+        """Watch a range: `receive` is called with each answer, one after another, until it returns False.
+
+        Returns:
+            Why the stream ended by itself: that nothing came in the first `seconds_max`, for example; None after False.
+        """
+        self.statistics.streams += 1
+        # The server ends the watch when the stream of requests ends, so that one waits for the end.
+        requests: SimpleQueue[pb.WatchRequest | None] = SimpleQueue()
+        requests.put(pb.WatchRequest(create_request=create))
+        call = self._stub("stream_stream", _WATCH)(_until_none(requests), wait_for_ready=True)
+        with trio.move_on_after(seconds_max) as until_first:
+
+            def take(response: pb.WatchResponse) -> bool:
+                until_first.deadline = float("inf")
+                return receive(response)
+
+            def read() -> RpcError | None:
+                try:
+                    for response in call:
+                        if not trio.from_thread.run_sync(take, response):
+                            return None
+                except grpc.RpcError as error:
+                    return _error_of(error)
+                return RpcError("UNAVAILABLE", "the server ended the watch")
+
+            try:
+                return await self._read_in_thread(call, read)
+            finally:
+                requests.put(None)
+        return RpcError("DEADLINE_EXCEEDED", f"no watch was set up within {seconds_max:g} s")
+
+    async def _read_in_thread(self, call: Any, read: Callable[[], Result]) -> Result:  # noqa: ANN401 - untyped library
+        """Run `read` in a thread; when this is cancelled the call is, which ends the thread."""
+        async with trio.open_nursery() as nursery:
+
+            async def cancel_call() -> None:
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    call.cancel()
+
+            nursery.start_soon(cancel_call)
+            try:
+                return await trio.to_thread.run_sync(read, limiter=self._threads)
+            finally:
+                nursery.cancel_scope.cancel()
+        raise AssertionError("the nursery's body returns or raises")
+
+    def _stub(self, kind: str, method: Method[Any, Any]) -> Any:  # noqa: ANN401 - the library has no types
+        key = (self._current, method.path)
+        stub = self._stubs.get(key)
+        if stub is None:
+            stub = self._stubs[key] = getattr(self._channels[self._current], kind)(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+        return stub
+
+
+def _until_none(requests: "SimpleQueue[pb.WatchRequest | None]") -> Iterator[pb.WatchRequest]:
+    while (request := requests.get()) is not None:
+        yield request
+
+
+def _error_of(call: Any) -> RpcError:  # noqa: ANN401 - the library has no types
+    return RpcError(call.code().name, call.details() or "")

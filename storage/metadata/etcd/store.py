@@ -1,0 +1,383 @@
+"""The metadata store on etcd, for clusters that already run one (version 3.4 or newer).
+
+    async with EtcdStore.open(["10.0.0.1:2379", "10.0.0.2:2379"], root="/tidewire/main") as store:
+        ...
+
+Every process holds the image of all records (DESIGN section 5), which one watch keeps up to date (follower.py). A
+change set is one etcd transaction (requests.py, writer.py). Readings ask etcd how far they have to wait, one question
+shared by all that arrive together, and are then answered from the image: so they are linearizable, see one revision,
+and need neither paging nor index keys in etcd. `peek` looks at the image as it is.
+
+While etcd cannot be reached calls wait for it, up to ANSWER_SECONDS_MAX (retry.py); watches go on where they were;
+sessions last for as long as their timeout says and then are lost. What etcd does not do is done by convention: only
+this module's processes may write below the root, and nobody may restore etcd to an older state under running brokers;
+if that happens, the store ends.
+
+Left out: TLS and authentication of etcd's clients, and change sets beyond etcd's limits: 128 operations (125 of them
+the caller's, always) and 1.5 MiB. A session's timeout is rounded up to whole seconds, and etcd makes it 2 at least.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from math import ceil
+from typing import Final, Self
+
+import structlog
+import trio
+
+from storage.metadata.delta import measure
+from storage.metadata.etcd.follower import Follower, WentBack
+from storage.metadata.etcd.generated import etcd_pb2 as pb
+from storage.metadata.etcd.keys import FORMAT, Keys
+from storage.metadata.etcd.leases import Lease, Leases
+from storage.metadata.etcd.retry import ANSWER_SECONDS_MAX, Retry
+from storage.metadata.etcd.rpc import TXN, Rpc
+from storage.metadata.etcd.writer import Writer
+from storage.metadata.store import (
+    Committed,
+    IndexHit,
+    InvalidOperation,
+    KeyWatch,
+    MetadataError,
+    MetadataStore,
+    Op,
+    Put,
+    RangeWatch,
+    Record,
+    Session,
+    SessionLost,
+    StoreStatistics,
+    StoreUnavailable,
+)
+from storage.signal import Signal
+
+CONNECT_SECONDS_MAX: Final = 60.0
+"""How long `open` tries to reach etcd."""
+
+CLOSE_SECONDS_MAX: Final = 2.0
+"""How long closing may take to end the leases; what is left ends by itself."""
+
+SILENCE_SECONDS: Final = 2.0
+"""After how long without an answer `open` says that it is still trying."""
+
+log = structlog.get_logger(__name__)
+
+
+class UnknownFormat(MetadataError):
+    """What stands below the root was written by a later release, or by something else."""
+
+
+class EtcdStore(MetadataStore):
+    """See the module; made by `open`."""
+
+    def __init__(self, rpc: Rpc, keys: Keys) -> None:
+        self.authoritative = False
+        self._rpc = rpc
+        self._keys = keys
+        self._nursery: trio.Nursery
+        self._retry = Retry(rpc)
+        self._follower = Follower(rpc, keys, self._retry)
+        self._leases = Leases(rpc, self._retry)
+        self._writer = Writer(rpc, keys, self._retry, self._follower, self._leases)
+        self._sessions: dict[int, EtcdSession] = {}
+        self._barrier = _Barrier()
+        self._barrier_asked = Signal()
+        self._barriers = 0
+        self._failure: BaseException | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, endpoints: Sequence[str], *, root: str, connect_seconds_max: float = CONNECT_SECONDS_MAX
+    ) -> AsyncIterator[Self]:
+        """The store below `root` on the etcd cluster with these servers, HOST:PORT each, while the context is open.
+
+        Sessions of earlier processes may still be open. Leaving the context ends those of this one. What the body
+        raises comes out in an exception group, as from any nursery.
+
+        Raises:
+            StoreUnavailable: no server answered within `connect_seconds_max`.
+            UnknownFormat: what stands below the root cannot be read.
+        """
+        rpc = Rpc(endpoints)
+        try:
+            store = cls(rpc, Keys(root))
+            await store._connect(connect_seconds_max)
+            async with trio.open_nursery() as nursery:
+                store._start(nursery)
+                try:
+                    yield store
+                finally:
+                    store._end(trio.ClosedResourceError("it was closed"))
+                    with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+                        await store._leases.revoke_all()
+                    nursery.cancel_scope.cancel()
+        finally:
+            rpc.close()
+
+    # ----------------------------------------------------------------------------------------------------- the contract
+
+    def peek(self, key: str) -> Record | None:
+        """See `MetadataStore.peek`: one dict lookup, behind etcd by what the watch has not brought yet."""
+        record: Record | None = self._follower.image.records.get(key)
+        return record
+
+    async def get(self, key: str) -> Record | None:
+        """See `MetadataStore.get`. Linearizable: at least as new as every write of anybody answered before the call."""
+        await self.barrier()
+        return self.peek(key)
+
+    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        """See `MetadataStore.scan`; as new as `get`."""
+        await self.barrier()
+        return self._follower.image.scan(start, end, limit)
+
+    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+        """See `MetadataStore.query`; as new as `get`."""
+        await self.barrier()
+        return self._follower.image.query(index, start, end, limit)
+
+    async def barrier(self) -> int:
+        """See `MetadataStore.barrier`.
+
+        One question to etcd, begun after the call and shared with all that came before it was asked.
+
+        Raises:
+            StoreUnavailable: etcd does not answer, or the image does not follow.
+        """
+        self._raise_failure()
+        barrier = self._barrier
+        self._barrier_asked.set()
+        await barrier.passed.wait()
+        if barrier.error is not None:
+            raise StoreUnavailable(str(barrier.error)) from barrier.error
+        return barrier.revision
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        """See `MetadataStore.commit`. On return this process's image holds it too, unless the watch is broken."""
+        ops = tuple(ops)
+        size = measure(ops)
+        self._raise_failure()
+        for op in ops:
+            if isinstance(op, Put) and op.session is not None:
+                session = self._sessions.get(op.session.id)
+                if session is not op.session or session.has_ended:
+                    raise SessionLost(f"{op.key}: session {op.session.id} has ended")
+        return await self._writer.write(ops, size, self._nursery)
+
+    def watch_key(self, key: str) -> AbstractAsyncContextManager[KeyWatch]:
+        """See `MetadataStore.watch_key`."""
+        return self._follower.watches.of_key(key)
+
+    def watch_range(self, start: str, end: str) -> AbstractAsyncContextManager[RangeWatch]:
+        """See `MetadataStore.watch_range`."""
+        return self._follower.watches.of_range(start, end)
+
+    async def open_session(self, timeout_seconds: float) -> Session:
+        """See `MetadataStore.open_session`; the store keeps it alive.
+
+        Raises:
+            InvalidOperation: no timeout.
+            StoreUnavailable: etcd does not answer; what it may have begun ends by itself.
+        """
+        if not timeout_seconds > 0:
+            raise InvalidOperation(f"a session timeout of {timeout_seconds} seconds")
+        self._raise_failure()
+        lease = await self._leases.grant(ceil(timeout_seconds), self._retry.attempts())
+        key = self._keys.session(lease.id)
+        # Putting it twice is as good as once, so it may be repeated.
+        request = pb.TxnRequest(success=[_put(key, b"", lease.id), _put(self._keys.tip, b"")])
+        answer = await self._retry.repeat(TXN, request)
+        await self._follower.reached(answer.header.revision)
+        self._raise_failure()
+        session = self._sessions[lease.id] = EtcdSession(self, lease)
+        self._nursery.start_soon(self._notice_end, session)
+        return session
+
+    def statistics(self) -> StoreStatistics:
+        """See `MetadataStore.statistics`; `extra` says what the connection did."""
+        follower, writer, rpc = self._follower, self._writer, self._rpc.statistics
+        return StoreStatistics(
+            follower.image.revision,
+            len(follower.image.records),
+            len(follower.watches),
+            writer.waiting,
+            {
+                "calls": rpc.calls,
+                "calls_failed": rpc.failures,
+                "barriers": self._barriers,
+                "watch_resumed": follower.resumed,
+                "listed": follower.listed,
+                "writes_repeated": writer.repeated,
+                "sequences_recounted": writer.recounted,
+            },
+        )
+
+    # ------------------------------------------------------------------------------------------------------------ tasks
+
+    async def _connect(self, seconds_max: float) -> None:
+        """Reach etcd and fill the image."""
+        self._retry.seconds_max = seconds_max
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._say_if_silent, seconds_max)
+            try:
+                await self._require_format()
+                await self._follower.start()
+            except (StoreUnavailable, UnknownFormat) as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        # Raised out here, where it is not one of a group.
+        if failure is not None:
+            raise failure
+        self._retry.seconds_max = ANSWER_SECONDS_MAX
+
+    def _start(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        nursery.start_soon(self._follow)
+        nursery.start_soon(self._leases.run)
+        nursery.start_soon(self._answer_barriers)
+
+    async def _say_if_silent(self, seconds_max: float) -> None:
+        await trio.sleep(SILENCE_SECONDS)
+        log.warning("etcd does not answer yet", servers=list(self._rpc.endpoints), trying_for_seconds=seconds_max)
+
+    async def _require_format(self) -> None:
+        key = self._keys.format
+        request = pb.TxnRequest(
+            compare=[pb.Compare(key=key, target=pb.Compare.VERSION, result=pb.Compare.EQUAL, version=0)],
+            success=[_put(key, FORMAT)],
+            failure=[pb.RequestOp(request_range=pb.RangeRequest(key=key))],
+        )
+        answer = await self._retry.repeat(TXN, request)
+        found = FORMAT if answer.succeeded else answer.responses[0].response_range.kvs[0].value
+        if found != FORMAT:
+            raise UnknownFormat(f"{key.decode()} in etcd names the format {found.decode(errors='replace')!r}")
+
+    async def _follow(self) -> None:
+        try:
+            await self._follower.run()
+        except WentBack as error:
+            log.error("the metadata store ends", reason=str(error))
+            self._end(error)
+
+    async def _answer_barriers(self) -> None:
+        while True:
+            await self._barrier_asked.wait()
+            barrier, self._barrier = self._barrier, _Barrier()
+            self._barriers += 1
+            try:
+                with trio.fail_after(self._retry.seconds_max):
+                    barrier.revision = await self._pass_barrier()
+            except trio.TooSlowError:
+                barrier.error = StoreUnavailable(f"the watch on etcd brought nothing for {ANSWER_SECONDS_MAX:g} s")
+            except StoreUnavailable as error:
+                barrier.error = error
+            except WentBack as error:
+                barrier.error = error
+                self._end(error)
+            finally:
+                barrier.passed.set()
+
+    async def _pass_barrier(self) -> int:
+        follower = self._follower
+        known = follower.followed_until
+        sessions = self._keys.sessions
+        request = pb.TxnRequest(
+            success=[
+                pb.RequestOp(request_range=pb.RangeRequest(key=self._keys.tip, keys_only=True)),
+                pb.RequestOp(request_range=pb.RangeRequest(key=sessions.start, range_end=sessions.end, keys_only=True)),
+            ]
+        )
+        answer = await self._retry.repeat(TXN, request)
+        follower.require_no_older(answer.header, known)
+        tips, opened = (response.response_range.kvs for response in answer.responses)
+        if tips:
+            await follower.reached(tips[0].mod_revision)
+        # The end of a session is no change set and moves no tip: it shows in that its key is missing.
+        alive = {self._keys.lease_of(found.key) for found in opened}
+        for lease in [lease for lease in follower.sessions_until(answer.header.revision) if lease not in alive]:
+            await follower.session_gone(lease)
+        return follower.image.revision
+
+    async def _notice_end(self, session: "EtcdSession") -> None:
+        await self._follower.session_gone(session.id)
+        self._leases.gone(session.lease)
+        self._sessions.pop(session.id, None)
+
+    # ---------------------------------------------------------------------------------------------------------- the end
+
+    async def end_session(self, lease: Lease) -> None:
+        """End a session and delete its records; see `Session.close`."""
+        if self._failure is not None and lease.ended.is_set():
+            return
+        await self._leases.revoke(lease)
+        await self._follower.session_gone(lease.id)
+
+    def _end(self, cause: BaseException) -> None:
+        """From now on answer nothing: `cause` says why."""
+        if self._failure is None:
+            self._failure = cause
+        self._follower.watches.fail(self._unavailable())
+        self._barrier.error = self._unavailable()
+        self._barrier.passed.set()
+        for session in self._sessions.values():
+            session.lease.ended.set()
+
+    def _unavailable(self) -> StoreUnavailable:
+        error = StoreUnavailable(f"the metadata store has ended: {self._failure}")
+        error.__cause__ = self._failure
+        return error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._unavailable()
+
+
+class EtcdSession(Session):
+    """A session that is a lease in etcd, with a key of its own that shows it is open."""
+
+    def __init__(self, store: EtcdStore, lease: Lease) -> None:
+        self._store = store
+        self.lease = lease
+
+    @property
+    def id(self) -> int:
+        """See `Session.id`: the lease's."""
+        return self.lease.id
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this process knows that it has, or must assume it."""
+        return self.lease.ended.is_set()
+
+    async def close(self) -> None:
+        """See `Session.close`.
+
+        Raises:
+            StoreUnavailable: etcd does not answer; it ends by itself after its timeout.
+        """
+        await self._store.end_session(self.lease)
+
+    async def wait_lost(self) -> None:
+        """See `Session.wait_lost`.
+
+        Also returns when its timeout has passed since this process last heard from etcd: whether etcd has ended it
+        then is unknown, and its owner must not go on as if it had not. And when the store itself has ended.
+        """
+        await self.lease.ended.wait()
+
+
+class _Barrier:
+    """What is shared by all that wait for the same question to etcd."""
+
+    __slots__ = ("error", "passed", "revision")
+
+    def __init__(self) -> None:
+        self.passed = trio.Event()
+        self.revision = 0
+        self.error: Exception | None = None
+
+
+def _put(key: bytes, value: bytes, lease: int = 0) -> pb.RequestOp:
+    return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease))

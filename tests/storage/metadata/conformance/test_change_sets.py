@@ -1,0 +1,106 @@
+"""What a change set promises to readers, and what becomes of a write that is cut off, on every store."""
+
+import contextlib
+
+import pytest
+import trio
+
+from storage.metadata import records
+from storage.metadata.store import (
+    ChangeSetTooLarge,
+    Check,
+    Conflict,
+    Delete,
+    DeleteRange,
+    IndexEntry,
+    MetadataStore,
+    Put,
+)
+from tests.support.metadata import keys
+
+
+async def test_a_range_is_deleted_in_one_step(store: MetadataStore) -> None:
+    """M24: a reader sees all of it or none of it."""
+    names = [f"/r/{number:03}" for number in range(200)]
+    for start in range(0, len(names), 100):
+        await store.commit([Put(key, b"", indexes=(IndexEntry("i", key),)) for key in names[start : start + 100]])
+    await store.commit([Put("/q", b""), Put("/s", b"")])
+    sizes: set[int] = set()
+
+    async def read(task_status: trio.TaskStatus[None]) -> None:
+        sizes.add(len(await store.scan("/r/", "/r0")))
+        task_status.started()
+        while 0 not in sizes:
+            sizes.add(len(await store.scan("/r/", "/r0")))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(read)
+        await store.commit([DeleteRange("/r/", "/r0"), Delete("/r/000"), Put("/t", b"")])
+    assert sizes == {0, 200}
+    assert await store.query("i", "", "~") == []
+    assert await keys(store) == ["/q", "/s", "/t"]
+
+
+async def test_a_range_deletion_covers_what_was_just_decided(store: MetadataStore) -> None:
+    """M24: writes of the same moment are in it or not by their order, never by their durability."""
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(store.put, f"/r/{number}", b"")
+    results: list[list[str]] = []
+
+    async def delete() -> None:
+        revision = (await store.commit([DeleteRange("/r/", "/r0")])).revision
+        results.append([record.key for record in await store.scan("/r/", "/r0") if record.version < revision])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.put, "/r/6", b"")
+        nursery.start_soon(delete)
+        nursery.start_soon(store.put, "/r/7", b"")
+    assert results == [[]]
+
+
+async def test_a_record_above_the_limit_is_refused(store: MetadataStore) -> None:
+    """M25: up front, and nothing of its change set is done; the largest allowed is stored."""
+    with pytest.raises(ChangeSetTooLarge):
+        await store.commit([Put("/a", b""), Put("/b", bytes(records.RECORD_BYTES_MAX))])
+    assert await store.barrier() == 0
+    largest = bytes(records.RECORD_BYTES_MAX - 1024)
+    await store.put("/b", largest)
+    record = await store.get("/b")
+    assert record is not None
+    assert record.value == largest
+
+
+async def test_a_write_guarded_by_another_record(store: MetadataStore) -> None:
+    """M26: a put is made only if another key has the version it should."""
+    claim = await store.put("/claim", b"me")
+    await store.commit([Put("/a", b"1"), Check("/claim", claim)])
+    await store.put("/claim", b"somebody else")
+    with pytest.raises(Conflict):
+        await store.commit([Put("/a", b"2"), Check("/claim", claim)])
+    record = await store.get("/a")
+    assert record is not None
+    assert record.value == b"1"
+
+
+async def test_a_cancelled_write_is_made_or_not(store: MetadataStore) -> None:
+    """M22: its outcome is unknown; repeating it on the version read before is safe."""
+    version = await store.put("/a", b"0")
+    with trio.move_on_after(0):
+        await store.put("/a", b"1", expected=version)
+    with contextlib.suppress(Conflict):
+        await store.put("/a", b"1", expected=version)
+    record = await store.get("/a")
+    assert record is not None
+    assert (record.value, record.version > version) == (b"1", True)
+
+
+async def test_what_was_answered_is_read(store: MetadataStore) -> None:
+    """M1: a reading begun after a write was answered shows it, by every way of reading."""
+    for number in range(5):
+        version = await store.put("/a", b"%d" % number, indexes=(IndexEntry("i", "k"),))
+        assert await store.barrier() >= version
+        assert [record.version for record in await store.scan("/a", "/b")] == [version]
+        assert [hit.record.version for hit in await store.query("i", "k", "l")] == [version]
+    assert store.statistics().records == 1
+    assert store.statistics().revision == version

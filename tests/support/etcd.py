@@ -1,0 +1,42 @@
+"""A real etcd for tests, and stores on it that share nothing.
+
+    async with etcd_store(etcd_server.endpoint) as store: ...          # a root of its own
+
+The fixture `etcd_server` (tests/storage/metadata/conftest.py) starts one for the whole run and ends it with the run. A
+test that kills or stops etcd starts its own `EtcdProcess`.
+
+Nothing is installed here: `scripts/need.py etcd` does that, and `make check` begins with it. Without it these tests
+fail and say so, because a suite that passes without them shows nothing about etcd.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from itertools import count
+from pathlib import Path
+
+from scripts.need import place
+from storage.metadata.etcd.store import EtcdStore
+from tidewire.cli.demo.etcd import EtcdProcess
+
+_roots = count()
+
+
+@contextmanager
+def running_etcd(folder: Path) -> Iterator[EtcdProcess]:
+    """An etcd with its data in `folder`.
+
+    Raises:
+        NeedError: it is not installed, with the command that does.
+    """
+    with EtcdProcess(folder, command=str(place("etcd"))) as etcd:
+        yield etcd
+
+
+def fresh_root() -> str:
+    """A root that no other test of this run uses."""
+    return f"/tests/{next(_roots)}"
+
+
+def etcd_store(endpoint: str, *, root: str | None = None) -> AbstractAsyncContextManager[EtcdStore]:
+    """A store on `endpoint`, below a root of its own if none is named."""
+    return EtcdStore.open([endpoint], root=fresh_root() if root is None else root)

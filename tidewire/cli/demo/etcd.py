@@ -1,0 +1,167 @@
+"""A real etcd on loopback, for as long as somebody needs one: the demo with metadata in etcd, and tests.
+
+    with EtcdProcess(folder) as etcd:
+        etcd.endpoint                 # 127.0.0.1:40311
+        etcd.kill()                   # kill -9
+        etcd.start()                  # same data, same address
+
+Its data and its log stand in `folder`. It asks for the command `etcd` on the path; Debian's package is etcd-server.
+Blocking, since starting and ending are moments of the story; who has an event loop uses a thread.
+"""
+
+import shutil
+import socket
+import subprocess
+import threading
+from collections import deque
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import IO, Final, Self
+
+from tidewire.cli.endings import CommandFailed
+
+START_SECONDS_MAX: Final = 20.0
+"""From the start of the process until it serves, its election included."""
+
+END_SECONDS_MAX: Final = 10.0
+"""From a signal to the process's end."""
+
+STARTS_MAX: Final = 3
+"""How often another port is tried because somebody took the one that was free."""
+
+LOG_LINES_SHOWN: Final = 10
+"""How much of etcd's log a failure shows, from its end."""
+
+_SERVES: Final = b"serving client traffic"
+
+
+class EtcdFailed(CommandFailed):
+    """etcd is not installed, did not start or did not end; the text has the end of its log."""
+
+
+class EtcdProcess:
+    """See the module's docstring."""
+
+    def __init__(self, folder: Path, *, command: str = "etcd") -> None:
+        self.folder = folder
+        self._command = command
+        self._log_path = folder / "etcd.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        # Known after the first start; later ones ask for the same again.
+        self._port = 0
+
+    @property
+    def endpoint(self) -> str:
+        """HOST:PORT for clients."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process now running."""
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and return when it serves.
+
+        Raises:
+            EtcdFailed: it is not installed, ended, or took longer than START_SECONDS_MAX.
+        """
+        assert self._process is None, "it runs"
+        if shutil.which(self._command) is None:
+            raise EtcdFailed("the command etcd is missing: install it (Debian: apt-get install etcd-server)")
+        if self._port:
+            self._start()
+            return
+        for attempt in range(STARTS_MAX):
+            self._port = _free_port()
+            try:
+                self._start()
+            except EtcdFailed:
+                if attempt == STARTS_MAX - 1:
+                    raise
+            else:
+                return
+
+    def kill(self) -> None:
+        """End it as a crash would (kill -9); on return it is gone. Does nothing if it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._wait()
+
+    def stop(self) -> None:
+        """End it in good order; does nothing if it does not run."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._wait()
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise EtcdFailed(f"etcd was still running {END_SECONDS_MAX:.0f} s after SIGTERM") from None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # Its data is of no use to anybody afterwards.
+        self.kill()
+
+    def _start(self) -> None:
+        client = f"http://{self.endpoint}"
+        # Members would talk to one another on this port; there is only one, so any will do.
+        peer = "http://127.0.0.1:0"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        process = self._process = subprocess.Popen(  # noqa: S603 - etcd
+            [
+                self._command,
+                *("--data-dir", str(self.folder / "data")),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", f"default={peer}"),
+                *("--logger", "zap", "--log-outputs", "stderr"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        serves: SimpleQueue[bool] = SimpleQueue()
+        # Reads to the end, so that etcd never blocks on a full pipe.
+        threading.Thread(target=_keep_log, args=(process.stderr, self._log_path, serves), daemon=True).start()
+        try:
+            is_serving = serves.get(timeout=START_SECONDS_MAX)
+        except Empty:
+            is_serving = False
+        if not is_serving:
+            self.kill()
+            raise EtcdFailed(f"etcd did not start. The end of its log:\n{self._shown()}")
+
+    def _wait(self) -> None:
+        assert self._process is not None, "it does not run"
+        self._process.wait(END_SECONDS_MAX)
+        self._process = None
+
+    def _shown(self) -> str:
+        with self._log_path.open(encoding="utf-8", errors="replace") as log:
+            return "".join(f"  {line}" for line in deque(log, LOG_LINES_SHOWN))
+
+
+def _keep_log(lines: IO[bytes], path: Path, serves: SimpleQueue[bool]) -> None:
+    with lines, path.open("ab") as log:
+        for line in lines:
+            log.write(line)
+            log.flush()
+            if _SERVES in line:
+                serves.put(True)
+    serves.put(False)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -41,7 +41,7 @@ class RemoteStore(MetadataStore):
         """Of a connection whose other end serves a store."""
         self._peer = peer
         self._numbers = count(1)
-        self._answers: dict[int, tuple[str, Any] | None] = {}
+        self._answers: dict[int, tuple[str, Any]] = {}
         self._waiting: dict[int, trio.Event] = {}
         self._is_gone = False
 
@@ -73,9 +73,9 @@ class RemoteStore(MetadataStore):
 
     async def _receive(self) -> None:
         async for number, kind, told in self._peer:
-            self._answers[number] = kind, told
             # A caller that was cancelled waits no more.
             if number in self._waiting:
+                self._answers[number] = kind, told
                 self._waiting[number].set()
         self._is_gone = True
         for waiting in self._waiting.values():
@@ -134,8 +134,9 @@ class RemoteStore(MetadataStore):
         try:
             yield made(self, watch)
         finally:
-            with trio.CancelScope(shield=True), suppress(StoreUnavailable):
-                await self._call("close_watch", watch=watch)
+            # Nobody waits for the answer: while the connection itself is being closed none would come.
+            with trio.CancelScope(shield=True), suppress(trio.BrokenResourceError):
+                await self._peer.send((next(self._numbers), "close_watch", {"watch": watch}))
 
     def peek(self, key: str) -> NoReturn:
         raise NotImplementedError(f"{key}: no image is here to peek at")

@@ -1,0 +1,296 @@
+"""Concurrent clients and watchers of a store whose process is killed again and again, and what the judges say of it.
+
+    report = await run(subject, seed=7, kills=20)
+    assert report.complaints == []
+
+The seed decides what each client asks for and at which moments the process is killed: half of the kills come from
+outside, a moment after so many calls; the others, where the store allows it, from inside, behind or instead of the nth
+write to the disk, which also ends start-ups and recoveries half-way. What meets what is up to the machine, so the
+history is what must be kept of a run that failed, and the seed only makes a similar one.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, NamedTuple
+
+import trio
+
+from storage.metadata.store import MetadataStore, StoreUnavailable, starting_with
+from tests.linearizability.histories import Client, History, Seen, judge_aside
+from tests.linearizability.subjects import Subject
+from tests.linearizability.watch_rules import Writes, judge_key, judge_range
+from tests.linearizability.watching import KeyReading, KeyWatcher, RangeReading, RangeWatcher
+from tests.linearizability.workload import KEYS, Asker, Groups
+from tests.support.dying_process import Death
+
+CLIENTS: Final = 5
+READER: Final = 99
+"""The client that reads everything in the end."""
+
+ROUND_SECONDS_MAX: Final = 3.0
+"""A process that by then has not come to the moment at which it was to die is killed nevertheless."""
+FINISH_SECONDS_MAX: Final = 30.0
+"""How long calls under way and watches may take to come to their end, once nobody kills any more."""
+RETRY_SECONDS: Final = 0.02
+"""How long a client that outlives the process waits after a call without answer."""
+SLOW_CALLS: Final = 40
+"""A slow reader stands still for about so many calls."""
+
+
+class Moment(NamedTuple):
+    """When to kill: from inside, or so many calls after the store answers, and a while."""
+
+    death: Death | None
+    calls: int = 0
+    delay_seconds: float = 0.0
+
+
+def draw(random: Random, *, takes_deaths: bool) -> Moment:
+    """The moment of one kill."""
+    if takes_deaths and random.random() < 0.5:
+        write = random.randint(1, 8) if random.random() < 0.25 else round(_log_uniform(random, 4, 200))
+        return Moment(Death(write, random.random() < 0.4, random.choice((0, 0, 0.003, 0.02))))
+    return Moment(None, round(_log_uniform(random, 1, 400)), random.choice((0.0, _log_uniform(random, 0.00005, 0.005))))
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it."""
+
+    history: History = field(default_factory=History)
+    ranges: list[RangeReading] = field(default_factory=list)
+    keys: list[KeyReading] = field(default_factory=list)
+    final: dict[str, Seen] = field(default_factory=dict)
+    """What is there in the end."""
+    kills: Counter[str] = field(default_factory=Counter)
+    """By where they hit."""
+    complaints: list[str] = field(default_factory=list)
+    verdict: str = "not judged"
+
+    def __str__(self) -> str:
+        calls = [call for call in self.history.calls if call.kind != "seen"]
+        outcomes = Counter(call.outcome for call in calls)
+        steps = sum(len(sitting) for reading in self.ranges for sitting in reading.sittings)
+        steps += sum(len(sitting) for reading in self.keys for sitting in reading.sittings)
+        where = ", ".join(f"{count} {name}" for name, count in sorted(self.kills.items()))
+        return (
+            f"{len(calls)} operations ({outcomes['conflict']} conflicts, {outcomes['unknown']} unknown), "
+            f"{self.kills.total()} kills{f' ({where})' if where else ''}, {steps} steps of watches, {self.verdict}"
+        )
+
+
+async def run(
+    subject: Subject,
+    *,
+    seed: int,
+    kills: int = 0,
+    calls: int = 0,
+    seconds: float = math.inf,
+    say: Callable[[str], object] = str,
+) -> Report:
+    """Let clients call and watchers read over `kills` kills and until `calls` calls were made, but no longer than told.
+
+    The store is empty at first. Its process is started here, and still runs in the end.
+    """
+    harness = _Harness(subject, seed, say)
+    await harness.run(kills, calls, seconds)
+    await judge_report(harness.report)
+    return harness.report
+
+
+async def judge_report(report: Report) -> None:
+    """Add to the report what the judges say."""
+    told = {seen for reading in report.ranges for steps in reading.sittings for step in steps for seen in step.records}
+    told |= {seen for reading in report.keys for states in reading.sittings for seen in states if seen is not None}
+    judged = History([*report.history.calls])
+    judged.saw((group_of(seen.key), seen) for seen in sorted(told))
+    verdict = await judge_aside(judged.lines())
+    report.complaints += verdict.complaints
+    writes = Writes(judged.calls)
+    for reading in report.ranges:
+        final = {key: seen for key, seen in report.final.items() if reading.start <= key < reading.end}
+        report.complaints += judge_range(writes, reading, final, folds=False)
+    for key_reading in report.keys:
+        report.complaints += judge_key(writes, key_reading, report.final.get(key_reading.key))
+    report.verdict = verdict.verdict if verdict.verdict != "legal" or not report.complaints else "illegal"
+
+
+def group_of(key: str) -> str:
+    """`/g7` of `/g7/a`."""
+    return key[: key.index("/", 1)]
+
+
+class _Harness:
+    def __init__(self, subject: Subject, seed: int, say: Callable[[str], object]) -> None:
+        self.report = Report()
+        self._subject = subject
+        self._seed = seed
+        self._say = say
+        self._groups = Groups()
+        self._askers = [
+            Asker(number, Random(f"{seed}/client {number}"), self._groups) for number in range(1, CLIENTS + 1)
+        ]
+        self._is_up = trio.Event()
+        self._lives = 0
+        """How often the process was started."""
+        self._born = trio.Event()
+        """Set and replaced at each start."""
+        self._called = trio.Event()
+        """Set and replaced at each call's end."""
+        self._asking = True
+        self._clients_left = CLIENTS
+        everything = starting_with("/")
+        self._ranges = [
+            RangeWatcher(*everything),
+            RangeWatcher(*everything, pause=self._pause),
+            # Its border goes through the middle of groups, and of change sets.
+            RangeWatcher("/g0/b", "/g1/c"),
+        ]
+        self._keys = [KeyWatcher(f"/g{number}/{key}") for number in range(2) for key in KEYS[:2]]
+        self.report.ranges = [watcher.reading for watcher in self._ranges]
+        self.report.keys = [watcher.reading for watcher in self._keys]
+
+    async def run(self, kills: int, calls: int, seconds: float) -> None:
+        moments = Random(f"{self._seed}/kills")
+        async with trio.open_nursery() as nursery:
+            for asker in self._askers:
+                nursery.start_soon(self._ask, asker)
+            for follow in [watcher.follow for watcher in self._ranges] + [watcher.follow for watcher in self._keys]:
+                nursery.start_soon(self._stay_connected, follow)
+            with trio.move_on_after(seconds):
+                for _kill in range(kills):
+                    await self._live_and_die(draw(moments, takes_deaths=self._subject.takes_deaths))
+            await self._ensure_up()
+            with trio.move_on_after(seconds if not kills else FINISH_SECONDS_MAX):
+                while self._groups.calls < calls:
+                    await self._called.wait()
+            self._asking = False
+            with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
+                while self._clients_left:
+                    await self._called.wait()
+                await self._read_everything()
+            if waiting.cancelled_caught:
+                self.report.complaints.append(f"the clients did not end within {FINISH_SECONDS_MAX} s")
+            else:
+                await self._catch_up()
+            nursery.cancel_scope.cancel()
+
+    # Lives and deaths
+
+    async def _live_and_die(self, moment: Moment) -> None:
+        self._say(f"kill {self.report.kills.total() + 1}: {moment}")
+        if moment.death is None:
+            await self._ensure_up()
+            with trio.move_on_after(ROUND_SECONDS_MAX):
+                enough = self._groups.calls + moment.calls
+                while self._groups.calls < enough:
+                    await self._called.wait()
+                await trio.sleep(moment.delay_seconds)
+            where = "from outside"
+            self._subject.send_kill()
+        elif not await self._start(moment.death):
+            self.report.kills["at start-up"] += 1
+            return
+        else:
+            where = "at a disk write"
+            if not await trio.to_thread.run_sync(self._subject.wait, ROUND_SECONDS_MAX):
+                where = "from outside"
+                self._subject.send_kill()
+        self._is_up = trio.Event()
+        if where == "from outside":
+            assert await trio.to_thread.run_sync(self._subject.wait, FINISH_SECONDS_MAX), "it survived kill -9"
+        self.report.kills[where] += 1
+
+    async def _ensure_up(self) -> None:
+        if not self._is_up.is_set():
+            assert await self._start(None)
+
+    async def _start(self, death: Death | None) -> bool:
+        # Not given up half-way: a thread that starts a process does not end with the one who waits for it.
+        with trio.CancelScope(shield=True):
+            is_up = await trio.to_thread.run_sync(self._subject.start, death)
+        if is_up:
+            self._lives += 1
+            self._is_up.set()
+            self._born.set()
+            self._born = trio.Event()
+        return is_up
+
+    # Clients and watchers
+
+    async def _ask(self, asker: Asker) -> None:
+        async def ask(store: MetadataStore) -> None:
+            client = Client(asker.number, store, self.report.history, has_barrier=self._subject.has_barrier)
+            while self._asking:
+                await self._is_up.wait()
+                try:
+                    await asker.ask(client)
+                finally:
+                    self._tell()
+
+        await self._stay_connected(ask)
+        self._clients_left -= 1
+        self._tell()
+
+    async def _stay_connected(self, use: Callable[[MetadataStore], Awaitable[None]]) -> None:
+        """Use a client until `use` returns, again and again if the store becomes unavailable."""
+        while True:
+            await self._is_up.wait()
+            life = self._lives
+            try:
+                async with self._subject.client() as store:
+                    while True:
+                        try:
+                            return await use(store)
+                        except StoreUnavailable:
+                            if not self._subject.outlives:
+                                raise
+                            await trio.sleep(RETRY_SECONDS)
+            except StoreUnavailable:
+                # It died; the harness may not have noticed yet, so that it is up says nothing.
+                await self._next_life(life)
+
+    async def _next_life(self, life: int) -> None:
+        while self._lives == life:
+            await self._born.wait()
+
+    def _tell(self) -> None:
+        self._called.set()
+        self._called = trio.Event()
+
+    async def _pause(self) -> None:
+        enough = self._groups.calls + SLOW_CALLS
+        while self._asking and self._groups.calls < enough:
+            await self._called.wait()
+
+    # The end
+
+    async def _read_everything(self) -> None:
+        async with self._subject.client() as store:
+            client = Client(READER, store, self.report.history, has_barrier=True)
+            for group in self._groups.names:
+                for record in await client.scan(group, *starting_with(f"{group}/")):
+                    self.report.final[record.key] = Seen.of(record)
+                await client.query(group, f"by{group}", "", "~")
+
+    async def _catch_up(self) -> None:
+        final = self.report.final
+        for watcher in self._ranges:
+            reading = watcher.reading
+            expected = {key: seen for key, seen in final.items() if reading.start <= key < reading.end}
+            with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
+                await watcher.wait_for(expected)
+            if waiting.cancelled_caught:
+                self.report.complaints.append(f"a watch of {reading.start} to {reading.end} did not catch up")
+        for key_watcher in self._keys:
+            with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
+                await key_watcher.wait_for(final.get(key_watcher.reading.key))
+            if waiting.cancelled_caught:
+                self.report.complaints.append(f"a watch of {key_watcher.reading.key} did not catch up")
+
+
+def _log_uniform(random: Random, low: float, high: float) -> float:
+    return math.exp(random.uniform(math.log(low), math.log(high)))

@@ -1,0 +1,226 @@
+"""What concurrent clients of a metadata store asked and were told: recorded, written as JSON lines, and judged.
+
+    history = History()
+    client = Client(1, store, history)
+    await client.commit("/g1", [Put("/g1/a", b"1.1.0", expected=ABSENT)])
+    history.write(path)
+    verdict = await judge_aside(history.lines())    # Porcupine's
+
+A call is written down when it is made and completed when it returns; one that never returns, or raises
+StoreUnavailable, has an unknown outcome, and the judge lets it take effect at any later time or never. (A read without
+an answer says nothing and is left out.) Times are the ticks of a counter, one at each invocation and each return; all
+clients run in one thread, so the counter's order is the order in which things happened.
+
+Each call concerns the keys of one group, which lets the judge take the groups one by one, and every value is written
+once, which lets it tell who wrote what was read.
+"""
+
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+import trio
+
+from scripts.need import place
+from storage.metadata.store import (
+    Check,
+    Committed,
+    Conflict,
+    Delete,
+    DeleteRange,
+    IndexHit,
+    MetadataStore,
+    Op,
+    Put,
+    PutSequential,
+    Record,
+)
+
+GROUP_SECONDS_MAX: Final = 60
+"""How long the judge looks at one group of keys before it says that it could not decide."""
+
+
+class Seen(NamedTuple):
+    """A record as somebody saw it."""
+
+    key: str
+    value: str
+    version: int
+    index_key: str = ""
+
+    @classmethod
+    def of(cls, record: Record, index_key: str = "") -> "Seen":
+        """What is judged of a record."""
+        return cls(record.key, record.value.decode(), record.version, index_key)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call and what is known of its outcome."""
+
+    client: int
+    group: str
+    kind: str
+    """get, scan, query or commit; seen for what watches told, which is no call and has no time."""
+    invoked: int = 0
+    returned: int | None = None
+    outcome: str = "unknown"
+    """ok, conflict or unknown."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """The arguments of a read."""
+    ops: tuple[Op, ...] = ()
+    records: tuple[Seen, ...] = ()
+    revision: int = 0
+    keys: tuple[str | None, ...] = ()
+    conflict: tuple[str, int, int] | None = None
+
+    def line(self) -> bytes:
+        """As the judge reads it."""
+        told: dict[str, Any] = {
+            "client": self.client,
+            "group": self.group,
+            "call": self.kind,
+            "outcome": self.outcome,
+            "invoked": self.invoked,
+            **self.asked,
+        }
+        if self.returned is not None:
+            told["returned"] = self.returned
+        if self.kind == "commit":
+            told["ops"] = [_op_line(op) for op in self.ops]
+        if self.records:
+            told["records"] = [record._asdict() for record in self.records]
+        if self.kind == "commit" and self.outcome == "ok":
+            told |= {"revision": self.revision, "keys": self.keys}
+        if self.conflict is not None:
+            told["conflict"] = dict(zip(("key", "expected", "actual"), self.conflict, strict=True))
+        return orjson.dumps(told)
+
+
+@dataclass(slots=True)
+class History:
+    """All calls, in the order in which they were made."""
+
+    calls: list[Call] = field(default_factory=list)
+    _ticks: Any = field(default_factory=lambda: count(1))
+
+    def tick(self) -> int:
+        """The next moment."""
+        moment: int = next(self._ticks)
+        return moment
+
+    def saw(self, groups: Iterable[tuple[str, Seen]]) -> None:
+        """Records that watches told of, with their groups: whoever wrote them took effect, answered or not."""
+        self.calls += [Call(0, group, "seen", outcome="ok", records=(seen,)) for group, seen in groups]
+
+    def lines(self) -> bytes:
+        """What the judge reads."""
+        return b"\n".join(call.line() for call in self.calls if call.outcome != "unknown" or call.kind == "commit")
+
+    def write(self, path: Path) -> None:
+        """Keep it."""
+        path.write_bytes(self.lines() + b"\n")
+
+
+class Client:
+    """Makes calls of a store and writes them down. Returns and raises what the store does."""
+
+    def __init__(self, number: int, store: MetadataStore, history: History, *, has_barrier: bool = False) -> None:
+        """`has_barrier`: a read waits for a barrier first, as the contract asks of who reads what others wrote."""
+        self._number = number
+        self._store = store
+        self._history = history
+        self._has_barrier = has_barrier
+
+    async def get(self, group: str, key: str) -> Record | None:
+        call = await self._read(group, "get", {"key": key})
+        record = await self._store.get(key)
+        self._returned(call, [] if record is None else [Seen.of(record)])
+        return record
+
+    async def scan(self, group: str, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        call = await self._read(group, "scan", {"start": start, "end": end, "limit": limit})
+        records = await self._store.scan(start, end, limit=limit)
+        self._returned(call, [Seen.of(record) for record in records])
+        return records
+
+    async def query(self, group: str, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+        call = await self._read(group, "query", {"index": index, "start": start, "end": end, "limit": limit})
+        hits = await self._store.query(index, start, end, limit=limit)
+        self._returned(call, [Seen.of(hit.record, hit.index_key) for hit in hits])
+        return hits
+
+    async def commit(self, group: str, ops: Sequence[Op]) -> Committed:
+        call = self._invoked(group, "commit", {}, tuple(ops))
+        try:
+            committed = await self._store.commit(ops)
+        except Conflict as conflict:
+            call.conflict = conflict.key, conflict.expected, conflict.actual
+            call.returned, call.outcome = self._history.tick(), "conflict"
+            raise
+        call.returned, call.outcome = self._history.tick(), "ok"
+        call.revision, call.keys = committed.revision, committed.keys
+        return committed
+
+    async def _read(self, group: str, kind: str, asked: dict[str, Any]) -> Call:
+        call = self._invoked(group, kind, {name: value for name, value in asked.items() if value is not None})
+        if self._has_barrier:
+            await self._store.barrier()
+        return call
+
+    def _invoked(self, group: str, kind: str, asked: dict[str, Any], ops: tuple[Op, ...] = ()) -> Call:
+        call = Call(self._number, group, kind, self._history.tick(), asked=asked, ops=ops)
+        self._history.calls.append(call)
+        return call
+
+    def _returned(self, call: Call, records: Iterable[Seen]) -> None:
+        call.returned, call.outcome, call.records = self._history.tick(), "ok", tuple(records)
+
+
+class Verdict(NamedTuple):
+    """What the judge says of a history."""
+
+    verdict: str
+    """legal, illegal or undecided."""
+    complaints: tuple[str, ...]
+
+
+def judge(lines: bytes, *, pictures: Path | None = None) -> Verdict:
+    """Let the judge read a history; blocks. `pictures`: a folder for what an illegal one looks like.
+
+    Raises:
+        NeedError: the judge is not built, with the command that does.
+    """
+    command = [str(place("porcupine")), f"-timeout={GROUP_SECONDS_MAX}s"]
+    if pictures is not None:
+        command.append(f"-pictures={pictures}")
+    done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, check=True)
+    said = orjson.loads(done.stdout)
+    return Verdict(said["verdict"], tuple(said["complaints"] or ()))
+
+
+async def judge_aside(lines: bytes, *, pictures: Path | None = None) -> Verdict:
+    """The same, in a thread."""
+    return await trio.to_thread.run_sync(lambda: judge(lines, pictures=pictures))
+
+
+def _op_line(op: Op) -> dict[str, Any]:
+    line: dict[str, Any]
+    if isinstance(op, Put):
+        line = {"op": "put", "key": op.key, "value": op.value.decode(), "expected": op.expected}
+    elif isinstance(op, PutSequential):
+        line = {"op": "sequential", "prefix": op.prefix, "value": op.value.decode()}
+    elif isinstance(op, Delete):
+        line = {"op": "delete", "key": op.key, "expected": op.expected}
+    elif isinstance(op, Check):
+        line = {"op": "check", "key": op.key, "expected": op.expected}
+    else:
+        assert isinstance(op, DeleteRange)
+        line = {"op": "delete_range", "start": op.start, "end": op.end}
+    if isinstance(op, Put | PutSequential):
+        line["indexes"] = [entry._asdict() for entry in op.indexes]
+    return {name: value for name, value in line.items() if value is not None}

@@ -1,0 +1,153 @@
+"""What each client asks of the store: drawn from a seed, on few keys, so that calls meet.
+
+The keys come in groups: `/g7/a` to `/g7/d`, sequential records under `/g7/s-`, and an index of the group's own. Two
+groups are in use at a time, and each only for so many calls; then a new one takes its place, so that the judge has many
+short histories rather than a long one.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import Final
+
+from storage.metadata.store import (
+    ABSENT,
+    Check,
+    Conflict,
+    Delete,
+    DeleteRange,
+    IndexEntry,
+    Op,
+    Put,
+    PutSequential,
+    Record,
+    starting_with,
+)
+from tests.linearizability.histories import Client
+
+KEYS: Final = "abcd"
+INDEX_KEYS: Final = ("open", "done", "00000000000000000009", "00000000000000000010")
+
+
+@dataclass(slots=True)
+class Groups:
+    """Which groups are in use."""
+
+    calls_max: int = 400
+    """Of one group, about; half of its life it shares with the group before, half with the one after."""
+    calls: int = 0
+
+    def draw(self, random: Random) -> str:
+        """A group for the next call."""
+        self.calls += 1
+        newest = 2 * self.calls // self.calls_max
+        return f"/g{newest - random.randrange(2) if newest else 0}"
+
+    @property
+    def names(self) -> list[str]:
+        """All that were ever in use."""
+        return [f"/g{number}" for number in range(2 * self.calls // self.calls_max + 1)]
+
+
+@dataclass(slots=True)
+class Asker:
+    """One client's choices. It knows only what it was told."""
+
+    number: int
+    random: Random
+    groups: Groups
+    _known: dict[str, int] = field(default_factory=dict)
+    """The versions it was last told, ABSENT included."""
+    _values: Iterator[int] = field(default_factory=lambda: count(1))
+
+    async def ask(self, client: Client) -> None:
+        """Make one call.
+
+        Raises:
+            StoreUnavailable: its outcome is unknown.
+        """
+        group = self.groups.draw(self.random)
+        kind = self.random.choices(("get", "scan", "query", "commit"), (20, 12, 14, 54))[0]
+        start, end = starting_with(f"{group}/")
+        limit = self.random.choice((None, None, None, 1, 3))
+        if kind == "get":
+            key = self._key(group)
+            self._learn(key, await client.get(group, key))
+        elif kind == "scan":
+            if self.random.random() < 0.3:
+                start, end = f"{group}/b", f"{group}/s-00000000000000000009"
+            for record in await client.scan(group, start, end, limit=limit):
+                self._learn(record.key, record)
+        elif kind == "query":
+            start, end = self.random.choice(((*self._index_range(),), ("", "~")))
+            for hit in await client.query(group, f"by{group}", start, end, limit=limit):
+                self._learn(hit.record.key, hit.record)
+        else:
+            await self._commit(client, group, self._change_set(group))
+
+    async def _commit(self, client: Client, group: str, ops: list[Op]) -> None:
+        try:
+            committed = await client.commit(group, ops)
+        except Conflict as conflict:
+            self._known[conflict.key] = conflict.actual
+            return
+        for op, key in zip(ops, committed.keys, strict=True):
+            if key is not None:
+                self._known[key] = committed.revision
+            elif isinstance(op, Delete):
+                self._known[op.key] = ABSENT
+
+    def _change_set(self, group: str) -> list[Op]:
+        draws: tuple[Callable[[str, str], Op], ...]
+        draws = (self._compare_and_set, self._put, self._create, self._delete, self._sequential, self._check)
+        several = self.random.random() < 0.35
+        keys = self.random.sample(KEYS, self.random.randint(2, 4) if several else 1)
+        chosen = self.random.choices(draws, (40, 10, 10, 10, 18, 6), k=len(keys))
+        ops = [draw(group, f"{group}/{key}") for draw, key in zip(chosen, keys, strict=True)]
+        if self.random.random() < 0.05:
+            # A change set must not both delete a range and write into it.
+            ops = [op for op in ops if not isinstance(op, PutSequential)]
+            ops.append(DeleteRange(f"{group}/s", f"{group}/t"))
+        elif not several and self.random.random() < 0.1:
+            ops = [self._delete_sequential(group)]
+        return ops
+
+    def _compare_and_set(self, group: str, key: str) -> Op:
+        return Put(key, self._value(), self._known.get(key, ABSENT), self._indexes(group))
+
+    def _put(self, group: str, key: str) -> Op:
+        return Put(key, self._value(), None, self._indexes(group))
+
+    def _create(self, group: str, key: str) -> Op:
+        return Put(key, self._value(), ABSENT, self._indexes(group))
+
+    def _delete(self, _group: str, key: str) -> Op:
+        return Delete(key, self.random.choice((None, self._known.get(key, ABSENT))))
+
+    def _delete_sequential(self, group: str) -> Op:
+        known = [key for key, version in self._known.items() if key.startswith(f"{group}/s-") and version != ABSENT]
+        return Delete(self.random.choice(known)) if known else DeleteRange(f"{group}/s", f"{group}/t")
+
+    def _sequential(self, group: str, _key: str) -> Op:
+        return PutSequential(f"{group}/s", self._value(), group, self._indexes(group))
+
+    def _check(self, _group: str, key: str) -> Op:
+        return Check(key, self._known.get(key, ABSENT))
+
+    def _key(self, group: str) -> str:
+        return f"{group}/{self.random.choice(KEYS)}"
+
+    def _index_range(self) -> tuple[str, str]:
+        key = self.random.choice(INDEX_KEYS)
+        return self.random.choice(((key, key + "\0"), starting_with(key[:10])))
+
+    def _indexes(self, group: str) -> tuple[IndexEntry, ...]:
+        keys = self.random.sample(INDEX_KEYS, self.random.choice((0, 1, 1, 2)))
+        return tuple(IndexEntry(f"by{group}", key) for key in keys)
+
+    def _value(self) -> bytes:
+        return b"%d.%d" % (self.number, next(self._values))
+
+    def _learn(self, key: str, record: Record | None) -> None:
+        self._known[key] = ABSENT if record is None else record.version

@@ -47,6 +47,7 @@ class CorruptMetadata(MetadataError):
         super().__init__(f"{path}: damaged at byte {offset}: {reason}")
         self.path = path
         self.offset = offset
+        self.reason = reason
 
 
 def numbered(directory: Path, number: int, suffix: str) -> Path:

@@ -12,10 +12,39 @@ from typing import Final
 
 import orjson
 
+from storage.metadata.records import (
+    AbortTransaction,
+    BeginTransaction,
+    Deletion,
+    EndTransaction,
+    FeatureLevel,
+    LogRecord,
+    RangeDeletion,
+    SequenceAdvance,
+    SessionEnd,
+    SessionStart,
+    SnapshotFooter,
+    SnapshotHeader,
+)
 from storage.metadata.store import Change, IndexHit, Record
 
 PIECE_BYTES: Final = 64 * 1024
 """Lines are joined until they reach this size, so that whoever sends them pays for few calls and pauses often."""
+
+_TYPES: Final[dict[type, str]] = {
+    Record: "put",
+    Deletion: "delete",
+    RangeDeletion: "delete_range",
+    SequenceAdvance: "sequence",
+    SessionStart: "session_start",
+    SessionEnd: "session_end",
+    FeatureLevel: "feature_level",
+    BeginTransaction: "begin_transaction",
+    EndTransaction: "end_transaction",
+    AbortTransaction: "abort_transaction",
+    SnapshotHeader: "snapshot_header",
+    SnapshotFooter: "snapshot_footer",
+}
 
 _NO_LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
@@ -40,6 +69,12 @@ def record_fields(record: Record) -> dict[str, object]:
 def record_line(record: Record) -> bytes:
     """`record_fields` as a line."""
     return line(record_fields(record))
+
+
+def log_record_fields(record: LogRecord) -> dict[str, object]:
+    """A record as it stands in the log: its type, and its fields by their names."""
+    fields = record_fields(record) if isinstance(record, Record) else record._asdict()
+    return {"type": _TYPES[type(record)], **fields}
 
 
 def hit_line(hit: IndexHit) -> bytes:

@@ -1,4 +1,4 @@
-"""The command line: `tidewire broker | topics | produce | consume | txn | demo`."""
+"""The command line: `tidewire broker | topics | produce | consume | txn | metadata | demo`."""
 
 from tidewire.cli.app import main
 

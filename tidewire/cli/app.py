@@ -4,7 +4,7 @@ from typing import Final
 
 import typer
 
-from tidewire.cli import broker, consume, produce, topics, txn
+from tidewire.cli import broker, consume, metadata, produce, topics, txn
 from tidewire.cli.demo import command as demo
 
 app: Final = typer.Typer(
@@ -18,6 +18,7 @@ app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.command)
 app.command("consume")(consume.command)
 app.add_typer(txn.app, name="txn")
+app.add_typer(metadata.app, name="metadata")
 app.command("demo")(demo.command)
 
 

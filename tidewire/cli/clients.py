@@ -4,15 +4,11 @@ Kept apart from the commands' own modules because it imports the client, which o
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 import anyio
 
 import tidewire
-from tidewire.cli.endings import CommandFailed, Mistake
-
-EXIT_INTERRUPTED: Final = 130
-"""What a shell expects of a program that Ctrl-C ended."""
+from tidewire.cli.endings import EXIT_INTERRUPTED, CommandFailed, Mistake
 
 
 def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[None]]) -> None:

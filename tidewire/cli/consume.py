@@ -6,7 +6,6 @@ once it is printed. Without, the topic is read and nothing is left behind.
 
 import base64
 import json
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidewire.cli.endings import Mistake, one_sentence
+from tidewire.cli.endings import Mistake, one_sentence, while_somebody_reads
 from tidewire.cli.produce import SERVICE_URL_DEFAULT, ServiceUrl
 
 if TYPE_CHECKING:
@@ -85,11 +84,8 @@ def command(
             async with _receiving(client, topic, subscription, sharing, beginning) as receiving:
                 await print_all(receiving)
 
-        try:
+        with while_somebody_reads():
             run_client(service_url, story)
-        except BrokenPipeError:
-            # Whoever read the output, `head` for instance, has enough. Python would complain once more at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _receiving(

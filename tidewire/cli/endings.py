@@ -4,6 +4,8 @@ An operator's mistake and a failure have different statuses, as `tidewire broker
 what is worth trying again. Defects of ours keep their traceback.
 """
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -15,6 +17,9 @@ EXIT_FAILED: Final = 1
 
 EXIT_MISTAKE: Final = 2
 """It cannot be asked for like this."""
+
+EXIT_INTERRUPTED: Final = 130
+"""What a shell expects of a program that Ctrl-C ended."""
 
 
 class CommandFailed(Exception):
@@ -37,6 +42,18 @@ def one_sentence(command: str) -> Iterator[None]:
     except CommandFailed as failure:
         typer.echo(f"{command}: {failure}", err=True)
         raise SystemExit(failure.exit_status) from failure
+
+
+@contextmanager
+def while_somebody_reads() -> Iterator[None]:
+    """End what writes to standard output well when its reader, `head` for instance, has enough, or Ctrl-C is typed."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def pairs(texts: list[str], flag: str) -> dict[str, str]:

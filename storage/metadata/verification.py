@@ -1,0 +1,213 @@
+"""Whether the files of an embedded store are whole and agree with one another, file by file.
+
+    file      looked at
+    snapshot  its checksums, header and footer; that it holds plain state alone; its records' versions, sessions and
+              index entries; and, where the log that led to it is still there, that replaying it gives the same state
+    log       its checksums and their chain, from the file or snapshot before it; its records; that its transactions
+              are whole and end in the file they began in; and the state after it, where that before it is known
+
+A damaged file does not keep those behind it from being looked at: they are then held against what they say of
+themselves. A torn tail and an unfinished transaction at the log's end are no damage: nobody was told that they are
+there, and opening the store mends them. Nothing is mended here.
+
+All of it blocks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage.metadata.batches import BEGINNING, Point
+from storage.metadata.image import Image
+from storage.metadata.inspection import ABORTED, COMMITTED, Inspection, Marks, Progress, Telling, Torn, torn_tail
+from storage.metadata.log import CorruptMetadata
+from storage.metadata.replay import Replay
+from storage.metadata.store import starting_with
+
+_ALL: Final = starting_with("")
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What was found out about one file."""
+
+    path: Path
+    is_snapshot: bool
+    damage: CorruptMetadata | None = None
+    """Why it is not whole; what it holds is not counted then."""
+    batches: int = 0
+    """Of a log."""
+    records: int = 0
+    """Of a log with the markers of transactions, of a snapshot without what frames them."""
+    committed: int = 0
+    """Transactions."""
+    aborted: int = 0
+    unfinished_records: int | None = None
+    """Of a transaction without end, at the end of the log."""
+    torn: Torn | None = None
+    is_compared: bool = False
+    """The snapshot was held against the log that led to it."""
+
+
+def verify(inspection: Inspection, progress: Progress) -> Iterator[FileReport]:
+    """Look at every file, in the log's order; a report for each, and for one that is missing at the end."""
+    verifier = _Verifier(inspection)
+    files = [(number, 0, path) for number, path in inspection.snapshots.items()]
+    # A log file begins where the snapshot was taken that stands before it.
+    files += ((number - 1, 1, path) for number, path in inspection.logs.items())
+    for place, is_log, path in sorted(files):
+        told = 0
+
+        def tell(size_bytes: int) -> None:
+            nonlocal told
+            told += size_bytes
+            progress(size_bytes)
+
+        yield verifier.log(path, place, tell) if is_log else verifier.snapshot(path)
+        progress(inspection.file_bytes(path) - told)
+    newest = max(inspection.snapshots, default=0)
+    if not any(number > newest for number in inspection.logs):
+        missing = inspection.missing(Point(newest, 0))
+        yield FileReport(missing.path, is_snapshot=False, damage=missing)
+
+
+class _Verifier:
+    """Goes along the log with the state there, as far as it is known."""
+
+    def __init__(self, inspection: Inspection) -> None:
+        self._inspection = inspection
+        self._newest_snapshot = max(inspection.snapshots, default=-1)
+        self._last_log = max(inspection.logs, default=0)
+        # Where the last file ended. Unknown behind a damaged one, and before the first if a snapshot stands for it.
+        self._point = None if inspection.snapshots else BEGINNING
+        # The state there, if all that led to it is known.
+        self._image: Image | None = None
+
+    def snapshot(self, path: Path) -> FileReport:
+        """Look at a snapshot."""
+        try:
+            image, point = self._inspection.load(path)
+            _check(path, image)
+            is_compared = self._compare(path, image, point)
+        except CorruptMetadata as damage:
+            return FileReport(path, is_snapshot=True, damage=damage)
+        self._point, self._image = point, image
+        return FileReport(path, is_snapshot=True, records=len(image.records), is_compared=is_compared)
+
+    def log(self, path: Path, place: int, progress: Progress) -> FileReport:
+        """Look at a log file that begins at `place`."""
+        marks = Marks()
+        try:
+            after = self._begin(path, place)
+            reader = marks if self._image is None else _Both(marks, Replay(self._image))
+            read = self._inspection.read(path, after, Telling(reader, progress))
+            if place + 1 < self._last_log:
+                self._inspection.check_end(path, read, reader)
+            if self._image is not None:
+                _check(path, self._image)
+        except CorruptMetadata as damage:
+            self._point = self._image = None
+            return FileReport(path, is_snapshot=False, damage=damage)
+        self._point = read.point
+        return FileReport(
+            path,
+            is_snapshot=False,
+            batches=read.point.sequence - after.sequence,
+            records=marks.records,
+            committed=marks.fates.count(COMMITTED),
+            aborted=marks.fates.count(ABORTED),
+            unfinished_records=marks.open_records,
+            torn=torn_tail(path, read),
+        )
+
+    def _begin(self, path: Path, place: int) -> Point:
+        """Where the file begins; forgets the state if that is not where the last one ended."""
+        if not place:
+            self._image = Image()
+            return BEGINNING
+        if self._point is not None and self._point.sequence == place:
+            return self._point
+        if self._point is not None and place >= self._newest_snapshot:
+            raise CorruptMetadata(path, 0, f"it should begin with batch {self._point.sequence + 1}: a file is missing")
+        self._image = None
+        said = self._inspection.before(path)
+        if said is not None and said.sequence != place:
+            raise CorruptMetadata(path, 0, f"it begins with batch {said.sequence + 1}")
+        return said or Point(place, 0)
+
+    def _compare(self, path: Path, image: Image, point: Point) -> bool:
+        """Hold a snapshot against the log that led to it; False if that is not there."""
+        if self._point is None or self._point.sequence != point.sequence:
+            return False
+        if self._point.crc != point.crc:
+            raise CorruptMetadata(path, 0, f"batch {point.sequence} of the log is another one than it was taken after")
+        if self._image is None:
+            return False
+        difference = _difference(self._image, image)
+        if difference is not None:
+            raise CorruptMetadata(path, 0, f"the log that led to it gives another state: {difference}")
+        return True
+
+
+class _Both:
+    """Two readers of the same batches."""
+
+    def __init__(self, marks: Marks, replay: Replay) -> None:
+        self._marks = marks
+        self._replay = replay
+
+    @property
+    def trusts_length(self) -> bool:
+        return self._replay.trusts_length
+
+    def batch(self, body: bytes) -> None:
+        self._replay.batch(body)
+        self._marks.batch(body)
+
+    def end_file(self) -> None:
+        self._replay.end_file()
+
+
+def _check(path: Path, image: Image) -> None:
+    """Hold a state against itself.
+
+    Raises:
+        CorruptMetadata: two parts of it contradict each other.
+    """
+    entries: dict[str, list[tuple[str, str]]] = {}
+    for record in image.scan(*_ALL, None):
+        if not 0 < record.version <= image.revision:
+            raise CorruptMetadata(path, 0, f"{record.key!r} has version {record.version} in revision {image.revision}")
+        if record.session is not None and record.session not in image.sessions:
+            raise CorruptMetadata(path, 0, f"{record.key!r} belongs to session {record.session}, which is not open")
+        for name, index_key in record.indexes:
+            entries.setdefault(name, []).append((index_key, record.key))
+    for name, expected in entries.items():
+        expected.sort()
+        found = [(hit.index_key, hit.record.key) for hit in image.query(name, *_ALL, None)]
+        if found != expected:
+            raise CorruptMetadata(path, 0, f"index {name!r} has other entries than the records say")
+        if len(set(expected)) < len(expected):
+            raise CorruptMetadata(path, 0, f"a record stands in index {name!r} twice under one key")
+
+
+def _difference(replayed: Image, loaded: Image) -> str | None:
+    """How two states differ, in words; None if they do not.
+
+    The feature level may: a snapshot can be written for another release (R26).
+    """
+    for what, one, other in (
+        ("revision", replayed.revision, loaded.revision),
+        ("sequence counter", replayed.sequence, loaded.sequence),
+        ("sessions", sorted(replayed.sessions), sorted(loaded.sessions)),
+    ):
+        if one != other:
+            return f"{what} {one} where it has {other}"
+    records, loaded_records = replayed.scan(*_ALL, None), loaded.scan(*_ALL, None)
+    for record, loaded_record in zip(records, loaded_records, strict=False):
+        if record != loaded_record:
+            return f"{min(record.key, loaded_record.key)!r} differs"
+    if len(records) != len(loaded_records):
+        return f"{len(records)} records where it has {len(loaded_records)}"
+    return None

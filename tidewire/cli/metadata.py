@@ -1,0 +1,200 @@
+"""`tidewire metadata`: look at what a broker's metadata store holds, in a stopped broker's folder or in a running one.
+
+Records and changes are printed as JSON lines, for programs; what is for people is told in sentences.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
+
+import typer
+
+from tidewire.cli.daemon import make_importable
+from tidewire.cli.endings import CommandFailed, Mistake, one_sentence, while_somebody_reads
+
+if TYPE_CHECKING:
+    from tidewire.cli.metadata_folder import FolderMetadata
+    from tidewire.cli.metadata_http import BrokerMetadata
+
+app: Final = typer.Typer(
+    help="Look at a broker's metadata: in the data folder of one that is stopped, or in one that runs.",
+    no_args_is_help=True,
+)
+
+DataDir = Annotated[Path | None, typer.Option(help="The data folder of a stopped broker.")]
+Http = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT of a running broker's HTTP listener (default: TIDEWIRE_HTTP_URL, or 127.0.0.1:8080)."),
+]
+Limit = Annotated[int | None, typer.Option(min=0, help="Print so many at most.")]
+
+_COMMAND: Final = "tidewire metadata"
+_ENVIRONMENT: Final = "TIDEWIRE_HTTP_URL"
+_HTTP_DEFAULT: Final = "127.0.0.1:8080"
+
+
+class Source(Protocol):
+    """Where records are read from."""
+
+    def dump(self, prefix: str, limit: int | None) -> Iterator[bytes]:
+        """Records in key order, a line each."""
+
+    def get(self, key: str) -> bytes:
+        """One record as a line."""
+
+    def query(self, index: str, start: str, end: str | None, limit: int | None) -> Iterator[bytes]:
+        """Entries of an index with keys in [start, end), a line each, with the record they point at."""
+
+
+@app.command("dump")
+def dump(
+    prefix: Annotated[str, typer.Option(help="Only records whose key begins with this.")] = "",
+    limit: Limit = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="The log itself: its batches and their records, with their places in it.")
+    ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="With --log: show what never took effect too, and mark it.")
+    ] = False,
+    data_dir: DataDir = None,
+    http: Http = None,
+) -> None:
+    """Print records, one JSON object a line, in key order."""
+    with _well_ended():
+        if partial and not log:
+            raise Mistake("--partial is about what stands in the log: give --log too.")
+        if not log:
+            _print(_source(data_dir, http).dump(prefix, limit))
+            return
+        if prefix or limit is not None:
+            raise Mistake("--log prints the whole log: leave --prefix and --limit away.")
+        _folder(data_dir, http, "--log reads the files").log(lambda line: _print([line], flush=False), partial=partial)
+
+
+@app.command("get")
+def get(
+    key: Annotated[str | None, typer.Argument(help="The record's key.", show_default=False)] = None,
+    index: Annotated[str | None, typer.Option(help="Look into this index instead.")] = None,
+    start: Annotated[str | None, typer.Option("--from", help="The first index key.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="The index key to end before.")] = None,
+    limit: Limit = None,
+    data_dir: DataDir = None,
+    http: Http = None,
+) -> None:
+    """Print one record, or with --index those that an index query finds, as JSON."""
+    with _well_ended():
+        if (key is None) == (index is None):
+            raise Mistake("Say what to get: either the key of a record, or --index NAME.")
+        if index is not None:
+            if not index:
+                raise Mistake("An index has a name of at least one character.")
+            _print(_source(data_dir, http).query(index, start or "", end, limit))
+            return
+        if start is not None or end is not None or limit is not None:
+            raise Mistake("--from, --to and --limit are for index queries: give --index NAME, or leave them away.")
+        if not key:
+            raise Mistake("A key has at least one character.")
+        _print([_source(data_dir, http).get(key)])
+
+
+@app.command("watch")
+def watch(
+    prefix: Annotated[str, typer.Argument(help="Only records whose key begins with this.", show_default=False)] = "",
+    data_dir: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    http: Http = None,
+) -> None:
+    """Print what is there, then every change of a running broker's records as it happens, until Ctrl-C."""
+    with _well_ended():
+        if data_dir is not None:
+            raise Mistake("Only a running broker's records change: give --http HOST:PORT, not --data-dir.")
+        for line in _broker(http).watch(prefix):
+            _print([line])
+
+
+@app.command("verify")
+def verify(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")] = False,
+    data_dir: DataDir = None,
+    http: Http = None,
+) -> None:
+    """Look whether the files of a stopped broker's metadata are whole; exit status 1 if one is damaged."""
+    with _well_ended():
+        folder, reports = _folder(data_dir, http, "`verify` reads the files").verify()
+        from tidewire.cli.metadata_folder import report_line, report_text
+
+        _print(report_line(report) if as_json else f"{report_text(report)}\n".encode() for report in reports)
+        damaged = sum(report.damage is not None for report in reports)
+        files = f"{len(reports)} file{'' if len(reports) == 1 else 's'}"
+        if damaged:
+            raise CommandFailed(
+                f"{damaged} of {files} in {folder} {'is' if damaged == 1 else 'are'} damaged or missing."
+            )
+        if not as_json:
+            typer.echo(f"{files} in {folder}, all whole")
+
+
+@app.command("snapshot")
+def snapshot(
+    feature_level: Annotated[
+        int | None,
+        typer.Option(help="For releases of this level: 1 knows no transactions in the log (stopped brokers only)."),
+    ] = None,
+    data_dir: DataDir = None,
+    http: Http = None,
+) -> None:
+    """Write a snapshot of the whole state now, so that the log before it is not needed any more."""
+    with _well_ended():
+        if data_dir is None and feature_level is None:
+            broker = _broker(http)
+            taken = broker.snapshot()
+            typer.echo(
+                f"{broker.url} wrote a snapshot of revision {taken.revision}, after batch {taken.sequence}: "
+                f"{taken.size_bytes:,} bytes"
+            )
+            return
+        written = _folder(data_dir, http, "--feature-level is for the folder").snapshot(feature_level)
+        typer.echo(
+            f"wrote {written.path}: {written.records:,} record{'' if written.records == 1 else 's'} at revision "
+            f"{written.revision}, feature level {written.feature_level}, {written.size_bytes:,} bytes"
+        )
+
+
+def _source(data_dir: Path | None, http: str | None) -> Source:
+    if data_dir is not None:
+        return _folder(data_dir, http, "")
+    return _broker(http)
+
+
+def _folder(data_dir: Path | None, http: str | None, why: str) -> "FolderMetadata":
+    if data_dir is not None and http is not None:
+        raise Mistake("Give either --data-dir, for a stopped broker, or --http, for a running one.")
+    if data_dir is None:
+        raise Mistake(f"{why} of a stopped broker: give --data-dir DIR.")
+    make_importable()
+    from tidewire.cli.metadata_folder import FolderMetadata
+
+    return FolderMetadata(data_dir, lambda sentence: typer.echo(f"{_COMMAND}: {sentence}", err=True))
+
+
+def _broker(http: str | None) -> "BrokerMetadata":
+    from tidewire.cli.metadata_http import BrokerMetadata
+
+    return BrokerMetadata(http or os.environ.get(_ENVIRONMENT) or _HTTP_DEFAULT)
+
+
+@contextmanager
+def _well_ended() -> Iterator[None]:
+    with one_sentence(_COMMAND), while_somebody_reads():
+        yield
+        sys.stdout.buffer.flush()
+
+
+def _print(lines: Iterable[bytes], *, flush: bool = True) -> None:
+    for line in lines:
+        sys.stdout.buffer.write(line)
+    if flush:
+        # Whoever reads a pipe gets a change when it comes, and all of this before what standard error says of it.
+        sys.stdout.buffer.flush()

@@ -1,0 +1,129 @@
+"""The metadata of a running broker, asked over its HTTP listener with the standard library alone.
+
+Each question is one request on a connection of its own. Answers are read line by line as they come, so that a list of
+any length, and a watch, which has no end, cost no memory. Proxies that the environment names are not used.
+"""
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from typing import Final, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from tidewire.cli.administration import NotAccepted, NotAnswered
+from tidewire.cli.endings import CommandFailed, Mistake
+
+ANSWER_SECONDS_MAX: Final = 60.0
+"""How long the broker may be silent within an answer; a snapshot of a large store takes its time."""
+KEEPALIVE_SECONDS: Final = 60
+"""How long a watch is silent before the system asks whether the broker's machine is still there."""
+
+_PREFIX: Final = "/admin/v2/metadata"
+_FAILED: Final = b'{"failed":'
+_OK: Final = 200
+
+
+class Snapshot(NamedTuple):
+    """What a snapshot holds, and how large it is."""
+
+    sequence: int
+    revision: int
+    size_bytes: int
+
+
+class BrokerMetadata:
+    """A running broker's records. Every method raises `NotAnswered` and `NotAccepted`, with a sentence."""
+
+    def __init__(self, address: str) -> None:
+        """Of the broker at `address`, as `127.0.0.1:8080` or `http://127.0.0.1:8080`.
+
+        Raises:
+            Mistake: that is no such address.
+        """
+        url = address if "://" in address else f"http://{address}"
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or port is None or parts.scheme != "http" or parts.path.strip("/") or parts.query:
+            raise Mistake(f"{address!r} is no broker's HTTP address; expected HOST:PORT.")
+        self._host = host
+        self._port = port
+        self.url = f"http://{parts.netloc}"
+        """As it is named in sentences."""
+
+    def dump(self, prefix: str, limit: int | None) -> Iterator[bytes]:
+        """Records in key order, a line each."""
+        return self._lines("/records", {"prefix": prefix, "limit": limit})
+
+    def get(self, key: str) -> bytes:
+        """One record as a line."""
+        (line,) = self._lines("/record", {"key": key})
+        return line
+
+    def query(self, index: str, start: str, end: str | None, limit: int | None) -> Iterator[bytes]:
+        """Entries of an index with keys in [start, end), a line each, with the record they point at."""
+        return self._lines("/index", {"name": index, "from": start, "to": end, "limit": limit})
+
+    def watch(self, prefix: str) -> Iterator[bytes]:
+        """What is there, then every change as it happens, a line each; ends by raising alone."""
+        yield from self._lines("/watch", {"prefix": prefix}, silence_seconds_max=None)
+        raise CommandFailed(f"The broker at {self.url} has ended the watch.")
+
+    def snapshot(self) -> Snapshot:
+        """Let the broker take one now; it is durable on return."""
+        (line,) = self._lines("/snapshot", {}, method="POST")
+        taken = json.loads(line)
+        return Snapshot(taken["sequence"], taken["revision"], taken["size_bytes"])
+
+    def _lines(
+        self,
+        path: str,
+        query: Mapping[str, str | int | None],
+        *,
+        method: str = "GET",
+        silence_seconds_max: float | None = ANSWER_SECONDS_MAX,
+    ) -> Iterator[bytes]:
+        given = urlencode({name: value for name, value in query.items() if value is not None})
+        with self._answer(method, f"{_PREFIX}{path}?{given}" if given else _PREFIX + path) as (connection, response):
+            if response.status != _OK:
+                raise NotAccepted(_reason(response), response.status)
+            # Reading goes on by the response; the connection itself may have let go of its socket.
+            connection.settimeout(silence_seconds_max)
+            while line := response.readline():
+                if line.startswith(_FAILED):
+                    raise CommandFailed(f"The broker could not go on: {json.loads(line)['failed'].rstrip('.')}.")
+                yield line
+            if response.length:
+                raise IncompleteRead(b"", response.length)
+
+    @contextmanager
+    def _answer(self, method: str, target: str) -> Iterator[tuple[socket.socket, HTTPResponse]]:
+        connection = HTTPConnection(self._host, self._port, timeout=ANSWER_SECONDS_MAX)
+        begun = False
+        try:
+            connection.connect()
+            open_socket = connection.sock
+            open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+            connection.request(method, target)
+            with connection.getresponse() as response:
+                begun = True
+                yield open_socket, response
+        except (OSError, HTTPException) as error:
+            if begun:
+                raise NotAnswered(f"The broker at {self.url} went away in the middle of its answer.") from error
+            raise NotAnswered(f"No broker answers at {self.url}: {error}. Is it running there?") from error
+        finally:
+            connection.close()
+
+
+def _reason(response: HTTPResponse) -> str:
+    text = response.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"The broker answered {response.status} {response.reason}."

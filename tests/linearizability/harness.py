@@ -70,6 +70,16 @@ class Report:
     complaints: list[str] = field(default_factory=list)
     verdict: str = "not judged"
 
+    def with_watches(self) -> History:
+        """The history with all that watches told added to it."""
+        told = {
+            seen for reading in self.ranges for steps in reading.sittings for step in steps for seen in step.records
+        }
+        told |= {seen for reading in self.keys for states in reading.sittings for seen in states if seen is not None}
+        history = History([*self.history.calls])
+        history.saw((group_of(seen.key), seen) for seen in sorted(told))
+        return history
+
     def __str__(self) -> str:
         calls = [call for call in self.history.calls if call.kind != "seen"]
         outcomes = Counter(call.outcome for call in calls)
@@ -103,13 +113,10 @@ async def run(
 
 async def judge_report(report: Report) -> None:
     """Add to the report what the judges say."""
-    told = {seen for reading in report.ranges for steps in reading.sittings for step in steps for seen in step.records}
-    told |= {seen for reading in report.keys for states in reading.sittings for seen in states if seen is not None}
-    judged = History([*report.history.calls])
-    judged.saw((group_of(seen.key), seen) for seen in sorted(told))
+    judged = report.with_watches()
     verdict = await judge_aside(judged.lines())
     report.complaints += verdict.complaints
-    writes = Writes(judged.calls)
+    writes = Writes(judged.calls, report.ranges, report.final.values())
     for reading in report.ranges:
         final = {key: seen for key, seen in report.final.items() if reading.start <= key < reading.end}
         report.complaints += judge_range(writes, reading, final, folds=False)

@@ -5,6 +5,8 @@ client and its watches outlive the process (`outlives`): a client of etcd does, 
 embedded store is part of the broker and dies with it, which a new connection stands for.
 """
 
+import os
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -16,8 +18,10 @@ import trio
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore
 from tests.support.dying_process import Death
+from tests.support.etcd import etcd_store, running_etcd
 from tests.support.remote_store import RemoteStore
 from tests.support.store_process import StoreProcess, store_process
+from tidewire.cli.demo.etcd import EtcdProcess
 
 SNAPSHOT_LOG_BYTES: Final = 64 * 1024
 """Small, so that kills meet snapshots and the trimming of the log too."""
@@ -103,3 +107,41 @@ def embedded(folder: Path) -> Iterator[Subject]:
     """The embedded store on `folder`."""
     with store_process(folder / "data", snapshot_log_bytes=SNAPSHOT_LOG_BYTES) as process:
         yield EmbeddedSubject(process)
+
+
+class EtcdSubject(Subject):
+    """A real etcd, and clients that are stores of their own in this process. Its clients do not die with it."""
+
+    outlives = True
+    change_set_operations_max = 125
+
+    def __init__(self, process: EtcdProcess) -> None:
+        self._process = process
+
+    def client(self) -> AbstractAsyncContextManager[MetadataStore]:
+        return etcd_store(self._process.endpoint, root="/judged")
+
+    def start(self, death: Death | None = None) -> bool:
+        assert death is None
+        self._process.start()
+        return True
+
+    def send_kill(self) -> None:
+        os.kill(self._process.pid, signal.SIGKILL)
+
+    def wait(self, seconds_max: float) -> bool:
+        # It was killed, so this only waits, and has a bound of its own.
+        self._process.kill()
+        return seconds_max > 0
+
+
+@contextmanager
+def etcd(folder: Path) -> Iterator[Subject]:
+    """A store on an etcd of its own with its data in `folder`."""
+    with running_etcd(folder) as process:
+        process.stop()
+        yield EtcdSubject(process)
+
+
+SUBJECTS: Final = {"embedded": embedded, "etcd": etcd}
+"""By name, the subjects whose process can be killed."""

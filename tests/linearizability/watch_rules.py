@@ -8,6 +8,7 @@ A range watch may fold what it has to tell into one difference if its reader is 
 readers within the bound (`folds=False`), each change set is a step of its own.
 """
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,9 +38,15 @@ class _Write:
 class Writes:
     """What is known of a history's writes."""
 
-    def __init__(self, calls: Iterable[Call]) -> None:
+    def __init__(self, calls: Iterable[Call], readings: Iterable[RangeReading], final: Iterable[Seen]) -> None:
         """Of calls that include what the watches themselves told (`History.saw`)."""
         calls = list(calls)
+        self._listed: dict[Seen, float] = dict.fromkeys(final, math.inf)
+        """The highest revision at which a record was listed."""
+        for reading in readings:
+            for steps in reading.sittings:
+                for seen in steps[0].records if steps else ():
+                    self._listed[seen] = max(steps[0].revision, self._listed.get(seen, 0))
         versions = {seen.value: seen for call in calls for seen in call.records}
         self.by_revision: dict[int, _Write] = {}
         self._doubtful: list[tuple[Delete | DeleteRange, ...]] = []
@@ -102,9 +109,11 @@ class Writes:
         number = bisect_right(touches, revision, key=lambda touch: touch[0])
         return touches[number - 1][1] if number else None
 
-    def may_be_deleted(self, key: str) -> bool:
-        """Whether somebody deleted it without an answer."""
-        return any(_deletes(deletes, key) for deletes in self._doubtful)
+    def may_be_absent(self, seen: Seen, revision: int) -> bool:
+        """Whether a deletion without an answer may explain that a record is not there at a revision."""
+        if self._listed.get(seen, 0) >= revision:
+            return False
+        return any(_deletes(deletes, seen.key) for deletes in self._doubtful)
 
     def may_be_one_deletion(self, keys: Iterable[str]) -> bool:
         """Whether one change set without an answer deletes all these keys."""
@@ -183,7 +192,7 @@ def _untrue(writes: Writes, reading: RangeReading, revision: int, state: dict[st
             yield f"at revision {revision} it shows {seen}, and there was {true}"
     for key in writes.keys_between(reading.start, reading.end):
         true = writes.last(key, revision)
-        if true is not None and key not in state and not writes.may_be_deleted(key):
+        if true is not None and key not in state and not writes.may_be_absent(true, revision):
             yield f"at revision {revision} it lacks {true}"
 
 

@@ -6,6 +6,7 @@ With a store whose clients outlive the process there is one sitting from the fir
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
@@ -13,8 +14,7 @@ from storage.metadata.store import Change, MetadataStore, Record
 from tests.linearizability.histories import Seen
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What one `next` of a range watch returned."""
 
     revision: int

@@ -55,11 +55,13 @@ class Follower:
         self._sessions: dict[int, int] = {}
         """The revision at which each open session began, by its lease."""
         self._cluster_id = 0
+        self._created = 0
         self._next_revision = 0
         self._waiting: list[tuple[int, int, trio.Event]] = []
         self._order = count()
         self._session_ends: dict[int, trio.Event] = {}
         self._is_compacted = False
+        self._cancel_reason = ""
         self._reversed: WentBack | None = None
 
     async def start(self) -> None:
@@ -68,6 +70,7 @@ class Follower:
         Raises:
             StoreUnavailable: etcd cannot be reached.
         """
+        await self._require_same_state()
         await self._list()
         self.image.settle()
 
@@ -89,18 +92,25 @@ class Follower:
                     log.warning("etcd cannot be listed", reason=str(unavailable))
                     continue
             span = self._keys.followed
-            create = pb.WatchCreateRequest(key=span.start, range_end=span.end, start_revision=self._next_revision)
+            # One revision more than is needed: if the next one is just the one to which etcd was compacted, etcd 3.4
+            # takes the watch and leaves out the deletions of that revision. Asked from before it, it says so.
+            create = pb.WatchCreateRequest(
+                key=span.start, range_end=span.end, start_revision=max(1, self._next_revision - 1)
+            )
             error = await self._rpc.watch(create, self._receive, seconds_max=ATTEMPT_SECONDS_MAX)
             if self._reversed is not None:
                 raise self._reversed
-            if error is not None:
+            if not self._is_compacted:
                 self.resumed += 1
                 self._rpc.turn()
                 if self._next_revision != before:
                     delays = iter(RETRY_DELAYS)
                 delay = next(delays, RETRY_DELAYS[-1])
-                log.info("the watch on etcd broke off", reason=str(error), again_in_seconds=delay)
+                log.info(
+                    "the watch on etcd broke off", reason=str(error or self._cancel_reason), again_in_seconds=delay
+                )
                 await trio.sleep(delay)
+                await self._require_same_state()
 
     async def reached(self, revision: int) -> None:
         """Return once the image holds what every change set up to `revision` did."""
@@ -151,6 +161,7 @@ class Follower:
             return False
         if response.canceled:
             self._is_compacted = response.compact_revision > 0
+            self._cancel_reason = response.cancel_reason
             return False
         for revision, events in groupby(response.events, key=attrgetter("kv.mod_revision")):
             if revision >= self._next_revision:
@@ -257,6 +268,20 @@ class Follower:
                 stored += page.kvs
             else:
                 return first.header, stored
+
+    async def _require_same_state(self) -> None:
+        """Hold what answers now against what was followed, so that no watch waits for revisions that are long over."""
+        known = self.followed_until
+        try:
+            answer = await self._retry.repeat(RANGE, pb.RangeRequest(key=self._keys.format))
+        except StoreUnavailable as unavailable:
+            log.warning("etcd cannot be asked", reason=str(unavailable))
+            return
+        self.require_no_older(answer.header, known)
+        created = answer.kvs[0].create_revision if answer.kvs else 0
+        if self._created not in (0, created):
+            raise WentBack("what stood below the root in etcd was removed, or made anew")
+        self._created = created
 
     def _require_same_cluster(self, header: pb.ResponseHeader) -> None:
         if self._cluster_id not in (0, header.cluster_id):

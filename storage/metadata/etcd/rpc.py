@@ -2,14 +2,16 @@
 
 A unary call is a gRPC future whose completion reschedules the Trio task that waits for it, through a `TrioToken`: no
 thread is held meanwhile (measured: a thread per call costs five times the CPU). A stream is read by one thread, which
-hands each answer to Trio and waits until it was taken, so nothing piles up in between; ending the call ends the thread.
+hands what it reads to Trio through a bounded queue; ending the call ends the thread.
 
 Foreign errors are renamed here: every failure of a call is an `RpcError`, which says whether the request may have been
-carried out. Nothing is retried here; who calls knows what may be repeated. A call waits for a connection instead of
-failing at once, so an unreachable server costs no loop of ours: gRPC connects again by itself, after at most
-RECONNECT_MS_MAX.
+carried out. Nothing is retried here; who calls knows what may be repeated. If there is one server, a call waits for a
+connection instead of failing at once, so an unreachable server costs no loop of ours: gRPC connects again by itself,
+after at most RECONNECT_MS_MAX.
 """
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +26,9 @@ from storage.metadata.etcd.generated import etcd_pb2 as pb
 
 RECONNECT_MS_MAX: Final = 1000
 """The longest that gRPC waits between two attempts to connect."""
+
+ANSWERS_WAITING_MAX: Final = 256
+"""Answers of a stream that were read and not yet taken."""
 
 _OPTIONS: Final = (
     # A listing's page and a watch's backlog may be large; what bounds them is what stands in etcd.
@@ -113,6 +118,8 @@ class Rpc:
         self.endpoints = tuple(endpoints)
         self.statistics = RpcStatistics()
         self._channels = [grpc.insecure_channel(endpoint, options=_OPTIONS) for endpoint in endpoints]
+        # With one server a call waits for it; with several the next one is asked as soon as one cannot be reached.
+        self._waits = len(endpoints) == 1
         self._current = 0
         self._stubs: dict[tuple[int, str], Any] = {}
         self._token = trio.lowlevel.current_trio_token()
@@ -154,7 +161,7 @@ class Rpc:
 
         self.statistics.calls += 1
         stub = self._stub("unary_unary", method)
-        future = stub.future(request, timeout=seconds_max, wait_for_ready=True)
+        future = stub.future(request, timeout=seconds_max, wait_for_ready=self._waits)
         future.add_done_callback(done)
         await trio.lowlevel.wait_task_rescheduled(abort)
         if future.code() is not grpc.StatusCode.OK:
@@ -170,7 +177,9 @@ class Rpc:
             RpcError: it failed, or took longer than `seconds_max`.
         """
         call = self._stub("stream_stream", _KEEP_ALIVE)(
-            iter([pb.LeaseKeepAliveRequest(ID=lease) for lease in leases]), timeout=seconds_max, wait_for_ready=True
+            iter([pb.LeaseKeepAliveRequest(ID=lease) for lease in leases]),
+            timeout=seconds_max,
+            wait_for_ready=self._waits,
         )
 
         def read() -> dict[int, int] | RpcError:
@@ -196,26 +205,31 @@ class Rpc:
         # The server ends the watch when the stream of requests ends, so that one waits for the end.
         requests: SimpleQueue[pb.WatchRequest | None] = SimpleQueue()
         requests.put(pb.WatchRequest(create_request=create))
-        call = self._stub("stream_stream", _WATCH)(_until_none(requests), wait_for_ready=True)
+        call = self._stub("stream_stream", _WATCH)(_until_none(requests), wait_for_ready=self._waits)
         with trio.move_on_after(seconds_max) as until_first:
 
             def take(response: pb.WatchResponse) -> bool:
                 until_first.deadline = float("inf")
                 return receive(response)
 
-            def read() -> RpcError | None:
+            inbox = _Inbox(call, take)
+
+            def read() -> RpcError:
                 try:
                     for response in call:
-                        if not trio.from_thread.run_sync(take, response):
-                            return None
+                        inbox.put(response, self._token)
                 except grpc.RpcError as error:
                     return _error_of(error)
                 return RpcError("UNAVAILABLE", "the server ended the watch")
 
             try:
-                return await self._read_in_thread(call, read)
+                error = await self._read_in_thread(call, read)
             finally:
                 requests.put(None)
+            inbox.empty()
+            if inbox.failure is not None:
+                raise inbox.failure
+            return None if inbox.is_closed else error
         return RpcError("DEADLINE_EXCEEDED", f"no watch was set up within {seconds_max:g} s")
 
     async def _read_in_thread(self, call: Any, read: Callable[[], Result]) -> Result:  # noqa: ANN401 - untyped library
@@ -245,6 +259,42 @@ class Rpc:
                 response_deserializer=method.response.FromString,
             )
         return stub
+
+
+class _Inbox:
+    """Hands a stream's answers from the thread that reads them to Trio, which takes all that are there at one wake-up.
+
+    Bounded: past ANSWERS_WAITING_MAX the thread waits, and then the server does.
+    """
+
+    def __init__(self, call: Any, take: Callable[[pb.WatchResponse], bool]) -> None:  # noqa: ANN401 - untyped library
+        self.failure: Exception | None = None
+        self.is_closed = False
+        """No more is taken: `take` said so, or failed."""
+        self._call = call
+        self._take = take
+        self._waiting: deque[pb.WatchResponse] = deque()
+        self._room = threading.Semaphore(ANSWERS_WAITING_MAX)
+
+    def put(self, response: pb.WatchResponse, token: trio.lowlevel.TrioToken) -> None:
+        """Called by the thread."""
+        self._room.acquire()
+        self._waiting.append(response)
+        token.run_sync_soon(self.empty, idempotent=True)
+
+    def empty(self) -> None:
+        """Take all that waits; called by Trio, where nothing may be raised."""
+        while self._waiting:
+            response = self._waiting.popleft()
+            self._room.release()
+            if not self.is_closed:
+                try:
+                    self.is_closed = not self._take(response)
+                except Exception as error:
+                    self.failure = error
+                    self.is_closed = True
+                if self.is_closed:
+                    self._call.cancel()
 
 
 def _until_none(requests: "SimpleQueue[pb.WatchRequest | None]") -> Iterator[pb.WatchRequest]:

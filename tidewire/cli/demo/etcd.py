@@ -46,6 +46,7 @@ class EtcdProcess:
     def __init__(self, folder: Path, *, command: str = "etcd") -> None:
         self.folder = folder
         self._command = command
+        self._data = folder / "data"
         self._log_path = folder / "etcd.log"
         self._process: subprocess.Popen[bytes] | None = None
         # Known after the first start; later ones ask for the same again.
@@ -71,18 +72,17 @@ class EtcdProcess:
         assert self._process is None, "it runs"
         if shutil.which(self._command) is None:
             raise EtcdFailed("the command etcd is missing: install it (Debian: apt-get install etcd-server)")
-        if self._port:
-            self._start()
-            return
-        for attempt in range(STARTS_MAX):
-            self._port = _free_port()
+        # The port of the first start is asked for again.
+        attempts_left = 1 if self._port else STARTS_MAX
+        while self._process is None:
+            attempts_left -= 1
+            self._port = self._port or _free_port()
             try:
                 self._start()
             except EtcdFailed:
-                if attempt == STARTS_MAX - 1:
+                if not attempts_left:
                     raise
-            else:
-                return
+                self._port = 0
 
     def kill(self) -> None:
         """End it as a crash would (kill -9); on return it is gone. Does nothing if it does not run."""
@@ -99,6 +99,11 @@ class EtcdProcess:
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise EtcdFailed(f"etcd was still running {END_SECONDS_MAX:.0f} s after SIGTERM") from None
+
+    def lose_data(self) -> None:
+        """Forget everything, while it does not run."""
+        assert self._process is None, "it runs"
+        shutil.rmtree(self._data)
 
     def __enter__(self) -> Self:
         self.start()
@@ -118,7 +123,7 @@ class EtcdProcess:
         process = self._process = subprocess.Popen(  # noqa: S603 - etcd
             [
                 self._command,
-                *("--data-dir", str(self.folder / "data")),
+                *("--data-dir", str(self._data)),
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
                 *("--initial-cluster", f"default={peer}"),

@@ -1,0 +1,257 @@
+"""What the store on etcd does when etcd is away, forgets, or its answers get lost."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from storage.metadata.etcd.generated import etcd_pb2 as pb
+from storage.metadata.etcd.rpc import COMPACT
+from storage.metadata.etcd.store import EtcdStore
+from storage.metadata.store import (
+    ABSENT,
+    Conflict,
+    Delete,
+    Put,
+    PutSequential,
+    RangeWatch,
+    StoreUnavailable,
+)
+from tests.support.etcd import etcd_store, fresh_root, running_etcd
+from tests.support.metadata import keys
+from tests.support.proxy import Proxy, open_proxy
+from tidewire.cli.demo.etcd import EtcdProcess
+
+
+@pytest.fixture
+def mortal_etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
+    """An etcd that the test may kill."""
+    with running_etcd(tmp_path) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+async def proxy(etcd_server: EtcdProcess) -> AsyncIterator[Proxy]:
+    async with open_proxy(etcd_server.endpoint) as opened:
+        yield opened
+
+
+async def compact(store: EtcdStore) -> None:
+    """Let etcd forget every state but the present one."""
+    revision = store.statistics().revision
+    await store._rpc.call(COMPACT, pb.CompactionRequest(revision=revision, physical=True), seconds_max=5)
+
+
+async def follow(watch: RangeWatch, until: str) -> list[tuple[int, list[str], list[str]]]:
+    """What a watch tells, up to the change that writes `until`."""
+    told: list[tuple[int, list[str], list[str]]] = []
+    while not told or until not in told[-1][1]:
+        change = await watch.next()
+        told.append((change.revision, [record.key for record in change.records], list(change.deleted)))
+    return told
+
+
+async def test_a_watch_goes_on_after_the_server_was_killed(mortal_etcd: EtcdProcess) -> None:
+    """M15, M14: nothing is lost, told twice or told out of order, with writers and a watch in two processes' stores."""
+    root = fresh_root()
+    async with (
+        etcd_store(mortal_etcd.endpoint, root=root) as writer,
+        etcd_store(mortal_etcd.endpoint, root=root) as reader,
+        reader.watch_range("/r/", "/r0") as watch,
+        reader.watch_key("/r/0") as key_watch,
+    ):
+        assert (await watch.next()).records == ()
+        assert await key_watch.next() is None
+        versions = [await writer.put(f"/r/{number}", b"") for number in range(5)]
+        mortal_etcd.kill()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.put, "/r/meanwhile", b"")
+            await trio.to_thread.run_sync(mortal_etcd.start)
+        versions += [await writer.put(f"/r/{number}", b"anew") for number in range(5)]
+        await writer.put("/r/last", b"")
+        told = await follow(watch, "/r/last")
+        revisions = [revision for revision, _, _ in told]
+        assert revisions == sorted(set(revisions))
+        assert set(versions) < set(revisions)
+        assert [written for _, written, _ in told if written != ["/r/meanwhile"]] == [
+            *([f"/r/{number}"] for number in range(5)),
+            *([f"/r/{number}"] for number in range(5)),
+            ["/r/last"],
+        ]
+        record = await key_watch.next()
+        assert record is not None
+        assert (record.value, record.version) == (b"anew", versions[5])
+        assert reader.statistics().extra["watch_resumed"] >= 1
+        assert reader.statistics().extra["listed"] == 1
+
+
+async def test_what_was_compacted_meanwhile_is_told_as_a_difference(etcd_server: EtcdProcess, proxy: Proxy) -> None:
+    """M14: a watch that cannot resume lists again and tells exactly what is different now."""
+    root = fresh_root()
+    async with etcd_store(etcd_server.endpoint, root=root) as other:
+        session = await other.open_session(5)
+        await other.put("/r/ephemeral", b"", session=session)
+        for key in ("/r/same", "/r/changed", "/r/gone", "/r/remade"):
+            await other.put(key, b"old")
+        async with etcd_store(proxy.endpoint, root=root) as store, store.watch_range("/r/", "/r0") as watch:
+            listing = await watch.next()
+            proxy.cut()
+            await session.close()
+            await other.put("/r/changed", b"new")
+            await other.commit([Delete("/r/gone"), Delete("/r/remade")])
+            await other.put("/r/remade", b"old")
+            await other.put("/r/passing", b"")
+            await other.delete("/r/passing")
+            last = await other.put("/r/made", b"")
+            await compact(other)
+            proxy.mend()
+            change = await watch.next()
+            assert change.revision >= last > listing.revision
+            assert [record.key for record in change.records] == ["/r/changed", "/r/made", "/r/remade"]
+            assert change.deleted == ("/r/ephemeral", "/r/gone")
+            assert await store.scan("", "~") == await other.scan("", "~")
+            assert store.statistics().extra["listed"] == 2
+            # It follows change set by change set again.
+            await other.put("/r/1", b"")
+            assert [record.key for record in (await watch.next()).records] == ["/r/1"]
+
+
+async def test_the_end_of_a_session_alone_is_found_after_a_compaction(etcd_server: EtcdProcess, proxy: Proxy) -> None:
+    """M14, M18: it is no change set, and is told all the same."""
+    root = fresh_root()
+    async with etcd_store(etcd_server.endpoint, root=root) as other:
+        session = await other.open_session(5)
+        await other.put("/r/ephemeral", b"", session=session)
+        async with etcd_store(proxy.endpoint, root=root) as store, store.watch_range("/r/", "/r0") as watch:
+            listing = await watch.next()
+            proxy.cut()
+            await session.close()
+            await compact(other)
+            proxy.mend()
+            change = await watch.next()
+            assert change.deleted == ("/r/ephemeral",)
+            assert change.revision > listing.revision
+            assert await store.barrier() == change.revision
+            assert await store.get("/r/ephemeral") is None
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_write_whose_answer_was_lost_is_made_once(proxy: Proxy, times: int) -> None:
+    """M22, M5: it is sent again, and its copies find out that it was made."""
+    async with etcd_store(proxy.endpoint) as store:
+        await store.put("/warm", b"")
+        keys_written: list[str | None] = []
+
+        async def write() -> None:
+            done = await store.commit([PutSequential("/op/1", b"", "1"), Put("/a", b"1", ABSENT)])
+            keys_written.extend(done.keys)
+
+        async with trio.open_nursery() as nursery:
+            for attempt in range(times):
+                proxy.mute()
+                if not attempt:
+                    nursery.start_soon(write)
+                await proxy.answer_lost()
+                proxy.mend()
+        assert await keys(store) == sorted(["/a", keys_written[0] or "", "/warm"])
+        assert keys_written[0] == "/op/1-00000000000000000001"
+        assert store.statistics().extra["writes_repeated"] >= 1
+        # The number that the lost answer carried is known to be used.
+        (second,) = (await store.commit([PutSequential("/op/1", b"", "1")])).keys
+        assert second == "/op/1-00000000000000000002"
+
+
+async def test_a_refusal_whose_answer_was_lost_stays_a_refusal(proxy: Proxy) -> None:
+    """M22, M1: a conflict is believed only when no copy of the request can be made any more."""
+    async with etcd_store(proxy.endpoint) as store:
+        version = await store.put("/a", b"")
+        refused: list[int] = []
+
+        async def write() -> None:
+            try:
+                await store.commit([Put("/b", b"", ABSENT), Put("/a", b"1", version - 1)])
+            except Conflict as conflict:
+                refused.append(conflict.actual)
+
+        async with trio.open_nursery() as nursery:
+            proxy.mute()
+            nursery.start_soon(write)
+            await proxy.answer_lost()
+            proxy.mend()
+        assert refused == [version]
+        assert await keys(store) == ["/a"]
+
+
+async def test_without_an_answer_in_time_the_outcome_is_unknown(proxy: Proxy) -> None:
+    """M22: a write, a reading and a session each end in StoreUnavailable, and go well when etcd is back."""
+    async with etcd_store(proxy.endpoint) as store:
+        version = await store.put("/a", b"0")
+        store._retry.seconds_max = 0.3
+        proxy.cut()
+        with pytest.raises(StoreUnavailable, match="gave no answer"):
+            await store.put("/a", b"1", expected=version)
+        with pytest.raises(StoreUnavailable):
+            await store.get("/a")
+        with pytest.raises(StoreUnavailable):
+            await store.open_session(5)
+        proxy.mend()
+        store._retry.seconds_max = 20
+        record = await store.get("/a")
+        assert record is not None
+        if record.value == b"0":
+            assert await store.put("/a", b"1", expected=version) > version
+
+
+async def test_acknowledged_writes_survive_a_kill(mortal_etcd: EtcdProcess) -> None:
+    """M23: others are wholly there or not at all."""
+    acknowledged: list[int] = []
+    async with etcd_store(mortal_etcd.endpoint) as store:
+
+        async def write(first: int) -> None:
+            for number in range(first, 10_000, 4):
+                await store.commit([Put(f"/{half}/{number:05}", b"", ABSENT) for half in "ab"])
+                acknowledged.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for first in range(4):
+                nursery.start_soon(write, first)
+            while len(acknowledged) < 100:
+                await store.barrier()
+            mortal_etcd.kill()
+            nursery.cancel_scope.cancel()
+        await trio.to_thread.run_sync(mortal_etcd.start)
+        halves = [{int(key[3:]) for key in await keys(store, f"/{half}/", f"/{half}0")} for half in "ab"]
+        assert halves[0] == halves[1] >= set(acknowledged)
+
+
+async def test_an_older_state_ends_the_store(mortal_etcd: EtcdProcess) -> None:
+    """M15: it never goes back, and does not go on beside what it holds either."""
+    async with etcd_store(mortal_etcd.endpoint) as store:
+        session = await store.open_session(60)
+        for number in range(20):
+            await store.put(f"/{number}", b"")
+        async with store.watch_key("/19") as watch:
+            await watch.next()
+            mortal_etcd.kill()
+            mortal_etcd.lose_data()
+            await trio.to_thread.run_sync(mortal_etcd.start)
+            with pytest.raises(StoreUnavailable, match="older state"):
+                await watch.next()
+        await session.wait_lost()
+        with pytest.raises(StoreUnavailable, match="older state"):
+            await store.put("/a", b"")
+
+
+async def test_no_server_is_one_sentence(tmp_path: Path) -> None:
+    """M22: with the servers that were asked, and for how long."""
+    with pytest.raises(StoreUnavailable, match=r"etcd at 127\.0\.0\.1:1, 127\.0\.0\.1:2 gave no answer for 0\.3 s"):
+        async with EtcdStore.open(["127.0.0.1:1", "127.0.0.1:2"], root="/t", connect_seconds_max=0.3):
+            raise AssertionError("nobody is there")
+
+
+async def test_another_server_of_the_list_is_asked(etcd_server: EtcdProcess) -> None:
+    """M15: a list holds servers that are away."""
+    async with EtcdStore.open(["127.0.0.1:1", etcd_server.endpoint], root=fresh_root()) as store:
+        await store.put("/a", b"")
+        assert await keys(store) == ["/a"]

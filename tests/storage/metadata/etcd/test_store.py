@@ -1,0 +1,247 @@
+"""What only the store on etcd has: its limits, several processes at once, leases, and a root."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from storage.metadata.etcd.generated import etcd_pb2 as pb
+from storage.metadata.etcd.requests import ETCD_OPERATIONS_MAX
+from storage.metadata.etcd.rpc import LEASE_REVOKE, TXN
+from storage.metadata.etcd.store import EtcdStore, UnknownFormat
+from storage.metadata.store import (
+    ABSENT,
+    ChangeSetTooLarge,
+    Check,
+    Conflict,
+    Delete,
+    IndexEntry,
+    Op,
+    Put,
+    PutSequential,
+    SessionLost,
+)
+from tests.support.cancellation import cancel_at_each_step
+from tests.support.etcd import etcd_store, fresh_root
+from tests.support.metadata import hits, keys
+from tests.support.proxy import open_proxy
+from tidewire.cli.demo.etcd import EtcdProcess
+
+ROOT = Path(__file__).resolve().parents[4]
+
+DYING = """
+import sys
+import trio
+from storage.metadata.etcd.store import EtcdStore
+from storage.metadata.store import IndexEntry
+
+async def main(endpoint, root):
+    async with EtcdStore.open([endpoint], root=root) as store:
+        session = await store.open_session(1)
+        await store.put("/e/theirs", b"", session=session, indexes=(IndexEntry("i", "k"),))
+        print("ready", flush=True)
+        await trio.sleep_forever()
+
+trio.run(main, *sys.argv[1:])
+"""
+
+
+async def test_as_many_operations_as_etcd_takes(etcd_server: EtcdProcess) -> None:
+    """M25: three of the 128 are the store's own; more is refused up front and leaves nothing."""
+    async with etcd_store(etcd_server.endpoint) as store:
+        own = 3
+        names = [f"/{number:03}" for number in range(ETCD_OPERATIONS_MAX - own - 1)]
+        await store.commit([PutSequential("/op", b"", "p"), *(Put(key, b"", ABSENT) for key in names)])
+        assert len(await keys(store)) == len(names) + 1
+        before = await store.barrier()
+        too_many: list[list[Op]] = [
+            [Put(f"/x/{number:03}", b"") for number in range(ETCD_OPERATIONS_MAX - 1)],
+            [Delete(f"/{number:03}") for number in range(ETCD_OPERATIONS_MAX - 1)],
+            [Put("/x", b""), *(Check(f"/y/{number:03}", ABSENT) for number in range(ETCD_OPERATIONS_MAX - 1))],
+        ]
+        for ops in too_many:
+            with pytest.raises(ChangeSetTooLarge, match="etcd, which takes 128"):
+                await store.commit(ops)
+        assert await store.barrier() == before
+        for key in names:
+            await store.delete(key)
+
+
+async def test_as_many_bytes_as_etcd_takes(etcd_server: EtcdProcess) -> None:
+    """M25: a request of more than etcd's 1.5 MiB is refused up front."""
+    async with etcd_store(etcd_server.endpoint) as store:
+        await store.commit([Put("/a", bytes(740_000)), Put("/b", bytes(740_000))])
+        with pytest.raises(ChangeSetTooLarge, match="bytes"):
+            await store.commit([Put("/c", bytes(760_000)), Put("/d", bytes(760_000))])
+        assert await keys(store) == ["/a", "/b"]
+
+
+async def test_processes_take_numbers_from_one_sequence(etcd_server: EtcdProcess) -> None:
+    """M5, M2: distinct and rising across processes; a later put gets a higher number, whoever makes it."""
+    root = fresh_root()
+    async with (
+        etcd_store(etcd_server.endpoint, root=root) as first,
+        etcd_store(etcd_server.endpoint, root=root) as second,
+    ):
+        taken: list[str | None] = []
+
+        async def take(store: EtcdStore) -> None:
+            for _ in range(10):
+                highest = max((key for key in taken if key), default="")
+                (key,) = (await store.commit([PutSequential("/op", b"", "p")])).keys
+                assert key is not None
+                assert key > highest
+                taken.append(key)
+
+        async with trio.open_nursery() as nursery:
+            for store in (first, second) * 3:
+                nursery.start_soon(take, store)
+        assert len(set(taken)) == 60
+        assert await keys(first) == await keys(second) == sorted(key for key in taken if key)
+
+
+async def test_of_two_processes_one_wins(etcd_server: EtcdProcess) -> None:
+    """M2, M1: and what one was answered, the other reads at once."""
+    root = fresh_root()
+    async with (
+        etcd_store(etcd_server.endpoint, root=root) as first,
+        etcd_store(etcd_server.endpoint, root=root) as second,
+    ):
+        version = 0
+        for number in range(30):
+            won: list[int] = []
+
+            async def write(store: EtcdStore, expected: int, value: bytes, won: list[int] = won) -> None:
+                try:
+                    won.append(await store.put("/a", value, expected=expected))
+                except Conflict:
+                    assert (await store.get("/a")) is not None
+
+            async with trio.open_nursery() as nursery:
+                for store in (first, second):
+                    nursery.start_soon(write, store, version, b"%d" % number)
+            (version,) = won
+            for store in (first, second):
+                record = await store.get("/a")
+                assert record is not None
+                assert record.version == version
+
+
+async def test_a_dead_process_loses_its_ephemeral_records(etcd_server: EtcdProcess) -> None:
+    """M18: after its timeout and etcd's slack, with their index entries; a session that is kept alive stays."""
+    root = fresh_root()
+    async with etcd_store(etcd_server.endpoint, root=root) as store:
+        mine = await store.open_session(1)
+        await store.put("/e/mine", b"", session=mine, indexes=(IndexEntry("i", "k"),))
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-c", DYING, etcd_server.endpoint, root], stdout=-1, cwd=ROOT
+        )
+        assert process.stdout is not None
+        assert await process.stdout.receive_some(5) == b"ready"
+        await process.stdout.aclose()
+        async with store.watch_range("/e/", "/e0") as watch:
+            assert len((await watch.next()).records) == 2
+            assert await hits(store, "i") == [("k", "/e/mine"), ("k", "/e/theirs")]
+            process.kill()
+            await process.wait()
+            # Longer than the session of its own that is kept alive meanwhile.
+            assert (await watch.next()).deleted == ("/e/theirs",)
+        assert await hits(store, "i") == [("k", "/e/mine")]
+        await store.put("/e/mine", b"again", session=mine)
+
+
+async def test_silence_ends_a_session_here_too(etcd_server: EtcdProcess) -> None:
+    """M18, M19: who cannot reach etcd for as long as his timeout must assume that his session has ended."""
+    async with open_proxy(etcd_server.endpoint) as proxy, etcd_store(proxy.endpoint) as store:
+        session = await store.open_session(1)
+        await store.put("/e", b"", session=session)
+        proxy.cut()
+        await session.wait_lost()
+        with pytest.raises(SessionLost):
+            await store.put("/e/2", b"", session=session)
+        proxy.mend()
+        assert await keys(store, "/e/") == []
+
+
+async def test_a_session_that_etcd_ended_is_lost(etcd_server: EtcdProcess) -> None:
+    """M19: whether its end or a write for it is noticed first."""
+    root = fresh_root()
+    async with (
+        etcd_store(etcd_server.endpoint, root=root) as store,
+        etcd_store(etcd_server.endpoint, root=root) as other,
+    ):
+        session = await store.open_session(60)
+        await other._rpc.call(LEASE_REVOKE, pb.LeaseRevokeRequest(ID=session.id), seconds_max=5)
+        with pytest.raises(SessionLost):
+            await store.put("/e", b"", session=session)
+        await session.wait_lost()
+        assert await keys(store) == []
+
+
+async def test_a_writer_goes_on_after_the_end_of_its_lease(etcd_server: EtcdProcess) -> None:
+    """M22: its slots are made anew under another one."""
+    async with etcd_store(etcd_server.endpoint) as store:
+        await store.put("/a", b"")
+        lease = store._writer._lease
+        assert lease is not None
+        await store._rpc.call(LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease.id), seconds_max=5)
+        for key in ("/b", "/c"):
+            await store.commit([PutSequential("/op", b"", "p"), Put(key, b"", ABSENT)])
+        assert len(await keys(store)) == 5
+
+
+async def test_cancelled_anywhere_a_write_is_made_or_not(etcd_server: EtcdProcess) -> None:
+    """M22: wherever it was cancelled, nothing of the store is stuck, and it is whole or absent."""
+    async with etcd_store(etcd_server.endpoint) as store:
+        attempts = 0
+
+        async def write() -> None:
+            nonlocal attempts
+            attempts += 1
+            await store.commit([PutSequential("/op", b"%d" % attempts, "p"), Put(f"/a/{attempts}", b"")])
+
+        async def check() -> None:
+            await store.put("/other", b"")
+            there = {record.value for record in await store.scan("/op", "/oq")}
+            assert there == {key.removeprefix("/a/").encode() for key in await keys(store, "/a/", "/a0")}
+
+        assert await cancel_at_each_step(write, check) > 3
+        assert await cancel_at_each_step(store.barrier, check) > 3
+
+
+async def test_cancelled_anywhere_a_session_is_opened_or_not(etcd_server: EtcdProcess) -> None:
+    """M18: what was begun ends by itself, and nothing is stuck."""
+    async with etcd_store(etcd_server.endpoint) as store:
+
+        async def open_one() -> None:
+            await store.open_session(5)
+
+        assert await cancel_at_each_step(open_one, store.barrier) > 3
+
+
+async def test_clusters_share_an_etcd_by_their_roots(etcd_server: EtcdProcess) -> None:
+    """M20: neither sees the other, though one root begins with the other's text."""
+    root = fresh_root()
+    async with (
+        etcd_store(etcd_server.endpoint, root=root) as store,
+        etcd_store(etcd_server.endpoint, root=root + "1") as other,
+        store.watch_range("", "~") as watch,
+    ):
+        await watch.next()
+        await other.put("/a", b"other")
+        await store.put("/b", b"")
+        assert [record.key for record in (await watch.next()).records] == ["/b"]
+        assert await keys(store) == ["/b"]
+        assert await keys(other) == ["/a"]
+
+
+async def test_a_later_format_is_refused(etcd_server: EtcdProcess) -> None:
+    """M20: nothing is guessed about what a later release wrote."""
+    root = fresh_root()
+    async with etcd_store(etcd_server.endpoint) as store:
+        put = pb.RequestOp(request_put=pb.PutRequest(key=f"{root}/f".encode(), value=b"2"))
+        await store._rpc.call(TXN, pb.TxnRequest(success=[put]), seconds_max=5)
+    with pytest.raises(UnknownFormat, match="format '2'"):
+        async with etcd_store(etcd_server.endpoint, root=root):
+            raise AssertionError("it was opened")

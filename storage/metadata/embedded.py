@@ -35,7 +35,7 @@ from storage.metadata.delta import Delta
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import Opened, metadata_directory, open_folder
 from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord, encode
-from storage.metadata.store import ChangeSetTooLarge, MetadataError, StoreStatistics
+from storage.metadata.store import ChangeSetTooLarge, MetadataError, SnapshotTaken, StoreStatistics
 from storage.signal import Signal
 
 PROPOSALS_WAITING_MAX: Final = 4096
@@ -72,6 +72,10 @@ class EmbeddedStore(ImageStore):
         self._snapshot_bytes = opened.snapshot_bytes
         self._snapshot: snapshots.View | None = None
         self._snapshot_failure: OSError | None = None
+        self._wanted: list[_WantedSnapshot] = []
+        """Who waits for a snapshot that is not yet begun."""
+        self._served: list[_WantedSnapshot] = []
+        """Who waits for the one being written."""
         self._groups = 0
         self._snapshots = 0
         self._transactions = 0
@@ -106,6 +110,17 @@ class EmbeddedStore(ImageStore):
                     nursery.cancel_scope.cancel()
         finally:
             opened.close()
+
+    async def take_snapshot(self) -> SnapshotTaken:
+        """See `TakesSnapshots.take_snapshot`. If one is being written already, the next is taken behind it."""
+        self._raise_failure()
+        wanted = _WantedSnapshot()
+        self._wanted.append(wanted)
+        self._wake.set()
+        await wanted.settled.wait()
+        if wanted.taken is None:
+            raise self._unavailable()
+        return wanted.taken
 
     def statistics(self) -> StoreStatistics:
         """See `MetadataStore.statistics`; `extra` says what the log and snapshots did."""
@@ -150,9 +165,10 @@ class EmbeddedStore(ImageStore):
                         raise self._snapshot_failure
                     if self._waiting:
                         await self._commit_group()
-                        await self._snapshot_if_due(nursery)
-                    else:
+                    elif not self._is_snapshot_due:
                         await self._wake.wait()
+                    if self._is_snapshot_due:
+                        await self._begin_snapshot(nursery)
             except OSError as error:
                 self._end(error)
             except BaseException as error:
@@ -213,12 +229,16 @@ class EmbeddedStore(ImageStore):
         if self._snapshot is not None:
             self._snapshot.note(written)
 
-    async def _snapshot_if_due(self, nursery: trio.Nursery) -> None:
-        due = max(self._snapshot_log_bytes, self._snapshot_bytes)
-        if self._log.tail_bytes < due or self._snapshot is not None or self._closing:
-            return
+    @property
+    def _is_snapshot_due(self) -> bool:
+        if self._snapshot is not None or self._closing:
+            return False
+        return bool(self._wanted) or self._log.tail_bytes >= max(self._snapshot_log_bytes, self._snapshot_bytes)
+
+    async def _begin_snapshot(self, nursery: trio.Nursery) -> None:
         # Between two groups the image is exactly the state after the log's last batch, and no transaction is open.
         await self._files.run_urgent(self._log.roll)
+        self._served, self._wanted = self._wanted, []
         self._snapshot = snapshots.View(self._image, self._log.point)
         nursery.start_soon(self._take_snapshot, self._snapshot)
 
@@ -232,6 +252,12 @@ class EmbeddedStore(ImageStore):
         else:
             self._snapshots += 1
             self._snapshot = None
+            for wanted in self._served:
+                wanted.taken = SnapshotTaken(view.point.sequence, view.revision, self._snapshot_bytes)
+                wanted.settled.set()
+            self._served = []
+            if self._wanted:
+                self._wake.set()
 
     def _close(self) -> None:
         """Let the committer end once it has committed what waits; nothing new is taken."""
@@ -247,6 +273,18 @@ class EmbeddedStore(ImageStore):
         self._group.clear()
         self._waiting.clear()
         self._room.unpark_all()
+        for wanted in (*self._served, *self._wanted):
+            wanted.settled.set()
+
+
+class _WantedSnapshot:
+    """What somebody waits for in `take_snapshot`."""
+
+    __slots__ = ("settled", "taken")
+
+    def __init__(self) -> None:
+        self.settled = trio.Event()
+        self.taken: SnapshotTaken | None = None
 
 
 class _Proposal(Generic[T]):

@@ -28,6 +28,7 @@ from storage.metadata.store import (
     PutSequential,
     Record,
     SessionLost,
+    SnapshotTaken,
     StoreUnavailable,
 )
 from tests.support.disk import SimulatedFiles
@@ -538,6 +539,58 @@ async def test_writes_go_on_while_a_snapshot_is_written(disk: SimulatedFiles, mo
         assert store.statistics().extra["snapshots"] == 1
         survivor = disk.crash(keep=0.0)
     assert len(await content(survivor)) == 50
+
+
+async def test_a_snapshot_is_taken_when_asked_for(disk: SimulatedFiles) -> None:
+    """R22, R27: it holds all that was answered before; one that was begun earlier does not count."""
+    async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
+        await store.put("/a", b"1")
+        taken: list[SnapshotTaken] = []
+
+        async def take() -> None:
+            taken.append(await store.take_snapshot())
+
+        def is_begun() -> bool:
+            return any("unfinished" in name for name in disk.names(DIRECTORY))
+
+        nursery.start_soon(take)
+        while not is_begun():
+            await trio.lowlevel.checkpoint()
+        await store.put("/b", b"2")
+        nursery.start_soon(take)
+        await wait_all_tasks_blocked()
+        assert [(each.revision, each.sequence) for each in taken] == [(1, 2), (2, 3)]
+        assert taken[1].size_bytes == store.statistics().extra["snapshot_bytes"]
+        names = disk.names(DIRECTORY)
+        assert names == [f"{3:020}.snapshot", f"{4:020}.log"]
+        # Taking another of the same state is no error.
+        assert await store.take_snapshot() == taken[1]
+    assert len(await content(disk.crash(keep=0.0))) == 2
+
+
+async def test_who_waits_for_a_snapshot_learns_of_the_end(disk: SimulatedFiles) -> None:
+    """M22: whether the store was closed or its disk failed."""
+    for fails in (False, True):
+        refused = 0
+
+        async def take(store: EmbeddedStore) -> None:
+            nonlocal refused
+            with pytest.raises(StoreUnavailable):
+                await store.take_snapshot()
+            refused += 1
+
+        async with trio.open_nursery() as nursery:
+            async with EmbeddedStore.open(disk, DATA) as store:
+                if fails:
+                    disk.fail("write", where=lambda path: "snapshot" in path.name)
+                disk.stop()
+                nursery.start_soon(take, store)
+                nursery.start_soon(take, store)
+                await wait_all_tasks_blocked()
+                disk.resume()
+            await take(store)
+        assert refused == 3
+    await content(disk)
 
 
 async def test_replay_of_any_prefix_and_from_any_snapshot(disk: SimulatedFiles) -> None:

@@ -1,0 +1,112 @@
+"""For tests of the embedded metadata store's log: large change sets, what is read, and what stands in a log file.
+
+ops = large()                        # a change set that needs a transaction
+await Stepping(disk, look).run(lambda: store.commit(ops))      # `look` is called before each write to the log
+assert markers(disk) == [BeginTransaction(...), EndTransaction()]
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from storage.metadata.batches import BEGINNING, Batch, read_batches
+from storage.metadata.records import (
+    AbortTransaction,
+    BeginTransaction,
+    EndTransaction,
+    LogRecord,
+    decode,
+)
+from storage.metadata.store import (
+    Delete,
+    DeleteRange,
+    IndexEntry,
+    MetadataStore,
+    Op,
+    Put,
+    PutSequential,
+)
+from tests.support.disk import SimulatedFiles
+
+DATA = Path("/data")
+DIRECTORY = DATA / "metadata"
+FIRST_LOG = DIRECTORY / f"{1:020}.log"
+EVERYTHING = ("", "\U0010ffff")
+
+
+def large(count: int = 100, value: bytes = bytes(1000), *, prefix: str = "/large") -> list[Op]:
+    """A change set that takes many pieces, and uses everything a change set can do."""
+    ops: list[Op] = [
+        Put(f"{prefix}/{number:05}", value, indexes=(IndexEntry("i", "large"),)) for number in range(count)
+    ]
+    ops += [PutSequential(f"{prefix}/s", b"", "p"), PutSequential(f"{prefix}/s", b"", "p")]
+    return [*ops, Delete("/old"), DeleteRange("/range/", "/range0"), Put("/changed", b"large", indexes=())]
+
+
+async def prepare(store: MetadataStore) -> None:
+    """What `large` changes and removes."""
+    await store.commit([Put("/old", b""), Put("/changed", b"", indexes=(IndexEntry("i", "old"),))])
+    await store.commit([Put(f"/range/{number}", b"") for number in range(5)])
+    await store.commit([PutSequential("/s", b"", "p")])
+
+
+async def seen(store: MetadataStore) -> object:
+    """All that readers see, as a value to compare."""
+    return (
+        await store.scan(*EVERYTHING),
+        await store.query("i", *EVERYTHING),
+        await store.barrier(),
+        await store.get("/old"),
+        store.peek("/changed"),
+    )
+
+
+def markers(disk: SimulatedFiles, path: Path = FIRST_LOG) -> list[LogRecord]:
+    """The transaction markers in a log file, in order, with the data records of each kind between them left out."""
+    return [
+        record
+        for record in records_of(disk, path)
+        if isinstance(record, BeginTransaction | EndTransaction | AbortTransaction)
+    ]
+
+
+def records_of(disk: SimulatedFiles, path: Path = FIRST_LOG) -> Iterator[LogRecord]:
+    for batch in read_batches(disk.content(path), BEGINNING):
+        assert isinstance(batch, Batch)
+        yield from decode(batch.body)
+
+
+class Stepping:
+    """Lets a store's writes to its log go through one at a time, and looks at the store before each."""
+
+    def __init__(self, disk: SimulatedFiles, look: Callable[[int], Awaitable[None]]) -> None:
+        self.disk = disk
+        self.look = look
+        self.steps = 0
+
+    async def run(self, work: Callable[[], Awaitable[object]]) -> None:
+        finished = False
+
+        async def worker() -> None:
+            nonlocal finished
+            await work()
+            finished = True
+
+        def close_behind(operation: str, path: Path) -> None:
+            if operation == "sync" and path.suffix == ".log":
+                self.disk.stop()
+
+        self.disk.stop()
+        self.disk.before = close_behind
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker)
+            await wait_all_tasks_blocked()
+            while not finished:
+                await self.look(self.steps)
+                self.steps += 1
+                self.disk.resume()
+                await wait_all_tasks_blocked()
+            self.disk.before = None
+            self.disk.resume()

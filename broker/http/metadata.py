@@ -11,9 +11,10 @@ store keeps no snapshots, 503 the store cannot answer, or too many watch already
 be given to its end has `{"failed": REASON}` as its last line.
 
 Lists are read page by page, so that one of any length costs bounded memory and never holds up the broker's other work:
-each page is from one moment, the whole list is not. A watch is pushed, never polled. Its reader may be slow: what it
-has not read yet is bounded by the store, which folds it into one difference (M17). A reader that takes nothing at all
-for SEND_SECONDS_MAX is cut off, and a watch ends when its reader leaves.
+each page is from one moment, the whole list is not. A watch begins with all records from one moment, so it is refused
+where there are too many of them. It is pushed, never polled, and its reader may be slow: what it has not read yet is
+bounded by the store, which folds it into one difference (M17). A reader that takes nothing at all for SEND_SECONDS_MAX
+is cut off, and a watch ends when its reader leaves.
 
 Only reading, and snapshots: a change made here would pass by the rules of those whose records these are.
 """
@@ -44,6 +45,8 @@ from storage.metadata.store import MetadataStore, RangeWatch, StoreUnavailable, 
 PREFIX: Final = "/admin/v2/metadata"
 WATCHES_MAX: Final = 64
 """Watches served at a time, so that they leave connections for everybody else; one more is refused."""
+WATCH_RECORDS_MAX: Final = 20_000
+"""A watch may begin with so many records; listing them is one step of the store, a tenth of a second long."""
 PAGE_RECORDS: Final = 256
 """How many records are asked of the store at a time."""
 
@@ -93,7 +96,21 @@ class _MetadataFace:
             return _Lines()
         if not self._watching.available_tokens:
             return refusal(503, f"{WATCHES_MAX} programs watch this broker's metadata already.")
+        if await self._more_than(WATCH_RECORDS_MAX, *starting_with(prefix)):
+            reason = (
+                f"More than {WATCH_RECORDS_MAX:,} records have keys that begin with {prefix!r}: watch a longer prefix."
+            )
+            return refusal(412, reason)
         return _WatchAnswer(self._store, prefix, self._watching)
+
+    async def _more_than(self, count: int, start: str, end: str) -> bool:
+        """Whether there are more records than that, found out in short steps."""
+        while records := await self._store.scan(start, end, limit=PAGE_RECORDS):
+            count -= len(records)
+            if count < 0:
+                return True
+            start = records[-1].key + "\0"
+        return False
 
     async def snapshot(self, request: Request) -> Response:
         _parameters(request)

@@ -124,7 +124,10 @@ class FolderMetadata:
             text = str(refusal)
             raise Mistake(f"{text[:1].upper()}{text[1:]}.") from None
         except (NoMetadata, FileNotFoundError, NotADirectoryError):
-            raise Mistake(f"{self._data_dir} is no broker's data folder: it holds no metadata.") from None
+            raise Mistake(
+                f"{self._data_dir} holds no metadata: it is no broker's data folder, or that of one which keeps its "
+                "metadata elsewhere and, while it runs, can be asked with --http HOST:PORT."
+            ) from None
         except BrokenPipeError:
             raise
         except OSError as error:

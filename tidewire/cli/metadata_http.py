@@ -108,7 +108,8 @@ class BrokerMetadata:
             connection.connect()
             open_socket = connection.sock
             open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+            if hasattr(socket, "TCP_KEEPIDLE"):  # Systems other than Linux ask when they think best.
+                open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
             connection.request(method, target)
             with connection.getresponse() as response:
                 begun = True

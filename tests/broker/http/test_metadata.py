@@ -399,6 +399,22 @@ async def test_so_many_watch_at_a_time(
         assert await watcher.line() == {"event": "listed", "revision": 0}
 
 
+async def test_a_watch_of_too_many_records_is_refused(
+    server: Address, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than holding up the broker while it lists them."""
+    monkeypatch.setattr(module, "WATCH_RECORDS_MAX", 600)
+    await fill(store, 600)
+    async with watching(server, "?prefix=/n/") as watcher:
+        assert (await watcher.line())["key"] == "/n/00000"
+    await store.put("/n/x", b"")
+    answer = await request(server, "GET", f"{BASE}/watch?prefix=/n/")
+    assert answer.status == 412
+    assert "600 records" in answer.reason
+    async with watching(server, "?prefix=/n/x") as watcher:
+        assert (await watcher.line())["key"] == "/n/x"
+
+
 async def test_heads_of_lists_and_watches_are_answered(server: Address, store: MemoryStore) -> None:
     await fill(store, 1000)
     connection = await connect(server)

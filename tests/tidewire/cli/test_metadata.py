@@ -184,6 +184,25 @@ def test_a_watch_whose_broker_ends_says_so(tmp_path: Path, kill: bool) -> None:
         assert str(broker.http) in one_sentence(process.stderr.read().decode())
 
 
+def test_a_snapshot_of_a_running_broker(tmp_path: Path) -> None:
+    """What the broker wrote is there when the command says so, and the log before it is gone."""
+    with running_broker(tmp_path / "data") as broker:
+        tidewire = CommandLine(broker)
+        tidewire.well("topics", "create", "topic://public/default/a")
+        assert broker.http_url in tidewire.well("metadata", "snapshot")
+        (snapshot,) = (tmp_path / "data" / "metadata").glob("*.snapshot")
+        (log,) = (tmp_path / "data" / "metadata").glob("*.log")
+        assert int(log.stem) == int(snapshot.stem) + 1
+        tidewire.well("topics", "create", "topic://public/default/b")
+        tidewire.well("metadata", "snapshot")
+        broker.kill()
+        folder = FolderCommands(tmp_path / "data")
+        assert len(parsed(folder.well("dump", "--prefix", "/topics/"))) == 2
+        assert "all whole" in folder.well("verify")
+        broker.restart()
+        assert len(parsed(tidewire.well("metadata", "dump", "--prefix", "/topics/"))) == 2
+
+
 def test_a_folder_in_use_is_left_to_its_broker(tidewire: CommandLine) -> None:
     folder = FolderCommands(tidewire.broker.data_dir)
     for command in (("dump",), ("dump", "--log"), ("get", "/a"), ("verify",), ("snapshot",)):

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from storage.files import Files, Lock
 from storage.metadata import snapshots, transactions
 from storage.metadata.batches import pack
+from storage.metadata.collector import collector_paused
 from storage.metadata.delta import Delta
 from storage.metadata.image import Image
 from storage.metadata.log import MetadataLog
@@ -57,16 +58,17 @@ def open_folder(files: Files, directory: Path) -> Opened:
     try:
         # A process that died between naming a file and syncing the folder leaves names that are not yet durable.
         files.sync_dir(directory)
-        image, point, snapshot_bytes = snapshots.load_newest(files, directory)
-        replay = Replay(image)
-        log = MetadataLog.recover(files, directory, point, replay)
-        try:
-            _begin(replay, log)
-            # Here and not by whoever reads first: sorting a million keys holds this thread, not the event loop.
-            image.settle()
-        except BaseException:
-            log.close()
-            raise
+        with collector_paused():
+            image, point, snapshot_bytes = snapshots.load_newest(files, directory)
+            replay = Replay(image)
+            log = MetadataLog.recover(files, directory, point, replay)
+            try:
+                _begin(replay, log)
+                # Here and not by whoever reads first: sorting a million keys holds this thread, not the event loop.
+                image.settle()
+            except BaseException:
+                log.close()
+                raise
     except BaseException:
         lock.close()
         raise

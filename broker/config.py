@@ -14,7 +14,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
@@ -36,6 +36,7 @@ from pydantic_settings import (
 )
 
 from broker.addresses import Address
+from broker.metadata_setting import EMBEDDED, check_metadata
 
 ENVIRONMENT_PREFIX: Final = "TIDEWIRE_"
 
@@ -106,8 +107,10 @@ class BrokerSettings(BaseSettings):
     allow_unauthenticated: bool = False
     """Accept that whoever can reach a listener may do everything. Needed for any listener off loopback."""
 
-    metadata: Literal["embedded"] = "embedded"
-    """Where metadata lives: `embedded` is in `data_dir`, beside the ledgers."""
+    metadata: Annotated[str, PlainValidator(check_metadata)] = EMBEDDED
+    """Where metadata lives: `embedded` is in `data_dir`, beside the ledgers; `etcd://HOST:PORT,HOST:PORT` in etcd."""
+    metadata_connect_seconds_max: float = Field(60.0, gt=0, allow_inf_nan=False)
+    """How long a start tries to reach etcd."""
     journal_file_bytes_max: ByteSize = Field(ByteSize(64 * _MIB), ge=_MIB, le=16 * _GIB)
     """A journal file that has grown beyond this is followed by a new one."""
     ledger_bytes_max: ByteSize = Field(ByteSize(256 * _MIB), ge=_MIB, le=1024 * _GIB)

@@ -23,6 +23,8 @@ from broker.errors import BrokerError
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.listening import open_listener
+from broker.metadata_place import open_metadata
+from broker.metadata_setting import EMBEDDED
 from broker.names import TopicName
 from broker.pulsar.listener import PulsarServices, serve_pulsar
 from broker.scalable.controller import Controller
@@ -37,8 +39,7 @@ from storage.files import DiskFiles
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import DirectoryLedgerStore, LedgerStore, LedgerStoreConfig
 from storage.managed_ledger import ManagedLedgerConfig
-from storage.metadata.embedded import EmbeddedStore
-from storage.metadata.store import Check, MetadataStore
+from storage.metadata.store import Check, MetadataStore, Session, SessionLost
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
@@ -77,6 +78,8 @@ async def serve(
         ListenerError: an address cannot be listened on.
         AlreadyLocked, DataFolderInUse: another process works on the same data.
         CorruptMetadata, JournalDamaged: a file is damaged; the message names it.
+        MetadataPlaceError, StoreUnavailable: the metadata store cannot be had.
+        SessionLost: etcd could not be reached for so long that others may own the topics now; nothing is served on.
     """
     async with AsyncExitStack() as stack:
         # Listeners come first: that an address is taken is found out before any file is touched.
@@ -85,7 +88,7 @@ async def serve(
         http = await open_listener(settings.http)
         stack.push_async_callback(http.aclose)
         files = DiskFiles()
-        metadata = await stack.enter_async_context(EmbeddedStore.open(files, settings.data_dir))
+        metadata = await stack.enter_async_context(open_metadata(settings, files))
         ledgers = await DirectoryLedgerStore.open(
             files,
             settings.data_dir,
@@ -144,6 +147,9 @@ async def _compose(
     )
 
     session = await metadata.open_session(SESSION_TIMEOUT_SECONDS)
+    if settings.metadata != EMBEDDED:
+        # Embedded, it ends with the store alone, whose own error says more.
+        nursery.start_soon(_require, session)
     claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=f"pulsar://{bound}")
     layouts = Layouts(metadata)
     feeds = LayoutFeeds(metadata, nursery)
@@ -201,3 +207,9 @@ async def _compose(
     administration = Administration(controller, layouts, topics, initial_segments=settings.default_initial_segments)
     monitor = Monitor(topics, coordinator=coordinator, buffers=buffers, metadata=metadata, traffic=traffic)
     return _Composed(pulsar, administration, monitor)
+
+
+async def _require(session: Session) -> None:
+    """End the broker when its session does: it serves nothing without its claims."""
+    await session.wait_lost()
+    raise SessionLost(f"session {session.id} has ended")

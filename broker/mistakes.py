@@ -2,10 +2,12 @@
 
 from broker.config import BrokerSettings
 from broker.listening import ListenerError
+from broker.metadata_place import MetadataPlaceError
+from broker.metadata_setting import EMBEDDED
 from storage.errors import DataFolderInUse, JournalDamaged, LedgerFailed
 from storage.files import AlreadyLocked
 from storage.metadata.log import CorruptMetadata
-from storage.metadata.store import StoreUnavailable
+from storage.metadata.store import MetadataError, SessionLost, StoreUnavailable
 
 
 def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
@@ -23,6 +25,17 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
                 f"The data folder {settings.data_dir} is in use by another broker with the id {settings.broker_id}: "
                 "stop that one, or choose another --data-dir."
             )
+        case MetadataPlaceError():
+            return str(error)
+        case StoreUnavailable() if settings.metadata != EMBEDDED:
+            return f"Nothing can be decided without the metadata store: {error}. Check etcd and --metadata, restart."
+        case SessionLost():
+            return (
+                "The broker's session in etcd has ended, so that others may own its topics now: it has stopped serving "
+                "them. Check etcd, restart."
+            )
+        case MetadataError() if settings.metadata != EMBEDDED:
+            return f"The metadata in {settings.metadata} cannot be used: {error}. Nothing was changed."
         case StoreUnavailable():
             return f"The metadata log cannot be written, so nothing can be decided: {error}. Check the disk, restart."
         case LedgerFailed():

@@ -19,11 +19,17 @@ class OwnedElsewhere(Exception):
 
 
 class Claims:
-    """The claims that one broker holds through its metadata session."""
+    """The claims that one broker holds through its metadata session.
+
+    A claim of an earlier run of the same broker is taken over and not waited for: this run holds the lock of the
+    broker's folder and has fenced its journal, so that one is gone, although its session in the metadata store may not
+    have ended yet. What it may still write is conditioned on the claim's version, which changes.
+    """
 
     def __init__(self, metadata: MetadataStore, session: Session, *, broker_id: str, service_url: str) -> None:
         self._metadata = metadata
         self._session = session
+        self._broker_id = broker_id
         self._value = orjson.dumps({"broker": broker_id, "service_url": service_url})
 
     async def claim(self, topic: str) -> Check:
@@ -33,13 +39,19 @@ class Claims:
             OwnedElsewhere: another session holds the claim.
         """
         key = KEY_PREFIX + quote(topic, safe="")
-        try:
-            version = await self._metadata.put(key, self._value, expected=ABSENT, session=self._session)
-        except Conflict as conflict:
-            owner = await self._metadata.get(key)
-            name = "a broker that just left" if owner is None else orjson.loads(owner.value)["broker"]
-            raise OwnedElsewhere(f"{topic} is owned by {name}") from conflict
-        return Check(key, version)
+        expected = ABSENT
+        while True:
+            try:
+                return Check(key, await self._metadata.put(key, self._value, expected=expected, session=self._session))
+            except Conflict as conflict:
+                held = await self._metadata.get(key)
+                if held is None:
+                    expected = ABSENT
+                    continue
+                owner = orjson.loads(held.value)["broker"]
+                if owner != self._broker_id or held.session == self._session.id:
+                    raise OwnedElsewhere(f"{topic} is owned by {owner}") from conflict
+                expected = held.version
 
     async def release(self, claim: Check) -> None:
         """Give the claim up; harmless if it was lost."""

@@ -59,7 +59,8 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
     texts = {
         "data_dir": "/srv/tide", "broker_id": "b7", "cluster": "c", "pulsar": "[::1]:0", "http": "127.0.0.1:0",
         "advertised_pulsar": "b7.example:0", "advertised_http": "b7.example:443", "allow_unauthenticated": "true",
-        "metadata": "embedded", "journal_file_bytes_max": "1MiB", "ledger_bytes_max": "2MiB",
+        "metadata": "etcd://[::1]:1, e:2", "metadata_connect_seconds_max": "3",
+        "journal_file_bytes_max": "1MiB", "ledger_bytes_max": "2MiB",
         "ledger_age_seconds_max": "1.5", "message_bytes_max": "1KiB", "default_initial_segments": "3",
         "transaction_coordinators": "2", "txn_timeout_seconds_max": "9", "txn_retention_seconds": "0",
     }  # fmt: skip
@@ -67,7 +68,8 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
     expected = {
         "data_dir": Path("/srv/tide"), "broker_id": "b7", "cluster": "c", "pulsar": Address("::1", 0),
         "http": Address("127.0.0.1", 0), "advertised_pulsar": Address("b7.example", 0),
-        "advertised_http": Address("b7.example", 443), "allow_unauthenticated": True, "metadata": "embedded",
+        "advertised_http": Address("b7.example", 443), "allow_unauthenticated": True,
+        "metadata": "etcd://[::1]:1,e:2", "metadata_connect_seconds_max": 3.0,
         "journal_file_bytes_max": 1 << 20, "ledger_bytes_max": 2 << 20, "ledger_age_seconds_max": 1.5,
         "message_bytes_max": 1024, "default_initial_segments": 3, "transaction_coordinators": 2,
         "txn_timeout_seconds_max": 9.0, "txn_retention_seconds": 0.0,
@@ -125,6 +127,11 @@ def test_a_listener_off_loopback_has_to_be_accepted(field: str) -> None:
         ('advertised_http = "x"', "HOST:PORT"),
         ('allow_unauthenticated = "perhaps"', "true or false"),
         ('metadata = "paper"', "'embedded'"),
+        ("metadata = 5", "'embedded'"),
+        ('metadata = "etcd://"', "HOST:PORT"),
+        ('metadata = "etcd://a:1,"', "HOST:PORT"),
+        ('metadata = "etcd://a:0"', "a port from 1"),
+        ("metadata_connect_seconds_max = 0", "greater than 0"),
         ('journal_file_bytes_max = "3 parsecs"', "a size such as 64MiB"),
         ("journal_file_bytes_max = 1", "at least 1,048,576"),
         ("message_bytes_max = 5242881", "at most 5,242,880"),

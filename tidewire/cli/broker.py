@@ -32,7 +32,12 @@ def command(
     broker_id: Annotated[
         str | None, Option(help="Unique among brokers of one data folder (default: broker-1).")
     ] = None,
-    metadata: Annotated[str | None, Option(help="Where metadata is kept (default: embedded).")] = None,
+    metadata: Annotated[
+        str | None, Option(help="Where metadata is kept: embedded (default), or etcd://HOST:PORT[,HOST:PORT].")
+    ] = None,
+    metadata_connect_seconds_max: Annotated[
+        str | None, Option(help="How long a start tries to reach etcd (default: 60).")
+    ] = None,
     allow_unauthenticated: Annotated[
         bool, Option("--allow-unauthenticated", help="Accept listeners that other machines can reach.")
     ] = False,

@@ -1,6 +1,6 @@
 # Everything a checkout can do. Each target makes the environment by itself when it is missing or older than the lock.
 #
-#   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year)
+#   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year, METADATA=etcd)
 #   make check    format, lint, generated code, types, layers, tests
 #   make help     the rest
 
@@ -17,6 +17,8 @@ STAMP := .venv/.complete
 SOURCES := broker dispatch storage txn tidewire pyspark_tidewire tests scripts
 # Days of flights that the demo streams.
 DAYS ?= 31
+# Where the demo's broker keeps its metadata: embedded, or etcd to install and start one for it.
+METADATA ?= embedded
 # Further arguments for pytest (check, interop, thorough, coverage) and for the broker (run).
 ARGS ?=
 
@@ -37,7 +39,8 @@ java:
 	@scripts/java.sh
 
 demo: java $(STAMP) ## stream flights in transactions, split, kill, restart, read with Spark
-	@$(BIN)/tidewire demo --days $(DAYS) $(ARGS)
+	@if [[ $(METADATA) == etcd ]]; then $(BIN)/python scripts/need.py etcd; fi
+	@$(BIN)/tidewire demo --days $(DAYS) --metadata $(METADATA) $(ARGS)
 
 run: $(STAMP) ## start a broker in ./data (ARGS="--http 127.0.0.1:0")
 	@$(BIN)/tidewire broker $(ARGS)

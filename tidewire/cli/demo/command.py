@@ -6,6 +6,8 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +29,9 @@ def command(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the broker keeps its data (default: a temporary folder).")
     ] = None,
+    metadata: Annotated[
+        str, typer.Option(help="The broker's metadata: embedded, etcd://HOST:PORT, or etcd to start one for the demo.")
+    ] = "embedded",
 ) -> None:
     """Stream flights in transactions, split, kill -9, restart, and check what Spark makes of it.
 
@@ -43,9 +48,9 @@ def command(
         from tidewire.cli.demo.data import DataMissing
         from tidewire.cli.demo.story import play
 
-        with TemporaryDirectory(prefix="tidewire-demo-") as folder:
+        with TemporaryDirectory(prefix="tidewire-demo-") as folder, _metadata(metadata, Path(folder)) as place:
             try:
-                differences = play(days, data_dir, Path(folder), Console())
+                differences = play(days, data_dir, Path(folder), Console(), metadata=place)
             except DataMissing as missing:
                 raise Mistake(str(missing)) from missing
             except KeyboardInterrupt:
@@ -57,6 +62,19 @@ def command(
         for difference in differences:
             typer.echo(f"  {difference}")
         raise SystemExit(EXIT_FAILED)
+
+
+@contextmanager
+def _metadata(metadata: str, folder: Path) -> Iterator[str]:
+    """The broker's setting, with an etcd of the demo's own if that is asked for."""
+    if metadata != "etcd":
+        yield metadata
+        return
+    from tidewire.cli.demo.etcd import EtcdProcess
+
+    with EtcdProcess(folder / "etcd") as etcd:
+        typer.echo(f"etcd {etcd.pid} at {etcd.endpoint}")
+        yield f"etcd://{etcd.endpoint}"
 
 
 def _check_machine() -> None:

@@ -39,8 +39,9 @@ class BrokerProcess:
     Leaving the block in good order ends it by SIGTERM and checks its exit status; leaving it by an exception kills it.
     """
 
-    def __init__(self, data_dir: Path, log_path: Path) -> None:
+    def __init__(self, data_dir: Path, log_path: Path, *, metadata: str = "embedded") -> None:
         self.data_dir = data_dir
+        self.metadata = metadata
         self._log_path = log_path
         self._process: subprocess.Popen[str] | None = None
         # The first start lets the system choose the ports; later ones ask for the same again.
@@ -72,7 +73,7 @@ class BrokerProcess:
         command = [sys.executable, "-m", "tidewire.cli", "broker", "--data-dir", str(self.data_dir)]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [*command, "--pulsar", self._pulsar, "--http", self._http],
+                [*command, "--pulsar", self._pulsar, "--http", self._http, "--metadata", self.metadata],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -24,8 +24,10 @@ from tidewire.cli.demo.report import Report
 TOPIC: Final = "topic://public/default/flights"
 
 
-def play(days: int, data_dir: Path | None, folder: Path, console: Console) -> list[str]:
+def play(days: int, data_dir: Path | None, folder: Path, console: Console, *, metadata: str) -> list[str]:
     """Play the demo; what is stored beside the broker's data goes into `folder`.
+
+    `metadata` is the broker's setting.
 
     Returns:
         What differs between Spark's answer and the right one, a sentence each; [] if all is well.
@@ -44,8 +46,8 @@ def play(days: int, data_dir: Path | None, folder: Path, console: Console) -> li
         f"{sum(kinds.values()):,} events in {total:,} transactions"
     )
 
-    with BrokerProcess(data_dir or folder / "data", folder / "broker.log") as broker:
-        report.say(f"broker {broker.pid} at {broker.service_url}, data in {broker.data_dir}")
+    with BrokerProcess(data_dir or folder / "data", folder / "broker.log", metadata=metadata) as broker:
+        report.say(f"broker {broker.pid} at {broker.service_url}, data in {broker.data_dir}, metadata {metadata}")
         with report.progress(total) as show_progress:
             load = Load(broker, TOPIC, aircraft_days(flights), total, say=report.say, show_progress=show_progress)
             tally = anyio.run(load.run)

@@ -188,6 +188,12 @@ class Topic:
         return children
 
 
+def send_refusal(send: pb.CommandSend, code: int, reason: str) -> pb.BaseCommand:
+    """The refusal of a send; as brokers do, a batch is named by the id of its last message."""
+    sequence_id = max(send.sequence_id, send.highest_sequence_id)
+    return commands.send_error(send.producer_id, sequence_id, code, reason)  # type: ignore[arg-type]
+
+
 class Peer:
     """The broker's side of one connection."""
 
@@ -463,9 +469,7 @@ class ScriptedBroker:
             segment.held.append((peer, frame))
             return
         if segment.sealed:
-            peer.send(
-                commands.send_error(send.producer_id, send.sequence_id, pb.ServerError.TopicTerminatedError, "sealed")
-            )
+            peer.send(send_refusal(send, pb.ServerError.TopicTerminatedError, "sealed"))
             return
         assert frame.payload is not None
         segment.entries.append(frame.payload)

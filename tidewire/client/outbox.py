@@ -136,7 +136,7 @@ class Outbox:
         return run
 
     def answered(self, sequence_id: int) -> SendFrame | None:
-        """Take the frame in flight that the broker answered; None when there is none of this id."""
+        """Take the frame in flight that the broker answered, by its first id; None when there is none."""
         frame = self._in_flight.pop(sequence_id, None)
         if frame is not None:
             left = self._in_flight_of[frame.txn] - 1
@@ -145,6 +145,13 @@ class Outbox:
             else:
                 del self._in_flight_of[frame.txn]
         return frame
+
+    def refused(self, sequence_id: int) -> SendFrame | None:
+        """As `answered`, by the id of any of its messages: brokers refuse a batch by the last, or by the first."""
+        for first, frame in self._in_flight.items():
+            if first <= sequence_id < first + len(frame.messages):
+                return self.answered(first)
+        return None
 
     def take_back(self) -> list[SendFrame]:
         """After a lost connection: what was in flight is to be sent again, except what belongs to a transaction.

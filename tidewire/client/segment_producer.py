@@ -293,7 +293,7 @@ class SegmentProducer:
             # The frame stays: it and all behind it go to the children.
             self._is_terminated = True
             return
-        frame: SendFrame | None = self._outbox.answered(refused.sequence_id)
+        frame: SendFrame | None = self._outbox.refused(refused.sequence_id)
         if frame is not None:
             transactional = frame.txn is not None
             frame.fail(refusal(refused.error, refused.message, of_transactional_send=transactional))

@@ -48,6 +48,22 @@ def drain(outbox: Outbox) -> list[SendFrame]:
     return frames
 
 
+@pytest.mark.parametrize("named", [1, 2, 3])
+def test_a_batch_is_refused_by_the_id_of_any_of_its_messages(named: int) -> None:
+    outbox = outbox_of([message(b"0")])
+    (alone,) = drain(outbox)
+    for value in (b"1", b"2", b"3"):
+        outbox.append(message(value))
+    outbox.append(message(b"4", A))
+    outbox.answered(alone.sequence_id)
+    batch, last = drain(outbox)
+    assert outbox.refused(99) is None
+    assert outbox.refused(named) is batch
+    assert outbox.refused(named) is None
+    assert outbox.refused(4) is last
+    assert outbox.is_empty
+
+
 def test_a_lone_message_leaves_at_once_and_the_next_ones_wait_for_each_other() -> None:
     outbox = outbox_of([message(b"1")])
     (first,) = drain(outbox)

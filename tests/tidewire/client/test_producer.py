@@ -6,7 +6,7 @@ import trio
 
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
-from tests.support.scripted_broker import Peer, ScriptedBroker, T, scripted_broker
+from tests.support.scripted_broker import Peer, ScriptedBroker, T, scripted_broker, send_refusal
 from tidewire.client.client import Client
 from tidewire.client.errors import (
     BrokerBusy,
@@ -229,7 +229,7 @@ def refuse_sends(broker: ScriptedBroker, code: int, *values: bytes) -> None:
         assert frame.payload is not None
         if split_messages(frame.payload)[0].value in values:
             send = frame.command.send
-            peer.send(commands.send_error(send.producer_id, send.sequence_id, code, "no"))  # type: ignore[arg-type]
+            peer.send(send_refusal(send, code, "no"))
         else:
             broker.answer(peer, frame)
 
@@ -248,6 +248,20 @@ async def test_a_refused_message_fails_alone() -> None:
                 await receipts[1]
             await receipts[2]
         assert topic.segments[0].values() == [b"good", b"better"]
+
+
+@on_both_backends
+async def test_a_refused_batch_fails_as_a_whole() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        refuse_sends(broker, pb.ServerError.PersistenceError, b"bad")
+        async with broker.client() as client, client.producer(X) as producer:
+            receipts = [await producer.enqueue(value) for value in (b"bad", b"worse", b"worst")]
+            for receipt in receipts:
+                with pytest.raises(BrokerBusy):
+                    await receipt
+            assert [send.num_messages for send in broker.of(T.SEND)] == [3]
+        assert topic.segments[0].values() == []
 
 
 @on_both_backends

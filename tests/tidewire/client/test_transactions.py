@@ -6,7 +6,7 @@ import trio
 
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
-from tests.support.scripted_broker import ADDRESS, Peer, ScriptedBroker, T, scripted_broker
+from tests.support.scripted_broker import ADDRESS, Peer, ScriptedBroker, T, scripted_broker, send_refusal
 from tidewire.client.client import Client
 from tidewire.client.errors import (
     BrokerBusy,
@@ -184,7 +184,7 @@ async def test_a_failed_send_makes_the_commit_an_abort_that_tells_why() -> None:
         def refuse(peer: Peer, frame: Frame) -> None:
             send = frame.command.send
             code = pb.ServerError.PersistenceError
-            peer.send(commands.send_error(send.producer_id, send.sequence_id, code, "disk"))
+            peer.send(send_refusal(send, code, "disk"))
 
         broker.on(T.SEND, refuse)
         async with broker.client() as client, client.producer(X) as producer:
@@ -301,7 +301,7 @@ async def test_a_send_refused_because_the_transaction_is_over_is_a_conflict() ->
         def refuse(peer: Peer, frame: Frame) -> None:
             send = frame.command.send
             code = pb.ServerError.NotAllowedError
-            peer.send(commands.send_error(send.producer_id, send.sequence_id, code, "is already ABORTED"))
+            peer.send(send_refusal(send, code, "is already ABORTED"))
 
         broker.on(T.SEND, refuse)
         async with broker.client() as client, client.producer(X) as producer:

@@ -176,22 +176,26 @@ class _KillLoop:
             path = "/admin/v2/scalable/" + TOPIC.removeprefix("topic://")
             answer = await request(http, "PUT", f"{path}?numInitialSegments={SEGMENTS}")
             assert answer.status == 204, answer
-            async with (
-                connect(broker.service_url, operation_timeout_seconds=60, reconnect_seconds_max=0.1) as client,
-                client.producer(TOPIC) as producer,
-            ):
-                load = Load(client, producer, http, TOPIC, report.history, seed=report.seed)
-                async with trio.open_nursery() as nursery:
-                    await self._follow(client, nursery)
-                    nursery.start_soon(load.run)
-                    for number in range(kills):
-                        moment = draw(moments, from_outside=number == 0)
-                        await self._kill_once(broker, load, moment, starts=number > 0)
-                    await _start(broker)
-                    await self._check_positions(broker, load)
-                    ends = await self._finish(load)
-                    await self._catch_up(ends)
-                    nursery.cancel_scope.cancel()
+            with trio.CancelScope() as working:
+                async with (
+                    connect(broker.service_url, operation_timeout_seconds=60, reconnect_seconds_max=0.1) as client,
+                    client.producer(TOPIC) as producer,
+                ):
+                    load = Load(client, producer, http, TOPIC, report.history, seed=report.seed)
+                    async with trio.open_nursery() as nursery:
+                        await self._follow(client, nursery)
+                        nursery.start_soon(load.run)
+                        for number in range(kills):
+                            moment = draw(moments, from_outside=number == 0)
+                            await self._kill_once(broker, load, moment, starts=number > 0)
+                        await _start(broker)
+                        await self._check_positions(broker, load)
+                        ends = await self._finish(load)
+                        await self._catch_up(ends)
+                        nursery.cancel_scope.cancel()
+                    if not ends:
+                        # The end of the producer would wait for the answers that the load has waited for.
+                        working.cancel()
             await self._read_from_disk(broker, ends)
         report.splits = load.happenings.counts[load_events.SPLIT_DONE]
         report.unanswered = load.unanswered_seen

@@ -40,7 +40,7 @@ HEADER_BYTES: Final = _HEADER.size
 _EMPTY: Final = bytes(SECTOR)
 _ANY_HEADER: Final = _MAGIC * (HEADER_BYTES // len(_MAGIC))
 _STRAY_BITS_MAX: Final = 8
-"""The magic alone has 14 bits set, so fewer than this many are damage to prepared space, not the rest of a header."""
+"""The magic alone has 14 bits set, so up to this many are damage to prepared space and not the rest of a header."""
 
 
 class Point(NamedTuple):
@@ -206,7 +206,7 @@ def _no_header(data: bytes, place: int, begin: int) -> Damage:
     if len(found) < HEADER_BYTES:
         reason = f"a batch header is cut short: the file ends at byte {begin + len(data)}"
         return Damage(offset, reason, is_torn_tail=False)
-    if int.from_bytes(found).bit_count() < _STRAY_BITS_MAX:
+    if int.from_bytes(found).bit_count() <= _STRAY_BITS_MAX:
         return Damage(offset, "something stands in prepared space", is_torn_tail=True)
     # Whole sectors: what an interrupted write left out is as it was before, and that is zeros.
     end = -(-(offset + HEADER_BYTES) // SECTOR) * SECTOR - begin

@@ -43,6 +43,15 @@ from storage.metadata.store import (
 GROUP_SECONDS_MAX: Final = 60
 """How long the judge looks at one group of keys before it says that it could not decide."""
 
+PADDING: Final = b"."
+"""What may follow a value's name any number of times, to make it large."""
+
+
+def text_of(value: bytes) -> str:
+    """A value as histories name it: what pads it is only counted."""
+    name = value.rstrip(PADDING)
+    return name.decode() if len(name) == len(value) else f"{name.decode()}+{len(value) - len(name)}"
+
 
 class Seen(NamedTuple):
     """A record as somebody saw it."""
@@ -55,7 +64,7 @@ class Seen(NamedTuple):
     @classmethod
     def of(cls, record: Record, index_key: str = "") -> "Seen":
         """What is judged of a record."""
-        return cls(record.key, record.value.decode(), record.version, index_key)
+        return cls(record.key, text_of(record.value), record.version, index_key)
 
 
 @dataclass(slots=True)
@@ -211,9 +220,9 @@ async def judge_aside(lines: bytes, *, pictures: Path | None = None) -> Verdict:
 def _op_line(op: Op) -> dict[str, Any]:
     line: dict[str, Any]
     if isinstance(op, Put):
-        line = {"op": "put", "key": op.key, "value": op.value.decode(), "expected": op.expected}
+        line = {"op": "put", "key": op.key, "value": text_of(op.value), "expected": op.expected}
     elif isinstance(op, PutSequential):
-        line = {"op": "sequential", "prefix": op.prefix, "value": op.value.decode()}
+        line = {"op": "sequential", "prefix": op.prefix, "value": text_of(op.value)}
     elif isinstance(op, Delete):
         line = {"op": "delete", "key": op.key, "expected": op.expected}
     elif isinstance(op, Check):

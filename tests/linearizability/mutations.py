@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from storage.metadata.store import Delete, DeleteRange, Put, PutSequential
-from tests.linearizability.histories import Call, Seen
+from tests.linearizability.histories import Call, Seen, text_of
 
 Edits = dict[int, Call]
 """What to put in the place of which call."""
@@ -207,7 +207,7 @@ def _written(calls: Sequence[Call]) -> dict[str, list[Seen]]:
         if call.kind == "commit" and call.outcome == "ok":
             for op in call.ops:
                 if isinstance(op, Put):
-                    written[op.key].append(Seen(op.key, op.value.decode(), call.revision))
+                    written[op.key].append(Seen(op.key, text_of(op.value), call.revision))
     for records in written.values():
         records.sort(key=lambda seen: seen.version)
     return written

@@ -20,7 +20,7 @@ from storage.metadata.store import MetadataStore
 from tests.support.dying_process import Death
 from tests.support.etcd import etcd_store, running_etcd
 from tests.support.remote_store import RemoteStore
-from tests.support.store_process import StoreProcess, store_process
+from tests.support.store_process import STORE_PROGRAM, StoreProcess, store_process
 from tidewire.cli.demo.etcd import EtcdProcess
 
 SNAPSHOT_LOG_BYTES: Final = 64 * 1024
@@ -63,8 +63,9 @@ class Subject(ABC):
 class MemorySubject(Subject):
     """The store in memory: nothing to kill, but calls of many clients."""
 
-    def __init__(self) -> None:
-        self._store = MemoryStore()
+    def __init__(self, store: MetadataStore | None = None) -> None:
+        """`store`: another one in its place."""
+        self._store = store or MemoryStore()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[MetadataStore]:
@@ -103,9 +104,9 @@ class EmbeddedSubject(Subject):
 
 
 @contextmanager
-def embedded(folder: Path) -> Iterator[Subject]:
-    """The embedded store on `folder`."""
-    with store_process(folder / "data", snapshot_log_bytes=SNAPSHOT_LOG_BYTES) as process:
+def embedded(folder: Path, program: str = STORE_PROGRAM) -> Iterator[Subject]:
+    """The embedded store on `folder`. `program`: the module whose `main` serves it."""
+    with store_process(folder / "data", snapshot_log_bytes=SNAPSHOT_LOG_BYTES, program=program) as process:
         yield EmbeddedSubject(process)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 import trio
 
-from tests.linearizability.harness import Report, run
+from tests.linearizability.harness import Report, run, within
 from tests.linearizability.histories import Seen
 from tests.linearizability.subjects import embedded
 from tests.linearizability.watch_rules import Writes, judge_key, judge_range
@@ -39,7 +39,7 @@ def test_what_watches_told_is_true(report: Report, writes: Writes) -> None:
     for reading in report.ranges:
         assert len(reading.sittings) > 1
         assert sum(map(len, reading.sittings)) > 20
-        final = {key: seen for key, seen in report.final.items() if reading.start <= key < reading.end}
+        final = within(report.final, reading)
         assert judge_range(writes, reading, final, folds=False) == []
         # What may fold need not.
         assert judge_range(writes, reading, final, folds=True) == []
@@ -108,7 +108,7 @@ def test_what_no_watch_may_tell_is_seen(
     """M13, M14, M17: lost, repeated, out of order, torn or invented steps, wherever they are."""
     tried = 0
     for reading in report.ranges:
-        final = {key: seen for key, seen in report.final.items() if reading.start <= key < reading.end}
+        final = within(report.final, reading)
         for number, sitting in enumerate(reading.sittings):
             every = list(mutation(sitting, writes))
             for broken in every[:: -(-len(every) // EDITS_MAX) or 1]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from storage.metadata.store import Delete, DeleteRange, Put, PutSequential
-from tests.linearizability.histories import Call, Seen
+from tests.linearizability.histories import Call, Seen, text_of
 from tests.linearizability.watching import KeyReading, RangeReading, Step
 
 COMPLAINTS_MAX: Final = 20
@@ -61,7 +61,7 @@ class Writes:
 
     def _add(self, call: Call, versions: dict[str, Seen]) -> None:
         deletes = tuple(op for op in call.ops if isinstance(op, Delete | DeleteRange))
-        values = [op.value.decode() if isinstance(op, Put | PutSequential) else "" for op in call.ops]
+        values = [text_of(op.value) if isinstance(op, Put | PutSequential) else "" for op in call.ops]
         revision = call.revision
         if call.outcome == "unknown":
             revision = next((versions[value].version for value in values if value in versions), 0)

@@ -24,10 +24,13 @@ from storage.metadata.store import (
     Record,
     starting_with,
 )
-from tests.linearizability.histories import Client
+from tests.linearizability.histories import PADDING, Client
 
 KEYS: Final = "abcd"
 INDEX_KEYS: Final = ("open", "done", "00000000000000000009", "00000000000000000010")
+
+PADDING_BYTES: Final = 3_500
+"""Of some values, so that three of them are more than a batch of the embedded store's log takes (8 KiB)."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class Asker:
     groups: Groups
     _known: dict[str, int] = field(default_factory=dict)
     """The versions it was last told, ABSENT included."""
+    _padding: int = 0
     _values: Iterator[int] = field(default_factory=lambda: count(1))
 
     async def ask(self, client: Client) -> None:
@@ -102,6 +106,7 @@ class Asker:
         draws: tuple[Callable[[str, str], Op], ...]
         draws = (self._compare_and_set, self._put, self._create, self._delete, self._sequential, self._check)
         several = self.random.random() < 0.35
+        self._padding = PADDING_BYTES if self.random.random() < 0.15 else 0
         keys = self.random.sample(KEYS, self.random.randint(2, 4) if several else 1)
         chosen = self.random.choices(draws, (40, 10, 10, 10, 18, 6), k=len(keys))
         ops = [draw(group, f"{group}/{key}") for draw, key in zip(chosen, keys, strict=True)]
@@ -147,7 +152,7 @@ class Asker:
         return tuple(IndexEntry(f"by{group}", key) for key in keys)
 
     def _value(self) -> bytes:
-        return b"%d.%d" % (self.number, next(self._values))
+        return b"%d/%d" % (self.number, next(self._values)) + PADDING * self._padding
 
     def _learn(self, key: str, record: Record | None) -> None:
         self._known[key] = ABSENT if record is None else record.version

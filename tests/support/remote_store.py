@@ -5,10 +5,10 @@ raises StoreUnavailable, and so does every later one: connect again once the pro
 cancelled has lost what that would have returned.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import count
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import trio
 
@@ -30,6 +30,8 @@ from storage.metadata.store import (
 )
 from tests.support.frames import Peer
 from tests.support.processes import Address
+
+T = TypeVar("T")
 
 
 class RemoteStore(MetadataStore):
@@ -101,6 +103,11 @@ class RemoteStore(MetadataStore):
         if kind == "raised":
             raise getattr(contract, told[0])(told[1])
         return told
+
+    async def run_there(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Let a function of some module run in the store's process, with the store: for what is too much to send."""
+        result: T = await self._call("run_there", function=function, arguments=arguments)
+        return result
 
     async def get(self, key: str) -> Record | None:
         record: Record | None = await self._call("get", key=key)

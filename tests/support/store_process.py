@@ -32,6 +32,9 @@ from tests.support.processes import Address
 
 HOST: Final = "127.0.0.1"
 
+STORE_PROGRAM: Final = "tests.support.store_process"
+"""This module, whose `main` serves the real store."""
+
 StoreOpener = Callable[[Path, int], AbstractAsyncContextManager[MetadataStore]]
 
 
@@ -64,7 +67,7 @@ class StoreProcess(DyingProcess):
 
 @contextmanager
 def store_process(
-    data_dir: Path, *, snapshot_log_bytes: int = SNAPSHOT_LOG_BYTES, program: str = __name__
+    data_dir: Path, *, snapshot_log_bytes: int = SNAPSHOT_LOG_BYTES, program: str = STORE_PROGRAM
 ) -> Iterator[StoreProcess]:
     """A store on `data_dir`, to be started. Killed at the end if it runs. `program`: the module whose `main` runs."""
     process = StoreProcess(data_dir, snapshot_log_bytes=snapshot_log_bytes, program=program)
@@ -159,6 +162,10 @@ class _Calls:
             task_status.started()
             await closing.wait()
         del self._watches[number], self._closings[number]
+
+    async def run_there(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> Any:
+        """Let a function of the client's look at the store from inside, and return what it found."""
+        return await function(self._store, *arguments)
 
     async def next_watch(self, watch: int) -> Any:
         """One step of a watch that is held open."""

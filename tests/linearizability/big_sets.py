@@ -1,0 +1,199 @@
+"""A writer of large change sets is killed in the middle of them, again and again, while readers look all the time.
+
+    report = await run_big_sets(subject, seed=3, kills=10)
+    assert report.complaints == []
+
+Two readers look from inside the store's process as often as its event loop lets them, a watch follows from outside, and
+the first thing after each restart is a look. The kills hit at a drawn part of the time that a change set takes, or at
+one of the writes to the disk that it consists of.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Final
+
+import trio
+
+from storage.metadata.store import MetadataStore, StoreUnavailable, starting_with
+from tests.linearizability.samples import (
+    PREFIX,
+    Attempt,
+    Pieces,
+    Sample,
+    change_set,
+    judge_samples,
+    judge_steps,
+    look,
+    pieces,
+)
+from tests.linearizability.subjects import Subject
+from tests.support.dying_process import Death
+from tests.support.remote_store import RemoteStore
+
+SIZE: Final = 10_000
+"""Records in a change set, where the store takes that many."""
+READERS: Final = 2
+ROUND_SECONDS_MAX: Final = 10.0
+"""A process that by then has not come to the write at which it was to die is killed nevertheless."""
+LAST_SETS: Final = 2
+"""How many are written in peace after the last kill."""
+LAST_SECONDS_MAX: Final = 60.0
+"""How long that may take."""
+
+
+@dataclass(slots=True)
+class BigReport:
+    """What came of it."""
+
+    size: int
+    attempts: list[Attempt] = field(default_factory=list)
+    samples: list[list[Sample]] = field(default_factory=list)
+    """By reader."""
+    sittings: list[list[tuple[Pieces, Pieces]]] = field(default_factory=list)
+    """Of the watch."""
+    kills: Counter[str] = field(default_factory=Counter)
+    """By what became of the change set that was under way, if one was."""
+    complaints: list[str] = field(default_factory=list)
+
+    def judge(self) -> None:
+        """Fill in the complaints."""
+        for samples in self.samples:
+            self.complaints += judge_samples(samples, self.attempts, self.size)
+        for steps in self.sittings:
+            self.complaints += judge_steps(steps, self.size)
+
+    def __str__(self) -> str:
+        samples = sum(map(len, self.samples))
+        steps = sum(map(len, self.sittings))
+        fates = ", ".join(f"{number} {fate}" for fate, number in sorted(self.kills.items()))
+        return (
+            f"{len(self.attempts)} change sets of {self.size} records, {self.kills.total()} kills ({fates}), "
+            f"{samples} samples, {steps} steps of a watch, {len(self.complaints)} complaints"
+        )
+
+
+async def run_big_sets(subject: Subject, *, seed: int, kills: int, size: int = SIZE) -> BigReport:
+    """Write change sets over `kills` kills, and two more. The store is empty at first and its process not started."""
+    # One operation of each change set deletes older sets.
+    writing = _Writing(subject, seed, min(size, subject.change_set_operations_max - 1))
+    await writing.run(kills)
+    writing.report.judge()
+    return writing.report
+
+
+class _Writing:
+    def __init__(self, subject: Subject, seed: int, size: int) -> None:
+        self.report = BigReport(size)
+        self._subject = subject
+        self._random = Random(f"{seed}/big sets")
+        self._ticks = count(1)
+        self._begun = trio.Event()
+        """Set and replaced when a change set gets under way."""
+        self._seconds = 0.1
+        """How long the last one took."""
+        self._was_killed = False
+
+    async def run(self, kills: int) -> None:
+        self.report.samples = [[] for _reader in range(READERS + 1)]
+        for life in range(kills):
+            death = self._draw_death() if life else None
+            if await trio.to_thread.run_sync(self._subject.start, death):
+                await self._live(partial(self._kill, death))
+            else:
+                self.report.kills["at start-up"] += 1
+        assert await trio.to_thread.run_sync(self._subject.start)
+        await self._live(self._write_in_peace)
+
+    async def _live(self, until: Callable[[], Awaitable[None]]) -> None:
+        """One life of the process: write, look and watch until `until` returns."""
+        async with trio.open_nursery() as nursery:
+            await self._connected(self._look_first)
+            for samples in self.report.samples[1:]:
+                nursery.start_soon(self._connected, partial(self._look, samples))
+            nursery.start_soon(self._connected, self._watch)
+            nursery.start_soon(self._connected, self._write)
+            await until()
+            nursery.cancel_scope.cancel()
+
+    async def _connected(self, use: Callable[[MetadataStore], Awaitable[None]]) -> None:
+        with suppress(StoreUnavailable):
+            async with self._subject.client() as store:
+                try:
+                    await use(store)
+                except StoreUnavailable:
+                    # It died. Not out of the client's own nursery, which would make a group of it.
+                    return
+
+    # Dying
+
+    def _draw_death(self) -> Death | None:
+        if not self._subject.takes_deaths or self._random.random() < 0.5:
+            return None
+        return Death(self._random.randint(2, 30), self._random.random() < 0.5, self._random.choice((0, 0.01)))
+
+    async def _kill(self, death: Death | None) -> None:
+        if death is None:
+            for _change_set in range(self._random.randint(1, 3)):
+                await self._begun.wait()
+            await trio.sleep(self._random.uniform(0, 1.2) * self._seconds)
+            self._subject.send_kill()
+        if not await trio.to_thread.run_sync(self._subject.wait, ROUND_SECONDS_MAX):
+            self._subject.send_kill()
+            await trio.to_thread.run_sync(self._subject.wait, ROUND_SECONDS_MAX)
+        self._was_killed = True
+
+    async def _write_in_peace(self) -> None:
+        answered = len(self.report.attempts) + LAST_SETS
+        with trio.fail_after(LAST_SECONDS_MAX):
+            while len(self.report.attempts) <= answered:
+                await self._begun.wait()
+
+    # Writing and looking
+
+    async def _write(self, store: MetadataStore) -> None:
+        attempts = self.report.attempts
+        while True:
+            attempt = Attempt(len(attempts) + 1, next(self._ticks))
+            attempts.append(attempt)
+            begun = trio.current_time()
+            self._begun.set()
+            self._begun = trio.Event()
+            committed = await store.commit(change_set(attempt.number, self.report.size))
+            self._seconds = trio.current_time() - begun
+            attempts[-1] = attempt._replace(returned=next(self._ticks), revision=committed.revision)
+
+    async def _look_first(self, store: MetadataStore) -> None:
+        """After a restart, before anything is written: what became of the change set that was under way?"""
+        sample = await self._take(store)
+        self.report.samples[0].append(sample)
+        if not self._was_killed:
+            return
+        self._was_killed = False
+        last = self.report.attempts[-1]
+        if last.returned is not None:
+            fate = "between two"
+        else:
+            fate = "in one that is there" if last.number in sample.scanned else "in one that is absent"
+        self.report.kills[fate] += 1
+
+    async def _look(self, samples: list[Sample], store: MetadataStore) -> None:
+        while True:
+            samples.append(await self._take(store))
+
+    async def _take(self, store: MetadataStore) -> Sample:
+        invoked = next(self._ticks)
+        found = await (store.run_there(look) if isinstance(store, RemoteStore) else look(store))
+        return Sample(invoked, next(self._ticks), *found)
+
+    async def _watch(self, store: MetadataStore) -> None:
+        steps: list[tuple[Pieces, Pieces]] = []
+        self.report.sittings.append(steps)
+        async with store.watch_range(*starting_with(PREFIX)) as watch:
+            async for change in watch:
+                written = pieces((record.key, record.version) for record in change.records)
+                steps.append((written, pieces((key, 0) for key in change.deleted)))

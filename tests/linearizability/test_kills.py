@@ -1,0 +1,56 @@
+"""Stores whose process is killed (kill -9) under concurrent clients and watches, judged; a short run and long ones."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.linearizability.big_sets import run_big_sets
+from tests.linearizability.harness import Report, run
+from tests.linearizability.subjects import SUBJECTS
+
+
+def check(report: Report, kills: int) -> None:
+    assert report.complaints == []
+    assert report.verdict == "legal"
+    assert report.kills.total() == kills
+    # Watches of everything: a quick and a slow reader.
+    assert all(sum(map(len, reading.sittings)) > kills for reading in report.ranges[:2])
+
+
+@pytest.mark.parametrize(("store", "kills"), [("embedded", 8), ("etcd", 2)])
+async def test_a_few_kills_break_no_promise(tmp_path: Path, store: str, kills: int) -> None:
+    """M1, M2, M3, M5, M8, M9, M13, M14, M15, M22, M23: what was told is linearizable, and watches tell all of it."""
+    with SUBJECTS[store](tmp_path) as subject:
+        check(await run(subject, seed=3, kills=kills, calls=600), kills)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize(("store", "kills"), [("embedded", 150), ("etcd", 25)])
+async def test_many_kills_break_no_promise(tmp_path: Path, store: str, kills: int, seed: int) -> None:
+    """M1, M2, M3, M5, M8, M9, M13, M14, M15, M22, M23: at start-ups, in recoveries, in snapshots and under load."""
+    with SUBJECTS[store](tmp_path) as subject:
+        check(await run(subject, seed=seed, kills=kills, calls=10_000), kills)
+
+
+@pytest.mark.parametrize(("store", "kills"), [("embedded", 3), ("etcd", 1)])
+async def test_a_writer_killed_in_a_large_change_set_leaves_all_of_it_or_nothing(
+    tmp_path: Path, store: str, kills: int
+) -> None:
+    """R8, R13, R14, R17, M23, M24: 10,000 records (on etcd, what it takes), looked at all the time and after kills."""
+    with SUBJECTS[store](tmp_path) as subject:
+        report = await run_big_sets(subject, seed=1, kills=kills)
+    assert report.complaints == []
+    assert report.kills.total() == kills
+    assert all(report.samples)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize(("store", "kills"), [("embedded", 30), ("etcd", 10)])
+async def test_many_kills_in_large_change_sets(tmp_path: Path, store: str, kills: int, seed: int) -> None:
+    """R8, R13, R14, R17, R20, M23, M24: each is wholly there or wholly absent, at every moment sampled."""
+    with SUBJECTS[store](tmp_path) as subject:
+        report = await run_big_sets(subject, seed=seed, kills=kills)
+    assert report.complaints == []
+    assert report.kills.total() == kills

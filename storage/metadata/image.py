@@ -76,8 +76,7 @@ class Image:
 
     def scan(self, start: str, end: str, limit: int | None) -> list[Record]:
         """The records of [start, end) in key order, at most `limit`."""
-        records = self.records
-        return [records[key] for key in islice(records.keys_between(start, end), limit)]
+        return self.records.scan(start, end, limit)
 
     def query(self, index: str, start: str, end: str, limit: int | None) -> list[IndexHit]:
         """The entries of an index with keys in [start, end), by (index key, primary key), at most `limit`."""

@@ -8,6 +8,7 @@ Pure: no IO, no waiting.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Generic, Protocol, Self, TypeVar
 
 from sortedcontainers import SortedList
@@ -125,6 +126,11 @@ class RecordTable:
         self._keys.remove(key)
         return _record(state)
 
+    def scan(self, start: str, end: str, limit: int | None) -> list[Record]:
+        """The records of [start, end) in key order, at most `limit`."""
+        states = self._states
+        return [_record(states[key]) for key in islice(self._keys.between(start, end), limit)]
+
     def keys_between(self, start: str, end: str) -> Iterator[str]:
         """The keys of [start, end) in order, to be used up before the next change."""
         return self._keys.between(start, end)
@@ -142,7 +148,8 @@ def _state(record: Record) -> _State:
 
 def _record(state: _State) -> Record:
     if not state[3]:
-        return Record._make(state)
+        # What `Record._make` does, in half the time: a scan of many records is mostly this.
+        return tuple.__new__(Record, state)
     key, value, version, texts, partition_key, session = state
     indexes = tuple([IndexEntry(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)])
     return Record(key, value, version, indexes, partition_key, session)

@@ -38,7 +38,7 @@ from tests.support.remote_store import RemoteStore
 SIZE: Final = 10_000
 """Records in a change set, where the store takes that many."""
 READERS: Final = 2
-ROUND_SECONDS_MAX: Final = 10.0
+ROUND_SECONDS_MAX: Final = 5.0
 """A process that by then has not come to the write at which it was to die is killed nevertheless."""
 LAST_SETS: Final = 2
 """How many are written in peace after the last kill."""

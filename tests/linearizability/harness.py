@@ -48,12 +48,13 @@ class Moment(NamedTuple):
     delay_seconds: float = 0.0
 
 
-def draw(random: Random, *, takes_deaths: bool) -> Moment:
+def draw(random: Random, subject: Subject) -> Moment:
     """The moment of one kill."""
-    if takes_deaths and random.random() < 0.5:
+    if subject.takes_deaths and random.random() < 0.5:
         write = random.randint(1, 8) if random.random() < 0.25 else round(_log_uniform(random, 4, 200))
         return Moment(Death(write, random.random() < 0.4, random.choice((0, 0, 0.003, 0.02))))
-    return Moment(None, round(_log_uniform(random, 1, 400)), random.choice((0.0, _log_uniform(random, 0.00005, 0.005))))
+    calls = round(_log_uniform(random, subject.calls_min, 400))
+    return Moment(None, calls, random.choice((0.0, _log_uniform(random, 0.00005, 0.005))))
 
 
 @dataclass(slots=True)
@@ -170,7 +171,7 @@ class _Harness:
                 nursery.start_soon(self._stay_connected, follow)
             with trio.move_on_after(seconds):
                 for _kill in range(kills):
-                    await self._live_and_die(draw(moments, takes_deaths=self._subject.takes_deaths))
+                    await self._live_and_die(draw(moments, self._subject))
             await self._ensure_up()
             with trio.move_on_after(seconds if not kills else FINISH_SECONDS_MAX):
                 while self._groups.calls < calls:

@@ -32,6 +32,8 @@ class Subject(ABC):
 
     outlives = False
     """Whether a client goes on over a kill."""
+    calls_min = 1
+    """How many calls a life has at least; more where a start takes long."""
     takes_deaths = False
     """Whether the process can kill itself at a write to the disk."""
     has_barrier = False
@@ -114,6 +116,7 @@ class EtcdSubject(Subject):
     """A real etcd, and clients that are stores of their own in this process. Its clients do not die with it."""
 
     outlives = True
+    calls_min = 40
     change_set_operations_max = 125
 
     def __init__(self, process: EtcdProcess) -> None:

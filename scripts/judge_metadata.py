@@ -1,0 +1,102 @@
+"""Kill a metadata store (kill -9) under concurrent clients and watches, and judge whether it kept its contract.
+
+    python scripts/judge_metadata.py --store embedded --seconds 60 [--seed N] [--keep FOLDER]
+    python scripts/judge_metadata.py --history FOLDER/history.jsonl
+
+The embedded store runs in a process of its own, etcd as itself. Five clients make calls on few keys (compare-and-set,
+deletions, sequential puts, change sets of several records, scans, index queries), watches follow, and the process is
+killed at moments that the seed draws, also in the middle of its writes to the disk. The history is judged by Porcupine
+(tests/linearizability/judge, built by scripts/need.py porcupine), what the watches told is held against it, and then a
+writer of change sets of 10,000 records is killed in the middle of them (on etcd, of as many as it takes).
+
+The last line says `judged: N operations, K kills, legal`; the exit status is 0 then. Otherwise it says what is wrong,
+and where the history and the pictures of the groups of keys that cannot be explained are kept; `--history` judges such
+a history again.
+"""
+
+import argparse
+import logging
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import structlog
+import trio
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.need import install
+from tests.linearizability.big_sets import run_big_sets
+from tests.linearizability.harness import run
+from tests.linearizability.histories import judge
+from tests.linearizability.subjects import SUBJECTS
+
+KILLS_MAX: Final = 1_000_000
+"""The time ends a run, not the number of kills."""
+SECONDS_A_LARGE_KILL: Final = 10
+"""Of each so many seconds asked for, one kill in a large change set."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--store", choices=sorted(SUBJECTS), default="embedded", help="which [%(default)s]")
+    parser.add_argument("--seconds", type=float, default=60, help="how long clients make calls [%(default)g]")
+    parser.add_argument("--seed", type=int, default=None, help="of calls and kills [drawn, and printed]")
+    parser.add_argument("--keep", type=Path, default=None, help="folder for the history, legal or not")
+    parser.add_argument("--history", type=Path, default=None, help="only judge this one again")
+    parser.add_argument("--verbose", action="store_true", help="print each kill's moment, and what the store logs")
+    given = parser.parse_args()
+    install("porcupine")
+    if given.history is not None:
+        return _judge_again(given.history)
+    if not given.verbose:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    seed = Random().randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311
+    return _judge(given.store, given.seconds, seed, given.keep, verbose=given.verbose)
+
+
+def _judge(store: str, seconds: float, seed: int, keep: Path | None, *, verbose: bool) -> int:
+    folder = Path(tempfile.mkdtemp(prefix="judge-metadata-"))
+    say = print if verbose else str
+    for part in ("calls", "large"):
+        (folder / part).mkdir()
+    with SUBJECTS[store](folder / "calls") as subject:
+        report = trio.run(lambda: run(subject, seed=seed, kills=KILLS_MAX, seconds=seconds, say=say))
+    print(f"{store}, seed {seed}: {report}", flush=True)
+    kills = max(1, round(seconds / SECONDS_A_LARGE_KILL))
+    with SUBJECTS[store](folder / "large") as subject:
+        large = trio.run(lambda: run_big_sets(subject, seed=seed, kills=kills))
+    print(f"{store}, seed {seed}: {large}", flush=True)
+    complaints = report.complaints + large.complaints
+    for complaint in complaints:
+        print(f"  {complaint}")
+    if complaints or keep is not None:
+        kept = keep or folder
+        kept.mkdir(parents=True, exist_ok=True)
+        lines = report.with_watches().lines()
+        (kept / "history.jsonl").write_bytes(lines)
+        if report.verdict != "legal":
+            judge(lines, pictures=kept)
+        print(f"the history is in {kept}")
+    if not complaints:
+        shutil.rmtree(folder)
+    operations = sum(call.kind != "seen" for call in report.history.calls) + len(large.attempts)
+    verdict = report.verdict if not large.complaints else "illegal"
+    print(f"judged: {operations} operations, {report.kills.total() + large.kills.total()} kills, {verdict}")
+    return 1 if complaints else 0
+
+
+def _judge_again(history: Path) -> int:
+    lines = history.read_bytes()
+    verdict = judge(lines, pictures=history.parent)
+    for complaint in verdict.complaints:
+        print(f"  {complaint}")
+    print(f"judged: {len(lines.splitlines())} operations, {verdict.verdict}")
+    return 0 if verdict.verdict == "legal" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -33,7 +33,11 @@ READER: Final = 99
 ROUND_SECONDS_MAX: Final = 3.0
 """A process that by then has not come to the moment at which it was to die is killed nevertheless."""
 FINISH_SECONDS_MAX: Final = 30.0
-"""How long calls under way and watches may take to come to their end, once nobody kills any more."""
+"""How long calls under way may take to come to their end, once nobody kills any more."""
+CATCH_UP_SECONDS_MAX: Final = 10.0
+"""How long watches may take to tell the last of it."""
+READINGS_MAX: Final = 3
+"""How often everything is read in the end, until watches and readings agree."""
 RETRY_SECONDS: Final = 0.02
 """How long a client that outlives the process waits after a call without answer."""
 SLOW_CALLS: Final = 40
@@ -100,7 +104,7 @@ async def run(
     kills: int = 0,
     calls: int = 0,
     seconds: float = math.inf,
-    catch_up_seconds_max: float = FINISH_SECONDS_MAX,
+    catch_up_seconds_max: float = CATCH_UP_SECONDS_MAX,
     say: Callable[[str], object] = str,
 ) -> Report:
     """Let clients call and watchers read over `kills` kills and until `calls` calls were made, but no longer than told.
@@ -180,11 +184,13 @@ class _Harness:
             with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
                 while self._clients_left:
                     await self._called.wait()
-                await self._read_everything()
             if waiting.cancelled_caught:
                 self.report.complaints.append(f"the clients did not end within {FINISH_SECONDS_MAX} s")
-            else:
-                await self._catch_up()
+            # A call that was given up may take effect after one has read everything.
+            for _attempt in range(READINGS_MAX):
+                await self._read_everything()
+                if await self._catch_up():
+                    break
             nursery.cancel_scope.cancel()
 
     # Lives and deaths
@@ -278,6 +284,7 @@ class _Harness:
     # The end
 
     async def _read_everything(self) -> None:
+        self.report.final.clear()
         async with self._subject.client() as store:
             client = Client(READER, store, self.report.history, has_barrier=True)
             for group in self._groups.names:
@@ -285,14 +292,15 @@ class _Harness:
                     self.report.final[record.key] = Seen.of(record)
                 await client.query(group, f"by{group}", "", "~")
 
-    async def _catch_up(self) -> None:
+    async def _catch_up(self) -> bool:
         """Give the watches the time to tell the last of it; the judge sees what they did not."""
         final = self.report.final
-        with trio.move_on_after(self._catch_up_seconds_max):
+        with trio.move_on_after(self._catch_up_seconds_max) as waiting:
             for watcher in self._ranges:
                 await watcher.wait_for(within(final, watcher.reading))
             for key_watcher in self._keys:
                 await key_watcher.wait_for(final.get(key_watcher.reading.key))
+        return not waiting.cancelled_caught
 
 
 def within(records: dict[str, Seen], reading: RangeReading) -> dict[str, Seen]:

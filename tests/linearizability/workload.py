@@ -5,11 +5,14 @@ groups are in use at a time, and each only for so many calls; then a new one tak
 short histories rather than a long one.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Final
+
+import trio
 
 from storage.metadata.store import (
     ABSENT,
@@ -28,6 +31,10 @@ from tests.linearizability.histories import PADDING, Client
 
 KEYS: Final = "abcd"
 INDEX_KEYS: Final = ("open", "done", "00000000000000000009", "00000000000000000010")
+
+GIVEN_UP: Final = 0.03
+"""The share of calls that are given up before their answer, if it takes longer than a moment."""
+PATIENCE_SECONDS: Final = 0.005
 
 PADDING_BYTES: Final = 3_500
 """Of some values, so that three of them are more than a batch of the embedded store's log takes (8 KiB)."""
@@ -66,11 +73,16 @@ class Asker:
     _values: Iterator[int] = field(default_factory=lambda: count(1))
 
     async def ask(self, client: Client) -> None:
-        """Make one call.
+        """Make one call, or begin one and give it up: its outcome is then as unknown as with a kill (M22).
 
         Raises:
             StoreUnavailable: its outcome is unknown.
         """
+        gives_up = self.random.random() < GIVEN_UP
+        with trio.move_on_after(self.random.uniform(0, PATIENCE_SECONDS) if gives_up else math.inf):
+            await self._ask(client)
+
+    async def _ask(self, client: Client) -> None:
         group = self.groups.draw(self.random)
         kind = self.random.choices(("get", "scan", "query", "commit"), (20, 12, 14, 54))[0]
         start, end = starting_with(f"{group}/")

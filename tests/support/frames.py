@@ -33,8 +33,10 @@ class Peer:
             trio.BrokenResourceError: the other side is gone.
         """
         data = pickle.dumps(told, protocol=pickle.HIGHEST_PROTOCOL)
+        # Whole or not at all: whoever is cancelled half-way would leave a stream that nobody can read any more.
         async with self._sending:
-            await self._stream.send_all(_LENGTH.pack(len(data)) + data)
+            with trio.CancelScope(shield=True):
+                await self._stream.send_all(_LENGTH.pack(len(data)) + data)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while True:

@@ -188,8 +188,6 @@ def _check(path: Path, image: Image) -> None:
         found = [(hit.index_key, hit.record.key) for hit in image.query(name, *_ALL, None)]
         if found != expected:
             raise CorruptMetadata(path, 0, f"index {name!r} has other entries than the records say")
-        if len(set(expected)) < len(expected):
-            raise CorruptMetadata(path, 0, f"a record stands in index {name!r} twice under one key")
 
 
 def _difference(replayed: Image, loaded: Image) -> str | None:

@@ -332,6 +332,22 @@ async def test_an_application_may_wait_for_its_client_to_leave(
     assert logs == []
 
 
+async def test_after_its_answer_an_application_waits_for_nobody(
+    listener: trio.SocketListener, nursery: trio.Nursery
+) -> None:
+    async def answering(_scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["type"] == "http.request"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"3")]})
+        await send({"type": "http.response.body", "body": b"bye"})
+        assert (await receive())["type"] == "http.disconnect"
+
+    server: Address = await nursery.start(serve_http, answering, listener)
+    connection = await connect(server)
+    async with connection.stream:
+        for _ in range(2):
+            assert (await connection.request("GET", "/")).body == b"bye"
+
+
 async def test_what_a_client_asked_for_is_done_when_it_leaves(server: Address, topics: FakeTopics) -> None:
     topics.gate = trio.Event()
     connection = await connect(server)

@@ -199,6 +199,37 @@ def test_the_log_is_told_up_to_the_damage(data: Path) -> None:
     assert [batch.sequence for batch in batches] == [1, 2]
 
 
+async def test_the_newest_snapshot_counts(data: Path) -> None:
+    """A crash between writing one and removing the one before leaves both."""
+    await write_snapshot(DISK, data)
+    (older,) = (data / "metadata").glob("*.snapshot")
+    content = older.read_bytes()
+    append(DISK, data, small([Record("/later", b"", next_revision(DISK, data))]))
+    await write_snapshot(DISK, data)
+    older.write_bytes(content)
+    assert state(data).image.records.get("/later") is not None
+
+
+def test_what_only_the_last_file_may_end_in(data: Path) -> None:
+    """R18: an unfinished transaction with a file behind it, as opening refuses it."""
+    append(DISK, data, unfinished(next_revision(DISK, data)))
+    last = followed(data)[0][-1]
+    (data / "metadata" / f"{last.sequence + 1:020}.log").write_bytes(bytes(4096))
+    for look in (lambda: state(data), lambda: open_folder(DISK, data / "metadata")):
+        with pytest.raises(CorruptMetadata) as caught:
+            look()
+        assert caught.value.path == last.path
+
+
+async def test_a_file_that_begins_elsewhere_is_refused(data: Path) -> None:
+    await write_snapshot(DISK, data)
+    (log,) = (data / "metadata").glob("*.log")
+    log.rename(log.with_name(f"{int(log.stem) + 1:020}.log"))
+    with pytest.raises(CorruptMetadata) as caught:
+        state(data)
+    assert caught.value.path == log
+
+
 async def test_a_missing_file_is_named(data: Path) -> None:
     await write_snapshot(DISK, data)
     (log,) = (data / "metadata").glob("*.log")

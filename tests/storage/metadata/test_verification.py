@@ -231,6 +231,17 @@ def test_a_file_under_another_name_is_found(data: Path) -> None:
     assert the_damaged(verified(data)).path.name == f"{3:020}.log"
 
 
+def test_a_file_under_another_name_is_found_behind_a_damaged_one(data: Path) -> None:
+    (first,) = (data / "metadata").glob("*.log")
+    first.rename(first.with_name(f"{3:020}.log"))
+    snapshot = write_snapshot_file(data, Point(2, 1), [FeatureLevel(1, 2)])
+    snapshot.write_bytes(snapshot.read_bytes()[:-1])
+    reports = verified(data)
+    assert [report.damage is None for report in reports] == [False, False]
+    assert reports[1].damage is not None
+    assert "it begins with batch 1" in reports[1].damage.reason
+
+
 def test_what_only_the_last_file_may_end_in(data: Path) -> None:
     """R18: an unfinished transaction."""
     revision = next_revision(DISK, data)

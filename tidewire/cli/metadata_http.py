@@ -23,6 +23,7 @@ KEEPALIVE_SECONDS: Final = 60
 _PREFIX: Final = "/admin/v2/metadata"
 _FAILED: Final = b'{"failed":'
 _OK: Final = 200
+_RECEIVE_BYTES: Final = 64 * 1024
 
 
 class Snapshot(NamedTuple):
@@ -93,12 +94,10 @@ class BrokerMetadata:
                 raise NotAccepted(_reason(response), response.status)
             # Reading goes on by the response; the connection itself may have let go of its socket.
             connection.settimeout(silence_seconds_max)
-            while line := response.readline():
+            for line in _divided(response):
                 if line.startswith(_FAILED):
                     raise CommandFailed(f"The broker could not go on: {json.loads(line)['failed'].rstrip('.')}.")
                 yield line
-            if response.length:
-                raise IncompleteRead(b"", response.length)
 
     @contextmanager
     def _answer(self, method: str, target: str) -> Iterator[tuple[socket.socket, HTTPResponse]]:
@@ -120,6 +119,25 @@ class BrokerMetadata:
             raise NotAnswered(f"No broker answers at {self.url}: {error}. Is it running there?") from error
         finally:
             connection.close()
+
+
+def _divided(response: HTTPResponse) -> Iterator[bytes]:
+    """The lines of an answer, each as soon as it is there.
+
+    Its own `readline` takes an answer that breaks off between two chunks for a whole one.
+
+    Raises:
+        IncompleteRead: it ends before its end.
+    """
+    rest = b""
+    while data := response.read1(_RECEIVE_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+    if response.length:
+        raise IncompleteRead(rest, response.length)
+    if rest:
+        yield rest
 
 
 def _reason(response: HTTPResponse) -> str:

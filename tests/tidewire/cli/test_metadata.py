@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from storage.files import DiskFiles
+from storage.files import DiskFiles, ReadOnlyFiles
+from storage.metadata.inspection import inspect
 from storage.metadata.records import FeatureLevel
 from storage.metadata.store import Record
 from tests.support.metadata_folders import (
@@ -81,7 +82,9 @@ def folder(tmp_path: Path) -> FolderCommands:
 def watching(broker: RunningBroker, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """`tidewire metadata watch` as a process; killed if it does not end by itself in time."""
     command = [sys.executable, "-m", "tidewire.cli", "metadata", "watch", *arguments, "--http", str(broker.http)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # Such as most users have: where Python buffers what goes into a pipe.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     guard = threading.Timer(END_SECONDS_MAX, process.kill)
     guard.start()
     try:
@@ -249,6 +252,12 @@ def test_a_folders_records_are_dumped_and_got(folder: FolderCommands) -> None:
     assert "'/n/5'" in folder.complaint("get", "/n/5")
     hits = parsed(folder.well("get", "--index", "odd", "--from", "1"))
     assert [(hit["index_key"], hit["key"]) for hit in hits] == [("1", "/n/1"), ("1", "/n/3"), ("1", "/n/7")]
+
+
+def test_several_may_look_at_a_folder_at_a_time(folder: FolderCommands) -> None:
+    with inspect(ReadOnlyFiles(), folder.data_dir):
+        assert len(parsed(folder.well("dump"))) == 7 + LARGE
+        assert "running broker" in folder.complaint("snapshot")
 
 
 def test_partial_transactions_are_hidden_or_marked(folder: FolderCommands) -> None:

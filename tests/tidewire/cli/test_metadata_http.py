@@ -1,0 +1,90 @@
+"""How `tidewire metadata` reads what a broker answers, when the answer is not as it should be."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tidewire.cli.administration import NotAccepted, NotAnswered
+from tidewire.cli.endings import CommandFailed
+from tidewire.cli.metadata_http import ANSWER_SECONDS_MAX, BrokerMetadata
+
+LINES = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
+FIRST = b'{"key":"/a"}\n'
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[bytes], BrokerMetadata]]:
+    """A broker that answers one request with these bytes, and hangs up."""
+    threads = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer(said: bytes) -> None:
+            connection, _ = listener.accept()
+            with connection:
+                received = b""
+                while b"\r\n\r\n" not in received:
+                    received += connection.recv(4096)
+                connection.sendall(said)
+
+        def broker(said: bytes) -> BrokerMetadata:
+            threads.append(threading.Thread(target=answer, args=(said,), daemon=True))
+            threads[-1].start()
+            return BrokerMetadata(f"127.0.0.1:{listener.getsockname()[1]}")
+
+        yield broker
+        for thread in threads:
+            thread.join(10)
+
+
+def test_lines_are_read_across_chunks(answering: Callable[[bytes], BrokerMetadata]) -> None:
+    broker = answering(LINES + chunk(FIRST[:5]) + chunk(FIRST[5:] + FIRST) + chunk(b""))
+    assert list(broker.dump("", None)) == [FIRST, FIRST]
+
+
+def test_an_answer_that_could_not_be_given_to_its_end(answering: Callable[[bytes], BrokerMetadata]) -> None:
+    lines = answering(LINES + chunk(FIRST) + chunk(b'{"failed":"the disk is full"}\n') + chunk(b"")).dump("", None)
+    assert next(lines) == FIRST
+    with pytest.raises(CommandFailed, match=r"could not go on: the disk is full\.$"):
+        next(lines)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [LINES + chunk(FIRST), LINES + chunk(FIRST) + b"20\r\n{", b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n" + FIRST],
+)
+def test_a_broker_that_goes_away_in_between(answering: Callable[[bytes], BrokerMetadata], said: bytes) -> None:
+    """What is only part of an answer never passes for all of it."""
+    with pytest.raises(NotAnswered, match="in the middle of its answer"):
+        list(answering(said).dump("", None))
+
+
+def test_a_refusal_without_a_reason(answering: Callable[[bytes], BrokerMetadata]) -> None:
+    with pytest.raises(NotAccepted, match="502 Bad Gateway"):
+        answering(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\n\r\noops").get("/a")
+
+
+def test_a_watch_waits_for_its_broker_as_long_as_it_takes(
+    answering: Callable[[bytes], BrokerMetadata], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing may change for days; a list is not waited for so long."""
+    timeouts: list[float | None] = []
+
+    class Noting(socket.socket):
+        def settimeout(self, value: float | None) -> None:
+            timeouts.append(value)
+            super().settimeout(value)
+
+    whole = LINES + chunk(FIRST) + chunk(b"")
+    broker = answering(whole)
+    monkeypatch.setattr(socket, "socket", Noting)
+    with pytest.raises(CommandFailed, match="has ended the watch"):
+        list(broker.watch(""))
+    assert timeouts[-1] is None
+    list(answering(whole).dump("", None))
+    assert timeouts[-1] == ANSWER_SECONDS_MAX

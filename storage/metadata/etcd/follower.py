@@ -113,8 +113,11 @@ class Follower:
                 await self._require_same_state()
 
     async def reached(self, revision: int) -> None:
-        """Return once the image holds what every change set up to `revision` did."""
-        if self.image.revision >= revision:
+        """Return once the image holds what every change set up to `revision` did.
+
+        There must be something that is followed at `revision` or later, a tip for instance.
+        """
+        if self.followed_until >= revision:
             await trio.lowlevel.checkpoint()
             return
         event = trio.Event()
@@ -165,8 +168,8 @@ class Follower:
             return False
         for revision, events in groupby(response.events, key=attrgetter("kv.mod_revision")):
             if revision >= self._next_revision:
-                self._apply(revision, list(events))
                 self._next_revision = revision + 1
+                self._apply(revision, list(events))
         return True
 
     def _apply(self, revision: int, events: Iterable[pb.Event]) -> None:
@@ -196,10 +199,10 @@ class Follower:
         self._show(revision, written)
 
     def _show(self, revision: int, written: list[Written]) -> None:
-        self.image.revision = revision
         if written:
+            self.image.revision = revision
             self.watches.fire(revision, written)
-        while self._waiting and self._waiting[0][0] <= revision:
+        while self._waiting and self._waiting[0][0] <= self.followed_until:
             heapq.heappop(self._waiting)[2].set()
 
     async def _list(self) -> None:
@@ -227,14 +230,16 @@ class Follower:
             self._end_session(lease)
         self._next_revision = header.revision + 1
         self._is_compacted = False
-        # A session's end is no change set: it has no tip, so that the newest revision found may be an older one.
-        self._show(newest if newest > self.image.revision or not written else header.revision, written)
+        if self.listed == 1:
+            self.image.revision = newest
+        self._show(header.revision, written)
 
     def _replace(self, revision: int, records: list[Record]) -> list[Written]:
         image = self.image
         before = image.revision
         if not image.records:
             image.load(records)
+            image.settle()
             written = [Written(record.key, None, record) for record in records] if self.listed > 1 else []
         else:
             there = {record.key for record in records}

@@ -1,20 +1,23 @@
-"""A change set as one etcd transaction, and what etcd's answer means.
+"""Change sets as one etcd transaction, and what etcd's answer means.
 
-    if    every condition of the change set holds, its writer's slot was used exactly `uses` times,
-          and (sequential puts) the counter is as last seen and the keys to be made are absent
-    then  put the slot, put the tip, put the counter, and the change set's own operations
-    else  read the slot, the tip, the counter, and the version of every key with a condition
+    if    the writer's slot was put exactly `uses` times, and (sequential puts) the counter is as last seen
+    then  put the slot, put the tip, put the counter, and for each change set:
+              if    its conditions hold and the keys of its sequential puts are absent
+              then  its operations
+              else  put a marker, read the version of every key with a condition
+    else  read the slot with its markers, and the counter
 
-The slot makes it safe to send the same request again after a lost answer: at most one of the copies finds the slot as
-it was, and the others see from it that it was done. The tip is what a read barrier asks for. A change set that only
-deletes may turn out to change nothing and must then take no revision, so its deletions and its tip stand in an inner
-transaction, made unless everything it would delete is absent.
+Change sets that wait at the same time share a transaction, as they share a sync in the embedded store: they are judged
+one by one, each all or nothing, and have the same revision. That is as good as one after another because no one of them
+writes what another one writes or is conditioned on (`Group.add`).
+
+The slot makes it safe to send the same transaction again after a lost answer: at most one of its copies finds the slot
+as it was, and the others see from it and the markers what was made. The tip is what a read barrier asks for.
 
 Pure: no IO, no waiting.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from storage.metadata.etcd.generated import etcd_pb2 as pb
@@ -33,22 +36,38 @@ from storage.metadata.store import (
 )
 
 ETCD_OPERATIONS_MAX: Final = 128
-"""etcd's default limit for each of a transaction's three lists."""
+"""etcd's default limit: the longest of a transaction's three lists and the longest of one inside it, taken together."""
+
+_FRAME_OPERATIONS: Final = 3
+"""Slot, tip and counter."""
+
+OPERATIONS_MAX: Final = ETCD_OPERATIONS_MAX - _FRAME_OPERATIONS - 1
+"""What is left for a change set that stands in a transaction alone."""
 
 REQUEST_BYTES_MAX: Final = 1_500_000
 """etcd's default limit is 1.5 MiB, its own envelope included."""
 
+GROUP_MAX: Final = 64
+"""Change sets in one transaction."""
 
-_BURNT: Final = b"burnt"
+GROUP_BYTES_MAX: Final = 256 * 1024
+"""No change set joins a group that has reached this size."""
+
+_FRAME_BYTES: Final = 4096
+"""Above what a transaction adds to its change sets."""
 
 
 class Slot(NamedTuple):
-    """Where a writer counts its change sets, one at a time."""
+    """Where a writer counts its transactions, one at a time."""
 
     key: bytes
     lease: int
     uses: int
-    """Change sets made through it."""
+    """Transactions made through it."""
+
+    def marker(self, member: int) -> bytes:
+        """What shows that this member of a group was not made."""
+        return b"%s/%d" % (self.key, member)
 
 
 class Counter(NamedTuple):
@@ -60,22 +79,26 @@ class Counter(NamedTuple):
     """Of the counter's key; 0 when there is none yet."""
 
 
-class Applied(NamedTuple):
-    """The change set was made."""
-
-    committed: Committed
-    counter: Counter | None
-    """As it is now, if the change set had sequential puts."""
+class TakenKey:
+    """A key that a sequential put was to make is there already: to be tried again with higher numbers."""
 
 
-class AppliedEarlier(NamedTuple):
-    """This request found that an earlier copy of itself was made."""
+class Made(NamedTuple):
+    """The transaction was made; what became of each change set in it."""
 
-    committed: Committed
+    outcomes: "list[Committed | Conflict | TakenKey]"
+    counter: Counter
+
+
+class MadeEarlier(NamedTuple):
+    """An earlier copy of the transaction was made: with these change sets, None for one that was not."""
+
+    outcomes: list[Committed | None]
+    counter: Counter
 
 
 class CounterMoved(NamedTuple):
-    """Another process took numbers, or somebody wrote the next key by its name: try again with this."""
+    """Nothing was made, nor can any copy still be: another process took numbers. Try again with this."""
 
     counter: Counter
 
@@ -84,142 +107,96 @@ class SlotLost(NamedTuple):
     """The slot is not as its writer left it: its lease has ended. Earlier copies may or may not have been made."""
 
 
-Answer = Applied | AppliedEarlier | CounterMoved | SlotLost | Conflict
-
-
-@dataclass(frozen=True, slots=True)
-class _Condition:
-    key: str
-    expected: int
+Answer = Made | MadeEarlier | CounterMoved | SlotLost
 
 
 class ChangeSet:
-    """Operations that passed `measure`, ready to become requests."""
+    """Operations that passed `measure`, ready for a transaction."""
 
     def __init__(self, ops: Sequence[Op], keys: Keys) -> None:
         """Set up.
 
         Raises:
-            ChangeSetTooLarge: more operations or conditions than an etcd transaction takes.
+            ChangeSetTooLarge: more than an etcd transaction takes.
         """
         self._ops = tuple(ops)
         self._keys = keys
-        self._conditions = [
-            _Condition(op.key, op.expected)
-            for op in ops
+        self.conditions = [
+            (op.key, op.expected)
+            for op in self._ops
             if isinstance(op, Put | Delete | Check) and op.expected is not None
         ]
-        self._doomed = [
-            _span_of(op, keys)
-            for op in ops
-            if isinstance(op, Delete) or (isinstance(op, DeleteRange) and op.start < op.end)
-        ]
-        puts = sum(isinstance(op, Put) for op in ops)
-        self.sequential = sum(isinstance(op, PutSequential) for op in ops)
-        """How many numbers it takes."""
-        self._only_deletes = not puts and not self.sequential
-        self.only_reads = self._only_deletes and not self._doomed
+        self.points = {op.key for op in self._ops if isinstance(op, Put | Delete)}
+        """Keys it writes."""
+        self.ranges = [(op.start, op.end) for op in self._ops if isinstance(op, DeleteRange) and op.start < op.end]
+        """Ranges it deletes."""
+        self.sequences = [op.prefix for op in self._ops if isinstance(op, PutSequential)]
+        """Prefixes under which it makes records."""
+        self._named = {op.key for op in self._ops if isinstance(op, Put)}
+        changes = len(self.points) + len(self.ranges) + len(self.sequences)
+        self.is_sure_to_change = bool(self._named or self.sequences)
+        """It puts something; what only deletes may find nothing to delete."""
+        self.only_reads = not changes
         """It has conditions at most."""
-        with_counter = 1 if self.sequential else 0
         lists = {
-            "conditions": len(self._conditions) + 1 + with_counter + self.sequential,
-            "operations": puts + self.sequential + len(self._doomed) + 2 + with_counter,
-            "conditions to be looked at": len(self._conditions) + 2 + with_counter,
+            "operations": changes,
+            "conditions": len(self.conditions) + len(self.sequences),
+            "conditions and a marker": len(self.conditions) + 1,
         }
+        self.width = max(lists.values())
+        """The longest of its lists."""
         for name, length in lists.items():
-            if length > ETCD_OPERATIONS_MAX:
+            if length > OPERATIONS_MAX:
                 raise ChangeSetTooLarge(
-                    f"a change set of {len(self._ops)} operations needs {length} {name} of etcd, "
-                    f"which takes {ETCD_OPERATIONS_MAX}"
+                    f"a change set of {len(self._ops)} operations has {length} {name}, and etcd takes {OPERATIONS_MAX}"
                 )
 
-    def request(self, slot: Slot | None, counter: Counter) -> pb.TxnRequest:
-        """The transaction; None for the slot if it only reads.
-
-        Raises:
-            ChangeSetTooLarge: more bytes than etcd takes.
-        """
+    def transaction(self, last: int, marker: pb.RequestOp | None) -> tuple[pb.TxnRequest, int]:
+        """It alone, with numbers above `last`; and the last number it uses."""
+        keys = self._keys
         request = pb.TxnRequest(
-            compare=[_has_version(self._keys.record(key), expected) for key, expected in self._expectations()],
-            failure=[
-                _read(self._keys.tip),
-                *(_read(self._keys.record(condition.key)) for condition in self._conditions),
-            ],
+            compare=[_has_version(keys.record(key), expected) for key, expected in self.conditions],
+            failure=[] if marker is None else [marker],
         )
-        if slot is None:
-            request.success.append(_read(self._keys.tip))
-            return request
-        request.compare.append(_was_put(slot.key, slot.uses))
-        request.failure.append(_read(slot.key, keys_only=False))
-        # What an earlier copy of the request assigned can be told from this.
-        request.success.append(_put(slot.key, b"%d" % counter.last, slot.lease))
-        if self._only_deletes:
-            inner = pb.TxnRequest(
-                compare=[_is_absent(span) for span in self._doomed],
-                failure=[*map(_delete, self._doomed), _put(self._keys.tip, b"")],
-            )
-            request.success.extend([_read(self._keys.tip), pb.RequestOp(request_txn=inner)])
-        else:
-            request.success.append(_put(self._keys.tip, b""))
-            request.success.extend(map(_delete, self._doomed))
-            self._add_puts(request, counter)
-        if request.ByteSize() > REQUEST_BYTES_MAX:
-            raise ChangeSetTooLarge(
-                f"a change set of {request.ByteSize()} bytes is above the limit of {REQUEST_BYTES_MAX} on etcd"
-            )
-        return request
-
-    def judge(self, response: pb.TxnResponse, slot: Slot | None, counter: Counter) -> Answer:
-        """What the answer to `request(slot, counter)` says."""
-        if response.succeeded:
-            return Applied(
-                Committed(self._revision_of(response, slot), self._written(counter.last)),
-                self._advanced(response, counter),
-            )
-        answers = [answer.response_range.kvs for answer in response.responses]
-        tip = _version_of(answers[0])
-        if slot is not None:
-            found = answers[1 + len(self._conditions)]
-            uses = found[0].version if found else 0
-            if uses == slot.uses + 1:
-                # If it changed nothing its revision is the tip's, which is lower than the slot's.
-                revision = min(found[0].mod_revision, tip)
-                return AppliedEarlier(Committed(revision, self._written(int(found[0].value))))
-            if uses != slot.uses:
-                return SlotLost()
-        for condition, found in zip(self._conditions, answers[1:], strict=False):
-            actual = _version_of(found)
-            if actual != condition.expected:
-                return Conflict(condition.key, condition.expected, actual)
-        assert self.sequential, "some condition does not hold"
-        found = answers[-1]
-        moved = Counter(int(found[0].value), found[0].mod_revision) if found else Counter(0, 0)
-        # Not moved: the next key was written by its name, so the number is passed over.
-        return CounterMoved(Counter(counter.last + 1, moved.revision) if moved.revision == counter.revision else moved)
-
-    def _expectations(self) -> list[tuple[str, int]]:
-        return [(condition.key, condition.expected) for condition in self._conditions]
-
-    def _add_puts(self, request: pb.TxnRequest, counter: Counter) -> None:
-        assigned, last = self._assign(counter.last)
+        request.failure.extend(_read(keys.record(key)) for key, _ in self.conditions)
+        assigned, last = self._assign(last)
         for op, key in zip(self._ops, assigned, strict=True):
-            if isinstance(op, Put):
-                lease = 0 if op.session is None else op.session.id
-                content = encode(op.value, op.indexes, op.partition_key)
-                request.success.append(_put(self._keys.record(op.key), content, lease))
-            elif isinstance(op, PutSequential):
-                assert key is not None, "a sequential put has a key"
-                content = encode(op.value, op.indexes, op.partition_key)
-                request.success.append(_put(self._keys.record(key), content))
-                request.compare.append(_has_version(self._keys.record(key), 0))
-        if self.sequential:
-            request.success.append(_put(self._keys.counter, encode_number(last)))
-            request.compare.append(_has_version(self._keys.counter, counter.revision))
-            request.failure.append(_read(self._keys.counter, keys_only=False))
+            if isinstance(op, Delete):
+                request.success.append(_delete(Span(keys.record(op.key), b"")))
+            elif isinstance(op, DeleteRange):
+                if op.start < op.end:
+                    request.success.append(_delete(keys.records(op.start, op.end)))
+            elif isinstance(op, Put | PutSequential):
+                assert key is not None, "what puts has a key"
+                lease = op.session.id if isinstance(op, Put) and op.session is not None else 0
+                request.success.append(_put(keys.record(key), encode(op.value, op.indexes, op.partition_key), lease))
+                if isinstance(op, PutSequential):
+                    request.compare.append(_has_version(keys.record(key), 0))
+        return request, last
+
+    def outcome(self, response: pb.TxnResponse, revision: int, last: int) -> Committed | Conflict | TakenKey:
+        """What the answer to `transaction(last, ...)` says; `revision` is the store's then, if it changed anything."""
+        if response.succeeded:
+            return self.committed(revision, last)
+        found = response.responses[len(response.responses) - len(self.conditions) :]
+        for (key, expected), answer in zip(self.conditions, found, strict=True):
+            kvs = answer.response_range.kvs
+            actual = kvs[0].mod_revision if kvs else 0
+            if actual != expected:
+                return Conflict(key, expected, actual)
+        assert self.sequences, "some condition does not hold"
+        return TakenKey()
+
+    def committed(self, revision: int, last: int) -> Committed:
+        """What to say once it was made with numbers above `last`."""
+        return Committed(revision, tuple(self._assign(last)[0]))
+
+    def last_after(self, last: int) -> int:
+        """The last number it uses of those above `last`."""
+        return self._assign(last)[1]
 
     def _assign(self, last: int) -> tuple[list[str | None], int]:
         """Per operation the key it writes, and the last number used."""
-        named = {op.key for op in self._ops if isinstance(op, Put)} if self.sequential else set()
         assigned: list[str | None] = []
         for op in self._ops:
             key: str | None = None
@@ -227,61 +204,147 @@ class ChangeSet:
                 key = op.key
             elif isinstance(op, PutSequential):
                 last += 1
-                while (key := f"{op.prefix}-{last:0{SEQUENCE_DIGITS}}") in named:
+                while (key := f"{op.prefix}-{last:0{SEQUENCE_DIGITS}}") in self._named:
                     last += 1
             assigned.append(key)
         return assigned, last
 
-    def _written(self, last: int) -> tuple[str | None, ...]:
-        return tuple(self._assign(last)[0])
 
-    def _advanced(self, response: pb.TxnResponse, counter: Counter) -> Counter | None:
-        return Counter(self._assign(counter.last)[1], response.header.revision) if self.sequential else None
+class Group:
+    """Change sets that go in one transaction."""
 
-    def _revision_of(self, response: pb.TxnResponse, slot: Slot | None) -> int:
-        """Of a transaction that was made: its own, or the tip's if it changed nothing."""
-        if slot is None:
-            return _version_of(response.responses[0].response_range.kvs)
-        if self._only_deletes and response.responses[2].response_txn.succeeded:
-            return _version_of(response.responses[1].response_range.kvs)
-        return response.header.revision
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self.members: list[ChangeSet] = []
+        self._size = 0
+        self._width = 0
+        self._points: set[str] = set()
+        self._conditioned: set[str] = set()
+        self._ranges: list[tuple[str, str]] = []
+        self._sequences: list[tuple[str, str]] = []
 
-
-def burn(slot: Slot) -> pb.TxnRequest:
-    """Use the slot for nothing, so that no copy of what was sent through it can be made any more.
-
-    See `is_burnt`.
-    """
-    return pb.TxnRequest(
-        compare=[_was_put(slot.key, slot.uses)],
-        success=[_put(slot.key, _BURNT, slot.lease)],
-        failure=[_read(slot.key, keys_only=False)],
-    )
-
-
-def is_burnt(response: pb.TxnResponse) -> bool:
-    """Whether the answer to `burn` says so; if not, a copy of what was sent was made after all."""
-    if response.succeeded:
+    def add(self, member: ChangeSet, size: int) -> bool:
+        """Take it in, if its place may be in this transaction; `size` is an upper bound of its bytes."""
+        conditioned = {key for key, _ in member.conditions}
+        sequences = [_numbered(prefix) for prefix in member.sequences]
+        if self.members:
+            width = max(self._width, member.width)
+            if _FRAME_OPERATIONS + len(self.members) + 1 + width > ETCD_OPERATIONS_MAX:
+                return False
+            if len(self.members) >= GROUP_MAX or self._size + size > GROUP_BYTES_MAX:
+                return False
+            if not member.points.isdisjoint(self._points) or not member.points.isdisjoint(self._conditioned):
+                return False
+            if not conditioned.isdisjoint(self._points):
+                return False
+            # Numbers differ, so two sequential puts never meet, whatever their prefixes.
+            if (
+                _meet(self._ranges, member.points, conditioned)
+                or _meet(member.ranges, self._points, self._conditioned)
+                or _meet(self._sequences, member.points, conditioned)
+                or _meet(sequences, self._points, self._conditioned)
+                or _overlap(self._ranges, [*member.ranges, *sequences])
+                or _overlap(self._sequences, member.ranges)
+            ):
+                return False
+        self.members.append(member)
+        self._size += size
+        self._width = max(self._width, member.width)
+        self._points |= member.points
+        self._conditioned |= conditioned
+        self._ranges += member.ranges
+        self._sequences += sequences
         return True
-    # An earlier copy of the burning may have been first.
-    return any(found.value == _BURNT for found in response.responses[0].response_range.kvs)
+
+    def request(self, slot: Slot, counter: Counter) -> pb.TxnRequest:
+        """The transaction.
+
+        Raises:
+            ChangeSetTooLarge: more bytes than etcd takes; only if the first member alone is too large.
+        """
+        keys = self._keys
+        request = pb.TxnRequest(
+            compare=[pb.Compare(key=slot.key, target=pb.Compare.VERSION, result=pb.Compare.EQUAL, version=slot.uses)],
+            success=[_put(slot.key, b"", slot.lease), _put(keys.tip, b"")],
+            failure=[
+                pb.RequestOp(request_range=pb.RangeRequest(key=slot.key, range_end=slot.key + b"0")),
+                _read(keys.counter, keys_only=False),
+            ],
+        )
+        last = counter.last
+        for number, member in enumerate(self.members):
+            inner, last = member.transaction(last, _put(slot.marker(number), b"", slot.lease))
+            request.success.append(pb.RequestOp(request_txn=inner))
+        if last > counter.last:
+            request.compare.append(_has_version(keys.counter, counter.revision))
+            request.success.append(_put(keys.counter, encode_number(last)))
+        if request.ByteSize() > REQUEST_BYTES_MAX:
+            raise ChangeSetTooLarge(
+                f"a change set of {request.ByteSize()} bytes is above the limit of {REQUEST_BYTES_MAX} on etcd"
+            )
+        return request
+
+    def judge(self, response: pb.TxnResponse, slot: Slot, counter: Counter) -> Answer:
+        """What the answer to `request(slot, counter)` says."""
+        if response.succeeded:
+            outcomes: list[Committed | Conflict | TakenKey] = []
+            last = counter.last
+            for member, answer in zip(self.members, response.responses[2:], strict=False):
+                outcomes.append(member.outcome(answer.response_txn, response.header.revision, last))
+                last = member.last_after(last)
+            return Made(outcomes, _advanced(counter, last, response.header.revision))
+        found = {stored.key: stored for stored in response.responses[0].response_range.kvs}
+        uses = found[slot.key].version if slot.key in found else 0
+        if uses == slot.uses + 1:
+            return self._judge_earlier(found, slot, counter)
+        if uses != slot.uses:
+            return SlotLost()
+        counters = response.responses[1].response_range.kvs
+        return CounterMoved(Counter(int(counters[0].value), counters[0].mod_revision) if counters else Counter(0, 0))
+
+    def _judge_earlier(self, found: dict[bytes, pb.KeyValue], slot: Slot, counter: Counter) -> MadeEarlier:
+        revision = found[slot.key].mod_revision
+        outcomes: list[Committed | None] = []
+        last = counter.last
+        for number, member in enumerate(self.members):
+            marker = found.get(slot.marker(number))
+            was_made = marker is None or marker.mod_revision != revision
+            outcomes.append(member.committed(revision, last) if was_made else None)
+            last = member.last_after(last)
+        return MadeEarlier(outcomes, _advanced(counter, last, revision))
 
 
-def _span_of(op: Delete | DeleteRange, keys: Keys) -> Span:
-    return Span(keys.record(op.key), b"") if isinstance(op, Delete) else keys.records(op.start, op.end)
+def require_size(change_set: ChangeSet) -> None:
+    """Refuse what is too large for etcd even alone.
+
+    Raises:
+        ChangeSetTooLarge: it is.
+    """
+    size = change_set.transaction(0, None)[0].ByteSize() + _FRAME_BYTES
+    if size > REQUEST_BYTES_MAX:
+        raise ChangeSetTooLarge(f"a change set of {size} bytes is above the limit of {REQUEST_BYTES_MAX} on etcd")
+
+
+def _advanced(counter: Counter, last: int, revision: int) -> Counter:
+    return Counter(last, revision) if last > counter.last else counter
+
+
+def _numbered(prefix: str) -> tuple[str, str]:
+    """The range that holds every key a sequential put may make."""
+    return f"{prefix}-{'0' * SEQUENCE_DIGITS}", f"{prefix}-{'9' * SEQUENCE_DIGITS}\0"
+
+
+def _meet(ranges: Iterable[tuple[str, str]], *sets: set[str]) -> bool:
+    return any(start <= key < end for start, end in ranges for keys in sets for key in keys)
+
+
+def _overlap(some: Sequence[tuple[str, str]], others: Sequence[tuple[str, str]]) -> bool:
+    return any(start < other_end and other_start < end for start, end in some for other_start, other_end in others)
 
 
 def _has_version(key: bytes, expected: int) -> pb.Compare:
     # An absent key compares as one with revision 0, which is ABSENT.
     return pb.Compare(key=key, target=pb.Compare.MOD, result=pb.Compare.EQUAL, mod_revision=expected)
-
-
-def _was_put(key: bytes, times: int) -> pb.Compare:
-    return pb.Compare(key=key, target=pb.Compare.VERSION, result=pb.Compare.EQUAL, version=times)
-
-
-def _is_absent(span: Span) -> pb.Compare:
-    return pb.Compare(key=span.start, range_end=span.end, target=pb.Compare.VERSION, result=pb.Compare.EQUAL, version=0)
 
 
 def _read(key: bytes, *, keys_only: bool = True) -> pb.RequestOp:
@@ -294,7 +357,3 @@ def _put(key: bytes, value: bytes, lease: int = 0) -> pb.RequestOp:
 
 def _delete(span: Span) -> pb.RequestOp:
     return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=span.start, range_end=span.end))
-
-
-def _version_of(found: Sequence[pb.KeyValue]) -> int:
-    return found[0].mod_revision if found else 0

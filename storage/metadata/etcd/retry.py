@@ -32,9 +32,9 @@ Response = TypeVar("Response", bound=Message)
 class Attempts:
     """The attempts of one call: `await attempts.after(error)` returns when the next may be made."""
 
-    def __init__(self, rpc: Rpc, seconds_max: float) -> None:
+    def __init__(self, rpc: Rpc, until: float, seconds_max: float) -> None:
         self._rpc = rpc
-        self._until = trio.current_time() + seconds_max
+        self._until = until
         self._seconds_max = seconds_max
         self._delays: Iterator[float] = iter(RETRY_DELAYS)
 
@@ -42,11 +42,6 @@ class Attempts:
     def seconds(self) -> float:
         """How long the next one may take."""
         return max(0.001, min(ATTEMPT_SECONDS_MAX, self._until - trio.current_time()))
-
-    @property
-    def until(self) -> float:
-        """When, on Trio's clock, the last one is over."""
-        return self._until
 
     async def after(self, error: RpcError) -> None:
         """Wait before the next attempt.
@@ -71,9 +66,9 @@ class Retry:
         self._rpc = rpc
         self.seconds_max = seconds_max
 
-    def attempts(self) -> Attempts:
-        """For a call that decides itself what to repeat."""
-        return Attempts(self._rpc, self.seconds_max)
+    def attempts(self, *, until: float | None = None) -> Attempts:
+        """For a call that decides itself what to repeat; `until`, on Trio's clock, if it began earlier."""
+        return Attempts(self._rpc, trio.current_time() + self.seconds_max if until is None else until, self.seconds_max)
 
     async def repeat(self, method: Method[Request, Response], request: Request) -> Response:
         """One call, repeated until it is answered.

@@ -4,17 +4,19 @@
         ...
 
 Every process holds the image of all records (DESIGN section 5), which one watch keeps up to date (follower.py). A
-change set is one etcd transaction (requests.py, writer.py). Readings ask etcd how far they have to wait, one question
-shared by all that arrive together, and are then answered from the image: so they are linearizable, see one revision,
-and need neither paging nor index keys in etcd. `peek` looks at the image as it is.
+change set is part of one etcd transaction (requests.py, writer.py); those that share it share its revision. Readings
+ask etcd how far they have to wait, one question shared by all that arrive together, and are then answered from the
+image: so they are linearizable, see one revision, and need neither paging nor index keys in etcd. `peek` looks at the
+image as it is.
 
 While etcd cannot be reached calls wait for it, up to ANSWER_SECONDS_MAX (retry.py); watches go on where they were;
 sessions last for as long as their timeout says and then are lost. What etcd does not do is done by convention: only
 this module's processes may write below the root, and nobody may restore etcd to an older state under running brokers;
 if that happens, the store ends.
 
-Left out: TLS and authentication of etcd's clients, and change sets beyond etcd's limits: 128 operations (125 of them
-the caller's, always) and 1.5 MiB. A session's timeout is rounded up to whole seconds, and etcd makes it 2 at least.
+Left out: TLS and authentication of etcd's clients, and change sets beyond etcd's limits: 124 operations, 123 conditions
+and 1.5 MiB (OPERATIONS_MAX, REQUEST_BYTES_MAX in requests.py). A session's timeout is rounded up to whole seconds, and
+etcd makes it 2 at least.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -163,7 +165,7 @@ class EtcdStore(MetadataStore):
                 session = self._sessions.get(op.session.id)
                 if session is not op.session or session.has_ended:
                     raise SessionLost(f"{op.key}: session {op.session.id} has ended")
-        return await self._writer.write(ops, size, self._nursery)
+        return await self._writer.write(ops, size)
 
     def watch_key(self, key: str) -> AbstractAsyncContextManager[KeyWatch]:
         """See `MetadataStore.watch_key`."""
@@ -201,13 +203,14 @@ class EtcdStore(MetadataStore):
             follower.image.revision,
             len(follower.image.records),
             len(follower.watches),
-            writer.waiting,
+            writer.unanswered,
             {
                 "calls": rpc.calls,
                 "calls_failed": rpc.failures,
                 "barriers": self._barriers,
                 "watch_resumed": follower.resumed,
                 "listed": follower.listed,
+                "groups": writer.groups,
                 "writes_repeated": writer.repeated,
                 "sequences_recounted": writer.recounted,
             },
@@ -236,6 +239,7 @@ class EtcdStore(MetadataStore):
         self._nursery = nursery
         nursery.start_soon(self._follow)
         nursery.start_soon(self._leases.run)
+        nursery.start_soon(self._writer.run)
         nursery.start_soon(self._answer_barriers)
 
     async def _say_if_silent(self, seconds_max: float) -> None:
@@ -319,6 +323,7 @@ class EtcdStore(MetadataStore):
         if self._failure is None:
             self._failure = cause
         self._follower.watches.fail(self._unavailable())
+        self._writer.close(self._unavailable())
         self._barrier.error = self._unavailable()
         self._barrier.passed.set()
         for session in self._sessions.values():

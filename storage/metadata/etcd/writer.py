@@ -1,20 +1,22 @@
 """Makes change sets in etcd, each exactly once however often its request had to be sent.
 
-A change set goes through a *slot*: a key that counts what was made through it, which every request is conditioned on
-(requests.py). A process has at most WRITES_IN_FLIGHT_MAX slots, all bound to a lease of its own, so they vanish after
-it. If an answer is lost the same request is sent again: of all its copies one is made. If etcd then says no (a
-conflict, say), an earlier copy may still be under way, so the slot is burnt before that is believed. Only when no
-answer comes in time is the outcome unknown, and that slot is never used again.
+One task sends what waits, as many change sets as may share a transaction (requests.py), and takes the next ones when it
+is answered: a lone writer waits for nothing, and a thousand of them cost a few transactions. A proposal stands even if
+whoever made it is cancelled, as in the other stores, and is answered when this process's image holds it, so whoever
+wrote finds it there.
 
-Each change set is sent by a task of the store: if whoever proposed it is cancelled it still stands, as in the other
-stores. It is answered when this process's image holds it, so whoever wrote finds it there.
+Every transaction goes through a *slot*: a key that counts what was made through it, and that the transaction is
+conditioned on. If an answer is lost the same transaction is sent again: of all its copies one is made. Only when no
+answer comes in time is the outcome unknown, and that slot is never used again. Slots hang on a lease of the process, so
+they vanish after it.
 
-Sequential puts take their numbers one change set at a time, on the condition that the counter is where the last one
-left it; only other processes can interfere, and then the request is made anew.
+Sequential puts take their numbers on the condition that the counter is where this process last saw it; only other
+processes can interfere, and then the transaction is made anew.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -24,33 +26,26 @@ from storage.metadata.etcd.keys import Keys
 from storage.metadata.etcd.leases import Lease, Leases
 from storage.metadata.etcd.requests import (
     REQUEST_BYTES_MAX,
-    Applied,
-    AppliedEarlier,
+    Answer,
     ChangeSet,
     Counter,
     CounterMoved,
+    Group,
     Slot,
     SlotLost,
-    burn,
-    is_burnt,
+    TakenKey,
+    require_size,
 )
 from storage.metadata.etcd.retry import Attempts, Retry
 from storage.metadata.etcd.rpc import TXN, Rpc, RpcError
-from storage.metadata.store import (
-    Committed,
-    Conflict,
-    MetadataError,
-    Op,
-    Put,
-    SessionLost,
-    StoreUnavailable,
-)
-
-WRITES_IN_FLIGHT_MAX: Final = 64
-"""Change sets of one process that are on their way to etcd at one time."""
+from storage.metadata.store import Committed, MetadataError, Op, Put, SessionLost, StoreUnavailable
+from storage.signal import Signal
 
 WRITES_WAITING_MAX: Final = 4096
-"""Change sets that wait to be on their way; more writers wait to be heard."""
+"""Change sets that wait to be sent; more writers wait to be heard."""
+
+LOOKED_AT_MAX: Final = 256
+"""Waiting change sets among which those of one transaction are looked for."""
 
 SMALL_BYTES: Final = REQUEST_BYTES_MAX // 8
 """A change set of this size cannot become too large a request: each key stands in one three times, behind the root."""
@@ -69,171 +64,224 @@ class Writer:
         self._follower = follower
         self._leases = leases
         self._lease: Lease | None = None
-        self._renewing = trio.Lock()
+        self._slot: Slot | None = None
         self._slots_made = 0
-        self._free: list[Slot] = []
-        self._in_flight = trio.Semaphore(WRITES_IN_FLIGHT_MAX)
-        self._room = trio.Semaphore(WRITES_WAITING_MAX)
-        self._sequence = trio.Lock()
         self._counter = Counter(0, 0)
-        self.waiting = 0
+        self._waiting: deque[_Proposal] = deque()
+        self._wake = Signal()
+        self._room = trio.Semaphore(WRITES_WAITING_MAX)
+        self._closed: MetadataError | None = None
+        self.unanswered = 0
         """Change sets that were not answered yet."""
+        self.groups = 0
+        """Transactions that were made."""
         self.repeated = 0
-        """Requests that were sent again."""
+        """Transactions that were sent again."""
         self.recounted = 0
-        """Requests made anew because the counter had moved."""
+        """Transactions made anew because the counter had moved."""
 
-    async def write(self, ops: Sequence[Op], size: int, nursery: trio.Nursery) -> Committed:
+    async def write(self, ops: Sequence[Op], size: int) -> Committed:
         """Make a change set that passed `measure`, which said `size`; see `MetadataStore.commit`."""
         change_set = ChangeSet(ops, self._keys)
         if size > SMALL_BYTES:
-            # Built for its size alone, so that what is too large is refused before anything is done.
-            change_set.request(Slot(self._keys.slot(0, 10**9), 1 << 62, 1 << 62), self._counter)
-        proposal = _Proposal(
-            change_set, [op.session.id for op in ops if isinstance(op, Put) and op.session is not None]
-        )
+            require_size(change_set)
+        if change_set.only_reads:
+            return await self._read(change_set)
         await self._room.acquire()
-        self.waiting += 1
-        nursery.start_soon(self._make, proposal)
+        if self._closed is not None:
+            raise self._closed
+        proposal = _Proposal(change_set, ops, size, trio.current_time() + self._retry.seconds_max)
+        self.unanswered += 1
+        self._waiting.append(proposal)
+        self._wake.set()
         await proposal.done.wait()
         if proposal.error is not None:
             raise proposal.error
         assert proposal.committed is not None, "it was answered"
+        # It is made, so if the image cannot follow just now that is no reason to say anything else.
+        with trio.move_on_at(proposal.until):
+            await self._follower.reached(proposal.committed.revision)
+        if not change_set.is_sure_to_change and self._follower.image.revision < proposal.committed.revision:
+            return replace(proposal.committed, revision=self._follower.image.revision)
         return proposal.committed
 
-    async def _make(self, proposal: "_Proposal") -> None:
+    async def run(self) -> None:
+        """Send what is proposed, until cancelled."""
         try:
-            attempts = self._retry.attempts()
-            committed = await self._decide(proposal, attempts)
-            # It is made, so if the image cannot follow just now that is no reason to say anything else.
-            with trio.move_on_at(attempts.until):
-                await self._follower.reached(committed.revision)
-            proposal.committed = committed
-        except MetadataError as error:
-            proposal.error = error
-        except trio.Cancelled:
-            proposal.error = StoreUnavailable("the metadata store was closed")
-            raise
-        finally:
-            self.waiting -= 1
-            self._room.release()
-            proposal.done.set()
-
-    async def _decide(self, proposal: "_Proposal", attempts: Attempts) -> Committed:
-        change_set = proposal.change_set
-        if change_set.only_reads:
-            request = change_set.request(None, self._counter)
-            answer = change_set.judge(await self._retry.repeat(TXN, request), None, self._counter)
-            if isinstance(answer, Conflict):
-                raise answer
-            assert isinstance(answer, Applied), "it wrote nothing"
-            return answer.committed
-        async with AsyncExitStack() as stack:
-            if change_set.sequential:
-                await stack.enter_async_context(self._sequence)
-                if self._counter.revision < self._follower.counter.revision:
-                    self._counter = self._follower.counter
-            await stack.enter_async_context(self._in_flight)
             while True:
-                committed = await self._try(proposal, attempts)
-                if committed is not None:
-                    return committed
+                await self._wake.wait()
+                while self._waiting:
+                    await self._send(self._take())
+        finally:
+            self.close(StoreUnavailable("the metadata store was closed"))
 
-    async def _try(self, proposal: "_Proposal", attempts: Attempts) -> Committed | None:
-        """Make it through one use of a slot; None if the request is to be made anew."""
-        change_set = proposal.change_set
-        counter = self._counter
-        slot = await self._take_slot(attempts)
-        request = change_set.request(slot, counter)
+    def close(self, error: MetadataError) -> None:
+        """Answer all that waits with `error`, and take nothing more."""
+        self._closed = error
+        while self._waiting:
+            self._answer(self._waiting.popleft(), error)
+
+    async def _read(self, change_set: ChangeSet) -> Committed:
+        """One that only has conditions: asked of etcd, and made by nobody."""
+        answer = await self._retry.repeat(TXN, change_set.transaction(0, None)[0])
+        outcome = change_set.outcome(answer, 0, 0)
+        if not isinstance(outcome, Committed):
+            assert not isinstance(outcome, TakenKey), "it makes no keys"
+            raise outcome
+        return replace(outcome, revision=self._follower.image.revision)
+
+    def _take(self) -> "list[_Proposal]":
+        """The proposals that go next, together: the first one, and those of the following that may stand beside it.
+
+        The others wait at the head. They are concurrent, so that being passed by changes nothing for them.
+        """
+        group = Group(self._keys)
+        taken: list[_Proposal] = []
+        left: list[_Proposal] = []
+        for _ in range(min(len(self._waiting), LOOKED_AT_MAX)):
+            proposal = self._waiting.popleft()
+            (taken if group.add(proposal.change_set, proposal.size) else left).append(proposal)
+        self._put_back(left)
+        return taken
+
+    async def _send(self, proposals: "list[_Proposal]") -> None:
+        """Have every one of them answered, or put back to be sent again."""
+        answered = False
+        try:
+            await self._make(proposals)
+            answered = True
+        except StoreUnavailable as error:
+            for proposal in proposals:
+                self._answer(proposal, StoreUnavailable(str(error)))
+            answered = True
+        finally:
+            if not answered:
+                for proposal in proposals:
+                    self._answer(proposal, StoreUnavailable("the metadata store was closed"))
+
+    async def _make(self, proposals: "list[_Proposal]") -> None:
+        if self._counter.revision < self._follower.counter.revision:
+            self._counter = self._follower.counter
+        group = Group(self._keys)
+        for proposal in proposals:
+            group.add(proposal.change_set, proposal.size)
+        attempts = self._retry.attempts(until=min(proposal.until for proposal in proposals))
+        while True:
+            slot, counter = await self._take_slot(attempts), self._counter
+            try:
+                answer = await self._ask(group, slot, counter, attempts)
+            except RpcError as refusal:
+                await self._sort_out(refusal, proposals, slot)
+                return
+            if isinstance(answer, SlotLost):
+                self._slot = None
+                continue
+            if isinstance(answer, CounterMoved):
+                self.recounted += 1
+                self._counter = answer.counter
+                continue
+            self.groups += 1
+            self._slot = slot._replace(uses=slot.uses + 1)
+            self._counter = answer.counter
+            again: list[_Proposal] = []
+            for proposal, outcome in zip(proposals, answer.outcomes, strict=True):
+                if outcome is None or isinstance(outcome, TakenKey):
+                    again.append(proposal)
+                else:
+                    self._answer(proposal, outcome)
+            self._put_back(again)
+            return
+
+    async def _ask(self, group: Group, slot: Slot, counter: Counter, attempts: Attempts) -> Answer:
+        """The transaction's answer, whichever of its copies gets one.
+
+        Raises:
+            RpcError: the server refused it, and nothing of it was made.
+            StoreUnavailable: no answer came in time, or what it says leaves unknown what was made.
+        """
+        request = group.request(slot, counter)
         was_lost = False
         while True:
             try:
                 response = await self._rpc.call(TXN, request, seconds_max=attempts.seconds)
             except RpcError as error:
-                if error.is_missing_lease:
-                    # Refused before it was looked at, so an earlier copy may still have been made.
-                    if was_lost:
-                        raise StoreUnavailable("unknown whether it was made: a lease ended meanwhile") from error
-                    await self._require_sessions(proposal)
-                    await self._renew(slot.lease)
-                    return None
-                was_lost = was_lost or not error.is_refusal
+                if error.is_refusal and not was_lost:
+                    raise
+                was_lost = True
+                # Whoever fails here leaves a slot behind of which nobody knows how often it was used.
+                self._slot = None
                 await attempts.after(error)
                 self.repeated += 1
                 continue
-            answer = change_set.judge(response, slot, counter)
-            if isinstance(answer, Applied | AppliedEarlier):
-                self._release(slot)
-                if isinstance(answer, Applied) and answer.counter is not None:
-                    self._counter = answer.counter
-                return answer.committed
-            if isinstance(answer, SlotLost):
-                if was_lost:
-                    raise StoreUnavailable("unknown whether it was made: its writer's lease has ended")
-                await self._renew(slot.lease)
-                return None
-            if not was_lost:
-                self._free.append(slot)
-            elif await self._burn(slot, attempts):
-                self._release(slot)
-            else:
-                # An earlier copy was made after this one was judged; sent once more, it will be told so.
-                continue
-            if isinstance(answer, CounterMoved):
-                self.recounted += 1
-                self._counter = answer.counter
-                return None
-            raise answer
+            answer = group.judge(response, slot, counter)
+            if isinstance(answer, SlotLost) and was_lost:
+                raise StoreUnavailable("unknown whether it was made: its writer's lease has ended")
+            self._slot = slot
+            return answer
 
-    async def _burn(self, slot: Slot, attempts: Attempts) -> bool:
-        """Make sure that no copy of what was sent through the slot can be made any more; False if one was."""
-        while True:
-            try:
-                return is_burnt(await self._rpc.call(TXN, burn(slot), seconds_max=attempts.seconds))
-            except RpcError as error:
-                await attempts.after(error)
+    async def _sort_out(self, refusal: RpcError, proposals: "list[_Proposal]", slot: Slot) -> None:
+        """Nothing was made: answer whose fault it is, and put the others back."""
+        if refusal.is_missing_lease:
+            blameless: list[_Proposal] = []
+            for proposal in proposals:
+                lost = await self._lost_session(proposal)
+                if lost is None:
+                    blameless.append(proposal)
+                else:
+                    self._answer(proposal, SessionLost(f"session {lost} has ended"))
+            if len(blameless) == len(proposals):
+                if self._lease is not None and not await self._leases.has_ended(self._lease):
+                    raise StoreUnavailable(f"etcd does not find the lease {slot.lease:x}, which it says is there")
+                self._slot = None
+            self._put_back(blameless)
+        elif len(proposals) > 1:
+            # One of them may be at fault, or all: alone, each gets its own answer.
+            for proposal in proposals:
+                await self._send([proposal])
+        else:
+            raise StoreUnavailable(f"etcd refuses: {refusal}") from refusal
 
-    async def _take_slot(self, attempts: Attempts) -> Slot:
-        lease = await self._writer_lease(attempts)
-        while self._free:
-            slot = self._free.pop()
-            if slot.lease == lease:
-                return slot
-        self._slots_made += 1
-        return Slot(self._keys.slot(lease, self._slots_made), lease, 0)
-
-    def _release(self, slot: Slot) -> None:
-        self._free.append(slot._replace(uses=slot.uses + 1))
-
-    async def _writer_lease(self, attempts: Attempts) -> int:
-        async with self._renewing:
-            if self._lease is None or self._lease.ended.is_set():
-                self._lease = await self._leases.grant(WRITER_LEASE_SECONDS, attempts)
-            return self._lease.id
-
-    async def _renew(self, lease: int) -> None:
-        """Have another lease granted before the next slot is taken, if that is still the one in use."""
-        async with self._renewing:
-            if self._lease is not None and self._lease.id == lease:
-                if not await self._leases.has_ended(self._lease):
-                    raise StoreUnavailable(f"etcd does not find the lease {lease:x}, which it says is there")
-                self._lease = None
-
-    async def _require_sessions(self, proposal: "_Proposal") -> None:
+    async def _lost_session(self, proposal: "_Proposal") -> int | None:
         for session in proposal.sessions:
             lease = self._leases.find(session)
             if lease is None or await self._leases.has_ended(lease):
-                raise SessionLost(f"session {session} has ended")
+                return session
+        return None
+
+    async def _take_slot(self, attempts: Attempts) -> Slot:
+        if self._lease is None or self._lease.ended.is_set():
+            self._lease = await self._leases.grant(WRITER_LEASE_SECONDS, attempts)
+            self._slot = None
+        if self._slot is None:
+            self._slots_made += 1
+            self._slot = Slot(self._keys.slot(self._lease.id, self._slots_made), self._lease.id, 0)
+        return self._slot
+
+    def _put_back(self, proposals: "list[_Proposal]") -> None:
+        self._waiting.extendleft(reversed(proposals))
+
+    def _answer(self, proposal: "_Proposal", outcome: Committed | MetadataError) -> None:
+        if proposal.done.is_set():
+            return
+        if isinstance(outcome, Committed):
+            proposal.committed = outcome
+        else:
+            proposal.error = outcome
+        self.unanswered -= 1
+        self._room.release()
+        proposal.done.set()
 
 
 class _Proposal:
     """What somebody asked for, and what he is told."""
 
-    __slots__ = ("change_set", "committed", "done", "error", "sessions")
+    __slots__ = ("change_set", "committed", "done", "error", "sessions", "size", "until")
 
-    def __init__(self, change_set: ChangeSet, sessions: list[int]) -> None:
+    def __init__(self, change_set: ChangeSet, ops: Sequence[Op], size: int, until: float) -> None:
         self.change_set = change_set
-        self.sessions = sessions
+        self.sessions = [op.session.id for op in ops if isinstance(op, Put) and op.session is not None]
+        self.size = size
+        self.until = until
         self.done = trio.Event()
         self.committed: Committed | None = None
         self.error: MetadataError | None = None

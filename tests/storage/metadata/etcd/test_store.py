@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from storage.metadata.etcd.generated import etcd_pb2 as pb
-from storage.metadata.etcd.requests import ETCD_OPERATIONS_MAX
+from storage.metadata.etcd.requests import OPERATIONS_MAX
 from storage.metadata.etcd.rpc import LEASE_REVOKE, TXN
 from storage.metadata.etcd.store import EtcdStore, UnknownFormat
 from storage.metadata.store import (
@@ -48,24 +48,23 @@ trio.run(main, *sys.argv[1:])
 
 
 async def test_as_many_operations_as_etcd_takes(etcd_server: EtcdProcess) -> None:
-    """M25: three of the 128 are the store's own; more is refused up front and leaves nothing."""
+    """M25: and as many conditions, but for one; more is refused up front and leaves nothing."""
     async with etcd_store(etcd_server.endpoint) as store:
-        own = 3
-        names = [f"/{number:03}" for number in range(ETCD_OPERATIONS_MAX - own - 1)]
+        names = [f"/{number:03}" for number in range(OPERATIONS_MAX - 1)]
         await store.commit([PutSequential("/op", b"", "p"), *(Put(key, b"", ABSENT) for key in names)])
-        assert len(await keys(store)) == len(names) + 1
+        assert len(await keys(store)) == OPERATIONS_MAX
         before = await store.barrier()
         too_many: list[list[Op]] = [
-            [Put(f"/x/{number:03}", b"") for number in range(ETCD_OPERATIONS_MAX - 1)],
-            [Delete(f"/{number:03}") for number in range(ETCD_OPERATIONS_MAX - 1)],
-            [Put("/x", b""), *(Check(f"/y/{number:03}", ABSENT) for number in range(ETCD_OPERATIONS_MAX - 1))],
+            [Put(f"/x/{number:03}", b"") for number in range(OPERATIONS_MAX + 1)],
+            [Delete(f"/{number:03}") for number in range(OPERATIONS_MAX + 1)],
+            [Put("/x", b""), *(Check(f"/y/{number:03}", ABSENT) for number in range(OPERATIONS_MAX))],
         ]
         for ops in too_many:
-            with pytest.raises(ChangeSetTooLarge, match="etcd, which takes 128"):
+            with pytest.raises(ChangeSetTooLarge, match="etcd takes 124"):
                 await store.commit(ops)
         assert await store.barrier() == before
-        for key in names:
-            await store.delete(key)
+        await store.commit([Delete(key) for key in names])
+        assert len(await keys(store)) == 1
 
 
 async def test_as_many_bytes_as_etcd_takes(etcd_server: EtcdProcess) -> None:

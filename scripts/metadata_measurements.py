@@ -1,0 +1,267 @@
+"""What scripts/bench_metadata.py measures: one round of each kind, as functions that print nothing.
+
+Opening and snapshots are to be run in processes of their own (`fill`, `recover`, `snapshot`), so that memory is that of
+the store alone.
+"""
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Final, NamedTuple
+
+import google_crc32c
+import trio
+
+from scripts.bench_idle import cpu_seconds
+from scripts.need import NeedError, place
+from storage.files import DiskFiles
+from storage.metadata.embedded import EmbeddedStore
+from storage.metadata.etcd.store import EtcdStore
+from storage.metadata.store import IndexEntry, MetadataStore, Put, starting_with
+from tidewire.cli.demo.etcd import EtcdProcess
+
+VALUE: Final = b"v" * 100
+RAW_BYTES: Final = 200
+LONE_PUTS: Final = 500
+"""Puts of one writer in a round, and raw appends, and puts until a watch knows."""
+WRITERS: Final = 64
+WRITERS_PUTS: Final = {"embedded": 32_000, "etcd": 6_400}
+"""Puts of all 64 in a round: a second or more."""
+WARM_UP_PUTS: Final = 200
+NEVER_BYTES: Final = 1 << 62
+"""As a log size that calls for a snapshot: none is taken."""
+FILL_CHANGE_SET: Final = 1000
+TICK_SECONDS: Final = 0.001
+
+
+class Opened(NamedTuple):
+    """A store that is being measured."""
+
+    store: MetadataStore
+    cpu_seconds: Callable[[], float]
+    """User and system time so far of all that works for it, this process included."""
+
+
+Subject = Callable[[Path], AbstractAsyncContextManager[Opened]]
+
+
+@asynccontextmanager
+async def embedded(folder: Path) -> AsyncIterator[Opened]:
+    """The store inside the broker."""
+    async with EmbeddedStore.open(DiskFiles(), folder) as store:
+        yield Opened(store, process_time)
+
+
+@asynccontextmanager
+async def etcd(folder: Path) -> AsyncIterator[Opened]:
+    """A new etcd on the same disk, and this project's client of it."""
+    with EtcdProcess(folder, command=str(place("etcd"))) as process:
+        async with EtcdStore.open([process.endpoint], root="/bench") as store:
+            yield Opened(store, lambda: process_time() + cpu_seconds(process.pid))
+
+
+def subjects() -> dict[str, Subject]:
+    """The stores there are on this machine."""
+    try:
+        place("etcd")
+    except NeedError as absent:
+        print(absent)
+        return {"embedded": embedded}
+    return {"embedded": embedded, "etcd": etcd}
+
+
+class Writing(NamedTuple):
+    """One round of writing: seconds of every raw append, put, and put until a watch knew; and what 64 writers did."""
+
+    raw: list[float]
+    put: list[float]
+    watched: list[float]
+    raw_cpu_seconds: float
+    lone_cpu_seconds: float
+    puts_per_second: float
+    shared_cpu_seconds: float
+
+
+class Opening(NamedTuple):
+    """One opening."""
+
+    seconds: float
+    cpu_seconds: float
+    bytes_per_key: float
+    peak_bytes_per_key: float
+
+
+class Snapshot(NamedTuple):
+    """One snapshot beside a writer that never pauses."""
+
+    seconds: float
+    puts: list[float]
+    """Of every put while it was taken."""
+    pause_seconds: float
+    """The longest time the event loop was held meanwhile."""
+    calm_puts: list[float]
+    """Of every put in the same time after it."""
+
+
+def key_of(number: int) -> str:
+    """Keys of the length ours have."""
+    return f"/bench/{number:020}"
+
+
+def raw_append(folder: Path) -> Callable[[], tuple[float, float]]:
+    """What a small durable append takes: a function that makes one, and says the seconds it took, in all and of CPU."""
+    descriptor = os.open(folder / "raw", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    data = b"x" * RAW_BYTES
+
+    def measure() -> tuple[float, float]:
+        cpu_start, start = process_time(), perf_counter()
+        crc = int(google_crc32c.value(data))
+        os.write(descriptor, data + crc.to_bytes(4))
+        os.fdatasync(descriptor)
+        return perf_counter() - start, process_time() - cpu_start
+
+    return measure
+
+
+async def write(subject: Subject, folder: Path, shared_puts: int) -> Writing:
+    """One round of writing to a new store."""
+    raw_once = raw_append(folder)
+    async with subject(folder / "data") as (store, cpu_of_all):
+        for number in range(WARM_UP_PUTS):
+            await store.put(key_of(number), VALUE)
+        raw: list[tuple[float, float]] = []
+        put: list[float] = []
+        cpu_start = cpu_of_all()
+        for number in range(LONE_PUTS):
+            raw.append(raw_once())
+            start = perf_counter()
+            await store.put(key_of(number), VALUE)
+            put.append(perf_counter() - start)
+        raw_cpu = sum(cpu for _, cpu in raw)
+        lone_cpu = cpu_of_all() - cpu_start - raw_cpu
+        watched = await watch(store)
+
+        async def put_many(writer: int) -> None:
+            for number in range(writer, shared_puts, WRITERS):
+                await store.put(key_of(number), VALUE)
+
+        cpu_start, start = cpu_of_all(), perf_counter()
+        async with trio.open_nursery() as nursery:
+            for writer in range(WRITERS):
+                nursery.start_soon(put_many, writer)
+        shared_seconds, shared_cpu = perf_counter() - start, cpu_of_all() - cpu_start
+    return Writing(
+        [seconds for seconds, _ in raw],
+        put,
+        watched,
+        raw_cpu / LONE_PUTS,
+        lone_cpu / LONE_PUTS,
+        shared_puts / shared_seconds,
+        shared_cpu / shared_puts,
+    )
+
+
+async def watch(store: MetadataStore) -> list[float]:
+    """How long from the call of a put until a parked range watch has its record."""
+    taken: list[float] = []
+    told, arrivals = trio.open_memory_channel[float](1)
+
+    async def read(task_status: trio.TaskStatus[None]) -> None:
+        async with store.watch_range(*starting_with("/watched/")) as changes:
+            await changes.next()
+            task_status.started()
+            while True:
+                await changes.next()
+                await told.send(perf_counter())
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(read)
+        for number in range(LONE_PUTS):
+            start = perf_counter()
+            await store.put(f"/watched/{number % 10}", VALUE)
+            taken.append(await arrivals.receive() - start)
+        nursery.cancel_scope.cancel()
+    return taken
+
+
+def fill(folder: Path, keys: int, *, indexed: bool) -> None:
+    """Write the keys, in no order, into a log without any snapshot."""
+
+    async def put_all() -> None:
+        order = random.Random(1).sample(range(keys), keys)  # noqa: S311 - an order, not a secret
+        async with EmbeddedStore.open(DiskFiles(), folder, snapshot_log_bytes=NEVER_BYTES) as store:
+            for begin in range(0, keys, FILL_CHANGE_SET):
+                await store.commit(
+                    [put_of(number, indexed=indexed) for number in order[begin : begin + FILL_CHANGE_SET]]
+                )
+
+    trio.run(put_all)
+
+
+def put_of(number: int, *, indexed: bool) -> Put:
+    """A put of one key, with an index entry or without."""
+    indexes = (IndexEntry("by-number", f"{number * 7:020}"),) if indexed else ()
+    return Put(key_of(number), VALUE, indexes=indexes)
+
+
+def recover(folder: Path) -> Opening:
+    """Open a filled store once."""
+
+    async def open_once() -> Opening:
+        before, _ = resident_bytes()
+        cpu_start, start = process_time(), perf_counter()
+        async with EmbeddedStore.open(DiskFiles(), folder, snapshot_log_bytes=NEVER_BYTES) as store:
+            seconds, cpu = perf_counter() - start, process_time() - cpu_start
+            resident, peak = resident_bytes()
+            keys = store.statistics().records
+        return Opening(seconds, cpu, (resident - before) / keys, (peak - before) / keys)
+
+    return trio.run(open_once)
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """Let a filled store take a snapshot while somebody writes."""
+
+    async def write_beside() -> Snapshot:
+        async with EmbeddedStore.open(DiskFiles(), folder, snapshot_log_bytes=NEVER_BYTES) as store:
+            order = random.Random(2)  # noqa: S311 - an order, not a secret
+            keys = store.statistics().records
+            pauses: list[float] = []
+
+            async def put_while(go_on: Callable[[], bool]) -> tuple[list[float], float]:
+                puts = []
+                begin = perf_counter()
+                while go_on():
+                    start = perf_counter()
+                    await store.put(key_of(order.randrange(keys)), VALUE)
+                    puts.append(perf_counter() - start)
+                return puts, perf_counter() - begin
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(tick, pauses)
+                nursery.start_soon(store.take_snapshot)
+                puts, seconds = await put_while(lambda: not store.statistics().extra["snapshots"])
+                pause = max(pauses)
+                calm_end = perf_counter() + seconds
+                calm, _ = await put_while(lambda: perf_counter() < calm_end)
+                nursery.cancel_scope.cancel()
+        return Snapshot(seconds, puts, pause, calm)
+
+    return trio.run(write_beside)
+
+
+async def tick(pauses: list[float]) -> None:
+    """Note by how much the event loop is late, time and again."""
+    while True:
+        start = perf_counter()
+        await trio.sleep(TICK_SECONDS)
+        pauses.append(perf_counter() - start - TICK_SECONDS)
+
+
+def resident_bytes() -> tuple[int, int]:
+    """Memory of this process now, and its highest so far."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["VmRSS"].split()[0]) * 1024, int(fields["VmHWM"].split()[0]) * 1024

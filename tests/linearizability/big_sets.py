@@ -8,6 +8,7 @@ the first thing after each restart is a look. The kills hit at a drawn part of t
 one of the writes to the disk that it consists of.
 """
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -40,6 +41,10 @@ SIZE: Final = 10_000
 READERS: Final = 2
 ROUND_SECONDS_MAX: Final = 5.0
 """A process that by then has not come to the write at which it was to die is killed nevertheless."""
+GIVEN_UP: Final = 0.15
+"""The share of change sets that are given up half-way by whoever writes them."""
+SLOW_SETS: Final = 2
+"""A slow reader of a watch stands still for so many sets, which is more than a watch keeps one by one."""
 LAST_SETS: Final = 2
 """How many are written in peace after the last kill."""
 LAST_SECONDS_MAX: Final = 60.0
@@ -55,7 +60,9 @@ class BigReport:
     samples: list[list[Sample]] = field(default_factory=list)
     """By reader."""
     sittings: list[list[tuple[Pieces, Pieces]]] = field(default_factory=list)
-    """Of the watch."""
+    """Of the watch that is read at once."""
+    slow_sittings: list[list[tuple[Pieces, Pieces]]] = field(default_factory=list)
+    """Of the one that is read now and then."""
     kills: Counter[str] = field(default_factory=Counter)
     """By what became of the change set that was under way, if one was."""
     complaints: list[str] = field(default_factory=list)
@@ -66,14 +73,18 @@ class BigReport:
             self.complaints += judge_samples(samples, self.attempts, self.size)
         for steps in self.sittings:
             self.complaints += judge_steps(steps, self.size)
+        for steps in self.slow_sittings:
+            self.complaints += judge_steps(steps, self.size, folds=True)
 
     def __str__(self) -> str:
         samples = sum(map(len, self.samples))
-        steps = sum(map(len, self.sittings))
+        steps = sum(map(len, [*self.sittings, *self.slow_sittings]))
+        unanswered = sum(attempt.returned is None for attempt in self.attempts)
         fates = ", ".join(f"{number} {fate}" for fate, number in sorted(self.kills.items()))
         return (
-            f"{len(self.attempts)} change sets of {self.size} records, {self.kills.total()} kills ({fates}), "
-            f"{samples} samples, {steps} steps of a watch, {len(self.complaints)} complaints"
+            f"{len(self.attempts)} change sets of {self.size} records ({unanswered} unanswered), "
+            f"{self.kills.total()} kills ({fates}), "
+            f"{samples} samples, {steps} steps of watches, {len(self.complaints)} complaints"
         )
 
 
@@ -97,6 +108,14 @@ class _Writing:
         self._seconds = 0.1
         """How long the last one took."""
         self._was_killed = False
+        self._sets_left = 1_000_000
+        """A life that ends by a kill writes until then."""
+        self._newest = 0
+        """The last set that was answered."""
+        self._told = trio.Event()
+        """Set and replaced when a set was answered or told of."""
+        self._follower = _Follower(self.report.sittings)
+        self._slow_follower = _Follower(self.report.slow_sittings, SLOW_SETS)
 
     async def run(self, kills: int) -> None:
         self.report.samples = [[] for _reader in range(READERS + 1)]
@@ -115,7 +134,8 @@ class _Writing:
             await self._connected(self._look_first)
             for samples in self.report.samples[1:]:
                 nursery.start_soon(self._connected, partial(self._look, samples))
-            nursery.start_soon(self._connected, self._watch)
+            nursery.start_soon(self._connected, partial(self._watch, self._follower))
+            nursery.start_soon(self._connected, partial(self._watch, self._slow_follower))
             nursery.start_soon(self._connected, self._write)
             await until()
             nursery.cancel_scope.cancel()
@@ -148,24 +168,41 @@ class _Writing:
         self._was_killed = True
 
     async def _write_in_peace(self) -> None:
-        answered = len(self.report.attempts) + LAST_SETS
-        with trio.fail_after(LAST_SECONDS_MAX):
-            while len(self.report.attempts) <= answered:
-                await self._begun.wait()
+        """The last life ends when watches have told of what is there then."""
+        self._sets_left = LAST_SETS
+        with trio.move_on_after(LAST_SECONDS_MAX) as waiting:
+            while (
+                self._sets_left or self._follower.newest != self._newest or self._slow_follower.newest != self._newest
+            ):
+                await self._told.wait()
+        if waiting.cancelled_caught:
+            self.report.complaints.append(
+                f"after {LAST_SECONDS_MAX} s set {self._newest} was answered, and watches had told of "
+                f"{self._follower.newest} and {self._slow_follower.newest}"
+            )
 
     # Writing and looking
 
     async def _write(self, store: MetadataStore) -> None:
         attempts = self.report.attempts
-        while True:
+        while self._sets_left:
             attempt = Attempt(len(attempts) + 1, next(self._ticks))
             attempts.append(attempt)
             begun = trio.current_time()
             self._begun.set()
             self._begun = trio.Event()
-            committed = await store.commit(change_set(attempt.number, self.report.size))
-            self._seconds = trio.current_time() - begun
-            attempts[-1] = attempt._replace(returned=next(self._ticks), revision=committed.revision)
+            gives_up = self._sets_left > LAST_SETS and self._random.random() < GIVEN_UP
+            with trio.move_on_after(self._random.uniform(0, 1.2) * self._seconds if gives_up else math.inf):
+                committed = await store.commit(change_set(attempt.number, self.report.size))
+                self._seconds = trio.current_time() - begun
+                attempts[-1] = attempt._replace(returned=next(self._ticks), revision=committed.revision)
+                self._newest = attempt.number
+            self._sets_left -= 1
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told.set()
+        self._told = trio.Event()
 
     async def _look_first(self, store: MetadataStore) -> None:
         """After a restart, before anything is written: what became of the change set that was under way?"""
@@ -190,10 +227,27 @@ class _Writing:
         found = await (store.run_there(look) if isinstance(store, RemoteStore) else look(store))
         return Sample(invoked, next(self._ticks), *found)
 
-    async def _watch(self, store: MetadataStore) -> None:
+    async def _watch(self, follower: "_Follower", store: MetadataStore) -> None:
         steps: list[tuple[Pieces, Pieces]] = []
-        self.report.sittings.append(steps)
+        follower.sittings.append(steps)
         async with store.watch_range(*starting_with(PREFIX)) as watch:
-            async for change in watch:
+            while True:
+                change = await watch.next()
                 written = pieces((record.key, record.version) for record in change.records)
                 steps.append((written, pieces((key, 0) for key in change.deleted)))
+                follower.newest = max(written, default=follower.newest)
+                self._tell()
+                enough = self._newest + follower.pause_sets
+                while self._sets_left and self._newest < enough:
+                    await self._told.wait()
+
+
+@dataclass(slots=True)
+class _Follower:
+    """Who reads a watch."""
+
+    sittings: list[list[tuple[Pieces, Pieces]]]
+    pause_sets: int = 0
+    """How many sets are answered before it reads on."""
+    newest: int = 0
+    """The highest set it was told of."""

@@ -94,19 +94,26 @@ def judge_samples(samples: Sequence[Sample], attempts: Sequence[Attempt], size: 
     return complaints
 
 
-def judge_steps(steps: Sequence[tuple[Pieces, Pieces]], size: int) -> list[str]:
-    """What is wrong with what a watch told, step by step: the records written, and those deleted."""
+def judge_steps(steps: Sequence[tuple[Pieces, Pieces]], size: int, *, folds: bool = False) -> list[str]:
+    """What is wrong with what a watch told, step by step: the records written, and those deleted.
+
+    A slow reader may be told of several change sets at once (`folds`), but never of parts.
+    """
     complaints: list[str] = []
     there: Pieces = {}
     for number, (written, deleted) in enumerate(steps):
         torn = [piece for piece in (*written.values(), *deleted.values()) if piece.records != size]
         if torn:
             complaints.append(f"step {number} tells {[piece.records for piece in torn]} of {size} records")
-        if number and len(written) != 1:
+        if any(len(piece.versions) != 1 for piece in written.values()):
+            complaints.append(f"step {number} tells one set as several revisions")
+        if number and len(written) != 1 and not (folds and written):
             complaints.append(f"step {number} writes the sets {sorted(written)}, and one change set writes one")
         if set(deleted) != {known for known in there if known < max(written, default=0) - 1}:
             complaints.append(f"step {number} deletes the sets {sorted(deleted)} of {sorted(there)}")
         there = {known: piece for known, piece in (there | written).items() if known not in deleted}
+        if any(known < max(there) - 1 for known in there):
+            complaints.append(f"after step {number} the sets {sorted(there)} are there together")
     return complaints
 
 

@@ -117,7 +117,7 @@ class EtcdSubject(Subject):
 
     outlives = True
     calls_min = 40
-    change_set_operations_max = 125
+    change_set_operations_max = 120
 
     def __init__(self, process: EtcdProcess) -> None:
         self._process = process

@@ -69,6 +69,16 @@ def test_a_watch_tells_whole_sets() -> None:
     assert judge_steps([(whole(1, 2), {}), *steps[3:]], SIZE) == []
 
 
+def test_a_slow_reader_is_told_of_several_sets_at_once_but_of_no_part() -> None:
+    """M17: the difference is as whole as what it is made of."""
+    steps: list[tuple[Pieces, Pieces]] = [(whole(1), {}), (whole(4, 5), whole(1)), (whole(7), whole(4, 5))]
+    assert judge_steps(steps, SIZE, folds=True) == []
+    assert judge_steps(steps, SIZE)
+    assert judge_steps([(whole(1), {}), (whole(4) | whole(5, size=9), whole(1))], SIZE, folds=True)
+    assert judge_steps([(whole(1), {}), (whole(3, 4, 5), whole(1))], SIZE, folds=True)
+    assert judge_steps([(whole(1), {}), ({2: Piece(SIZE, frozenset({12, 13}))}, {})], SIZE, folds=True)
+
+
 @pytest.mark.parametrize(
     ("step", "complaint"),
     [

@@ -7,8 +7,9 @@ from typing import Final
 import pytest
 import trio
 
+from storage.metadata.store import Check, Delete, Put
 from tests.linearizability.harness import Report, run, within
-from tests.linearizability.histories import Seen
+from tests.linearizability.histories import Call, Seen
 from tests.linearizability.subjects import embedded
 from tests.linearizability.watch_rules import Writes, judge_key, judge_range
 from tests.linearizability.watching import KeyReading, RangeReading, Step
@@ -159,3 +160,14 @@ def test_a_key_watch_may_leave_out_states_but_not_the_last(report: Report, write
     assert judge_key(writes, KeyReading(key, [[states[0], states[0]]]), states[0])
     forged = Seen(key, "forged", 1)
     assert judge_key(writes, KeyReading(key, [[forged]]), forged)
+
+
+def test_an_unanswered_deletion_may_have_the_revision_of_an_answer() -> None:
+    """M14: a change set that changed nothing is answered with the revision of the one before, whoever made that."""
+    put = Call(1, "/g", "commit", 1, 2, "ok", ops=(Put("/g/a", b"1"),), revision=1, keys=("/g/a",))
+    deletion = Call(2, "/g", "commit", 3, ops=(Delete("/g/a"),))
+    check = Call(1, "/g", "commit", 4, 5, "ok", ops=(Check("/g/b", 0),), revision=2, keys=(None,))
+    reading = RangeReading("/g/", "/g/~", [[Step(0), Step(1, (Seen("/g/a", "1", 1),)), Step(2, (), ("/g/a",))]])
+    assert judge_range(Writes([put, deletion, check], [reading], []), reading, {}, folds=False) == []
+    told = judge_range(Writes([put, check], [reading], []), reading, {}, folds=False)
+    assert told == ["watch of /g/ to /g/~: nobody deleted ['/g/a'] at revision 2"]

@@ -226,7 +226,10 @@ def _unlike(writes: Writes, reading: RangeReading, step: Step, before: dict[str,
     """R14: a step is one change set, and all that it did in the range."""
     write = writes.by_revision.get(step.revision)
     deleted = set(step.deleted)
-    if write is None:
+    gone = set() if write is None else {key for key in before if write.deletes_key(key)}
+    if write is None or not (write.puts or gone):
+        # Nobody was told that a change set got this revision; or only one was that changed nothing, and whose answer
+        # names the revision of the one before.
         if step.records:
             yield f"nobody wrote {step.records[0]}"
         elif not writes.may_be_one_deletion(deleted):
@@ -236,7 +239,6 @@ def _unlike(writes: Writes, reading: RangeReading, step: Step, before: dict[str,
     puts = {key: seen for key, seen in write.puts.items() if reading.start <= key < reading.end}
     if told != puts:
         yield f"revision {step.revision} was told as {_difference(told, puts)}"
-    gone = {key for key in before if write.deletes_key(key)}
     if deleted != gone:
         yield f"revision {step.revision} deletes {sorted(gone)}, and was told as deleting {sorted(deleted)}"
 

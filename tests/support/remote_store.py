@@ -92,6 +92,11 @@ class RemoteStore(MetadataStore):
             with suppress(trio.BrokenResourceError):
                 await self._peer.send((number, name, arguments))
             await waiting.wait()
+        except trio.Cancelled:
+            # The store's caller is cancelled with the one here, who for the store is the same.
+            with trio.CancelScope(shield=True), suppress(trio.BrokenResourceError):
+                await self._peer.send((number, "give_up", {}))
+            raise
         finally:
             del self._waiting[number]
         answer = self._answers.pop(number, None)

@@ -109,7 +109,10 @@ async def _serve_client(store: MetadataStore, stream: trio.SocketStream) -> None
     async with trio.open_nursery() as nursery:
         calls = _Calls(store, Peer(stream), nursery)
         async for number, name, arguments in calls.peer:
-            nursery.start_soon(calls.answer, number, getattr(calls, name), arguments)
+            if name == "give_up":
+                calls.give_up(number)
+            else:
+                nursery.start_soon(calls.answer, number, getattr(calls, name), arguments)
         nursery.cancel_scope.cancel()
 
 
@@ -126,22 +129,34 @@ class _Calls:
         self._store = store
         self._nursery = nursery
         self._numbers = count(1)
+        self._scopes: dict[int, trio.CancelScope] = {}
+        """Of the calls under way."""
         self._watches: dict[int, KeyWatch | RangeWatch] = {}
         self._closings: dict[int, trio.Event] = {}
 
     async def answer(self, number: int, method: Callable[..., Awaitable[Any]], arguments: dict[str, Any]) -> None:
         """Make the call and send what it returned or raised."""
-        try:
-            told = ("returned", await method(**arguments))
-        except Conflict as conflict:
-            told = ("conflict", (conflict.key, conflict.expected, conflict.actual))
-        except MetadataError as error:
-            told = ("raised", (type(error).__name__, str(error)))
+        with trio.CancelScope() as scope:
+            self._scopes[number] = scope
+            try:
+                told = ("returned", await method(**arguments))
+            except Conflict as conflict:
+                told = ("conflict", (conflict.key, conflict.expected, conflict.actual))
+            except MetadataError as error:
+                told = ("raised", (type(error).__name__, str(error)))
+        del self._scopes[number]
+        if scope.cancelled_caught:
+            return
         try:
             await self.peer.send((number, *told))
         except trio.BrokenResourceError:
             # Its client is gone, and will hear nothing.
             return
+
+    def give_up(self, number: int) -> None:
+        """Cancel a call as whoever made it was cancelled, unless it has ended; nobody hears of it again."""
+        if number in self._scopes:
+            self._scopes[number].cancel()
 
     async def open_watch(self, kind: str, where: tuple[str, ...]) -> int:
         """Hold a watch open until `close_watch`; its number here."""

@@ -2,7 +2,7 @@
 
 Each time enough objects have come, a collection visits them and the containers that hold them: while a million records
 are recovered that adds up to a third of the work, and finds nothing. This module touches what is global to the
-process, so it only ever puts it back; settings that stay are the program's to make (`broker/main.py`).
+process, so it only ever puts it back; settings that stay are made where the process begins (`tidewire/cli/broker.py`).
 """
 
 import gc

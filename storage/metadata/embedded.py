@@ -30,7 +30,7 @@ import trio
 
 from storage.files import Files
 from storage.metadata import snapshots, transactions
-from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, pack
+from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, Body, pack
 from storage.metadata.delta import Delta
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import Opened, metadata_directory, open_folder
@@ -76,6 +76,9 @@ class EmbeddedStore(ImageStore):
         """Who waits for a snapshot that is not yet begun."""
         self._served: list[_WantedSnapshot] = []
         """Who waits for the one being written."""
+        self._is_appending = False
+        self._turns = trio.lowlevel.ParkingLot()
+        self._turn_taken = Signal()
         self._groups = 0
         self._snapshots = 0
         self._transactions = 0
@@ -193,7 +196,7 @@ class EmbeddedStore(ImageStore):
         large = delta.change_sets.pop() if transaction else None
         if delta.change_sets:
             bodies = pack([encode(record) for record in change_set] for change_set in delta.change_sets)
-            await self._files.run_urgent(self._log.append, bodies)
+            await self._append(bodies)
             self._groups += 1
             for change_set in delta.change_sets:
                 self._publish(change_set)
@@ -201,6 +204,7 @@ class EmbeddedStore(ImageStore):
         for proposal in self._group:
             proposal.answer()
         self._group.clear()
+        await self._let_snapshot_go_on()
         if last is not None and large is not None:
             self._group.append(last)
             await self._commit_transaction(last, large, delta.revision)
@@ -215,14 +219,20 @@ class EmbeddedStore(ImageStore):
         for bodies in transactions.pieces(name, change_set):
             if not proposal.is_awaited:
                 if is_begun:
-                    await self._files.run_urgent(self._log.append, transactions.abort(_ABANDONED))
+                    await self._append(transactions.abort(_ABANDONED))
                     self._aborted += 1
                 return
-            await self._files.run_urgent(self._log.append, bodies)
+            await self._append(bodies)
+            await self._let_snapshot_go_on()
             is_begun = True
         self._transactions += 1
         self._publish(change_set)
         proposal.answer()
+
+    async def _append(self, bodies: list[Body]) -> None:
+        self._is_appending = True
+        await self._files.run_urgent(self._log.append, bodies)
+        self._is_appending = False
 
     def _publish(self, change_set: list[DataRecord]) -> None:
         written = self._show(change_set)
@@ -242,9 +252,26 @@ class EmbeddedStore(ImageStore):
         self._snapshot = snapshots.View(self._image, self._log.point)
         nursery.start_soon(self._take_snapshot, self._snapshot)
 
+    async def _snapshot_turn(self) -> None:
+        """Return when a slice of a snapshot may be encoded: while no append is under way, and after each that was.
+
+        Otherwise the thread that appends and the encoding would take the interpreter from each other several times for
+        every group.
+        """
+        await trio.lowlevel.checkpoint()
+        if self._is_appending:
+            await self._turns.park()
+            # Whoever gave the turn goes on when this task pauses next, which is behind the slice.
+            self._turn_taken.set()
+
+    async def _let_snapshot_go_on(self) -> None:
+        if self._turns:
+            self._turns.unpark()
+            await self._turn_taken.wait()
+
     async def _take_snapshot(self, view: snapshots.View) -> None:
         try:
-            self._snapshot_bytes = await snapshots.write(self._files, self._directory, view)
+            self._snapshot_bytes = await snapshots.write(self._files, self._directory, view, turn=self._snapshot_turn)
             await self._files.run(self._log.trim, view.point.sequence)
         except OSError as error:
             self._snapshot_failure = error

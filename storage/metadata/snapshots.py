@@ -10,11 +10,12 @@ snapshot began, until that key has been read. So nothing ever stands still for l
 the state is, and no copy of it is made.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+import trio
 from sortedcontainers import SortedDict
 
 from storage.files import File, Files
@@ -39,15 +40,14 @@ from storage.metadata.records import (
 from storage.metadata.store import Record
 
 SLICE_BYTES_MAX: Final = 64 * 1024
-SLICE_RECORDS_MAX: Final = 256
+SLICE_RECORDS_MAX: Final = 128
 """A snapshot is encoded in slices of at most so many bytes (a larger record alone) and records: half a millisecond."""
+
+WRITE_BYTES: Final = 512 * 1024
+"""A snapshot is written and synced by this much at a time, so that no sync of the log waits behind a large one."""
 
 _SUFFIX: Final = ".snapshot"
 _UNFINISHED: Final = ".snapshot-unfinished"
-
-
-SYNC_BYTES: Final = 1024 * 1024
-"""A snapshot is synced each time it has grown by this much, so that no sync of the log waits behind a large one."""
 
 _END: Final = "\U0010ffff\U0010ffff"
 """Above every key."""
@@ -99,24 +99,33 @@ class View:
         return []
 
 
-async def write(files: Files, directory: Path, view: View) -> int:
+async def write(
+    files: Files, directory: Path, view: View, *, turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+) -> int:
     """Write a snapshot, durable on return, and remove those before it; its size in bytes.
 
-    The records are encoded here, slice by slice between other tasks, and written in a worker thread. Encoding in the
-    thread too would hold the interpreter for milliseconds at a time whenever another task wants to go on.
+    The records are encoded here, slice by slice, each when `turn` returns, and written in a worker thread. Encoding in
+    the thread too would hold the interpreter for milliseconds at a time whenever another task wants to go on.
     """
     final = numbered(directory, view.point.sequence, _SUFFIX)
     unfinished = numbered(directory, view.point.sequence, _UNFINISHED)
     file = await files.run(_create, files, unfinished)
     try:
-        offset = synced = 0
+        written = offset = 0
         point = BEGINNING
-        for body in _slices(_content(view)):
+        waiting: list[bytes] = []
+        slices = _slices(_content(view))
+        await turn()
+        while (body := next(slices, None)) is not None:
             data, point = encode_batches(point, [body], confirmed=point.sequence, offset=offset)
-            is_sync_due = offset + len(data) - synced >= SYNC_BYTES
-            await files.run(_write, file, offset, data, is_sync_due)
+            waiting.append(data)
             offset += len(data)
-            synced = offset if is_sync_due else synced
+            if offset - written >= WRITE_BYTES:
+                await files.run(_write, file, written, b"".join(waiting))
+                written = offset
+                waiting.clear()
+            await turn()
+        await files.run(_write, file, written, b"".join(waiting))
         await files.run(_finish, files, file, final)
     finally:
         file.close()
@@ -180,10 +189,9 @@ def _create(files: Files, path: Path) -> File:
     return files.open(path, create=True, exclusive=True)
 
 
-def _write(file: File, offset: int, data: bytes, is_sync_due: bool) -> None:
+def _write(file: File, offset: int, data: bytes) -> None:
     file.write_at(offset, data)
-    if is_sync_due:
-        file.sync()
+    file.sync()
 
 
 def _finish(files: Files, file: File, final: Path) -> None:

@@ -1,7 +1,5 @@
-"""The embedded store: durability, groups, failures, sessions over restarts, snapshots while it works."""
+"""The embedded store: durability, groups, opening, cancellation and closing."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.files import AlreadyLocked, DiskFiles, Files
-from storage.metadata import embedded, log, snapshots
+from storage.metadata import embedded, log
 from storage.metadata.batches import Body
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.log import CorruptMetadata
@@ -28,7 +26,6 @@ from storage.metadata.store import (
     PutSequential,
     Record,
     SessionLost,
-    SnapshotTaken,
     StoreUnavailable,
 )
 from tests.support.disk import SimulatedFiles
@@ -227,206 +224,6 @@ async def test_on_a_real_disk(tmp_path: Path) -> None:
     assert (tmp_path / "metadata").is_dir()
 
 
-# -- crashes
-
-
-class Story:
-    """Writers that note what they were told, and what must hold after a crash."""
-
-    def __init__(self) -> None:
-        self.answered: dict[str, int] = {}
-        self.sequential: set[str] = set()
-        self.tried: dict[str, int] = {}
-
-    async def write(self, store: EmbeddedStore, writer: int, *, rounds: int = 6) -> None:
-        session = await store.open_session(5)
-        for number in range(1, rounds + 1):
-            key = str(writer)
-            value = b"%d" % number
-            self.tried[key] = self.tried.get(key, 0) + 1
-            done = await store.commit(
-                [
-                    Put(f"/a/{key}", value, indexes=(IndexEntry("i", key),)),
-                    PutSequential(f"/op/{key}", value, key),
-                    Put(f"/b/{key}", value * 400),
-                    Put(f"/e/{key}", value, session=session),
-                ]
-            )
-            self.answered[key] = done.revision
-            assert done.keys[1] is not None
-            self.sequential.add(done.keys[1])
-
-    async def check(self, store: EmbeddedStore) -> None:
-        first = {record.key[3:]: record for record in await store.scan("/a/", "/a0")}
-        second = {record.key[3:]: record for record in await store.scan("/b/", "/b0")}
-        assert set(first) == set(second) == {hit.index_key for hit in await store.query("i", "", "~")}
-        for key, record in first.items():
-            assert second[key].version == record.version <= store.statistics().revision
-            assert second[key].value == record.value * 400
-        for key, revision in self.answered.items():
-            assert first[key].version >= revision
-        operations = {record.key for record in await store.scan("/op/", "/op0")}
-        assert self.sequential <= operations
-        # A prefix: whatever has a lower revision than something that is there was there at that moment.
-        assert sum(int(record.value) for record in first.values()) == len(operations)
-        assert await store.scan("/e/", "/e0") == []
-        (fresh,) = (await store.commit([PutSequential("/op/9", b"9", "9")])).keys
-        assert fresh is not None
-        assert all(fresh[-20:] > key[-20:] for key in operations)
-        await store.delete(fresh)
-
-
-async def crash_story(seed: int, operations: int, snapshot_log_bytes: int) -> int:
-    """Work, lose power at some operation, twice; the operations a whole story takes.
-
-    The second time only the process dies, and the power goes after the store was opened again.
-    """
-    disk = SimulatedFiles(seed=seed)
-    story = Story()
-    for only_the_process in (False, True):
-        disk.lose_power_after(operations)
-        start = disk.operations
-        try:
-            async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=snapshot_log_bytes) as store:
-                await store.commit([])
-                async with trio.open_nursery() as nursery:
-                    for writer in range(3):
-                        nursery.start_soon(story.write, store, writer)
-        except* (OSError, StoreUnavailable):
-            pass
-        taken = disk.operations - start
-        if only_the_process:
-            disk = disk.kill()
-            async with EmbeddedStore.open(disk, DATA) as store:
-                await store.put("/after", b"")
-            disk = disk.crash(keep=0.0)
-            assert "/after" in await content(disk)
-        else:
-            disk = disk.crash()
-        async with EmbeddedStore.open(disk, DATA) as store:
-            await forgetting_rounds(story, store)
-    return taken
-
-
-async def forgetting_rounds(story: Story, store: EmbeddedStore) -> None:
-    await story.check(store)
-    # The next round counts from one again, so what the last left is cleared away.
-    for record in [*await store.scan("/a/", "/b0"), *await store.scan("/op/", "/op0")]:
-        await store.delete(record.key)
-    story.answered.clear()
-    story.sequential.clear()
-
-
-@pytest.mark.parametrize("snapshot_log_bytes", [3_000, 1_000_000])
-async def test_power_loss_at_every_operation(snapshot_log_bytes: int) -> None:
-    """M23, R9, R27: what was answered is there, change sets are whole, the rest is a prefix, also around snapshots."""
-    whole = await crash_story(0, 10_000, snapshot_log_bytes)
-    assert whole > 20
-    for seed in range(2):
-        for operations in range(whole + 5):
-            await crash_story(seed * 1000 + operations, operations, snapshot_log_bytes)
-
-
-@pytest.mark.parametrize("operation", ["write", "sync"])
-async def test_a_failed_write_ends_the_store(disk: SimulatedFiles, operation: str) -> None:
-    """M22, M23: unknown to all who wait, refused to all who come, and never tried again on that file."""
-    writes = 0
-
-    def count(name: str, _path: Path) -> None:
-        nonlocal writes
-        writes += name == "write"
-
-    async with EmbeddedStore.open(disk, DATA) as store:
-        await store.put("/before", b"")
-        session = await store.open_session(5)
-        unavailable = 0
-
-        async def expect(call: Callable[[], object]) -> None:
-            nonlocal unavailable
-            with pytest.raises(StoreUnavailable) as caught:
-                await call()  # type: ignore[misc]
-            assert caught.value.retriable
-            assert not caught.value.definite
-            assert "simulated fault" in str(caught.value)
-            unavailable += 1
-
-        async with (
-            trio.open_nursery() as nursery,
-            store.watch_key("/before") as key_watch,
-            store.watch_range("", "~") as range_watch,
-        ):
-            await key_watch.next()
-            await range_watch.next()
-            nursery.start_soon(expect, key_watch.next)
-            nursery.start_soon(expect, range_watch.next)
-            await wait_all_tasks_blocked()
-            disk.fail(operation, where=lambda path: path.suffix == ".log")
-            disk.before = count
-            for number in range(5):
-                nursery.start_soon(expect, lambda number=number: store.put(f"/{number}", b""))
-            await session.wait_lost()
-            await wait_all_tasks_blocked()
-            assert unavailable == 7
-        assert not store.authoritative
-        for call in (
-            lambda: store.get("/before"),
-            lambda: store.scan("", "~"),
-            lambda: store.query("i", "", "~"),
-            lambda: store.put("/after", b""),
-            lambda: store.put("/after", b"", session=session),
-            lambda: store.open_session(5),
-            store.barrier,
-            session.close,
-        ):
-            await expect(call)
-        peeked = store.peek("/before")
-        assert peeked is not None
-    assert writes == 1
-    disk.before = None
-    found = await content(disk.crash())
-    assert "/before" in found
-    assert "/after" not in found
-
-
-async def test_who_waits_for_room_learns_of_the_end(disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M22: nobody is left waiting in front of a store that has ended."""
-    monkeypatch.setattr(embedded, "PROPOSALS_WAITING_MAX", 1)
-    unavailable = 0
-
-    async def put() -> None:
-        nonlocal unavailable
-        with pytest.raises(StoreUnavailable):
-            await store.put("/a", b"")
-        unavailable += 1
-
-    async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
-        disk.fail("sync")
-        disk.stop()
-        for _ in range(5):
-            nursery.start_soon(put)
-        await wait_all_tasks_blocked()
-        disk.resume()
-    assert unavailable == 5
-
-
-async def test_a_failed_snapshot_ends_the_store(disk: SimulatedFiles) -> None:
-    """M23: a disk that refuses writes is not trusted with the next one."""
-    async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=500) as store:
-        disk.fail("sync", where=lambda path: "snapshot" in path.name)
-        made = 0
-
-        async def write() -> None:
-            nonlocal made
-            while made < 100:
-                await store.put(f"/{made:03}", bytes(100))
-                made += 1
-
-        with pytest.raises(StoreUnavailable):
-            await write()
-    assert 0 < made < 100
-    assert len(await content(disk.crash())) >= made
-
-
 # -- opening
 
 
@@ -483,139 +280,6 @@ async def test_ephemerals_of_an_earlier_process_are_gone(disk: SimulatedFiles) -
         await third.close()
     async with EmbeddedStore.open(survivor, DATA) as store:
         assert await store.barrier() == revision + 3
-
-
-# -- snapshots
-
-
-async def test_snapshots_keep_the_log_short(disk: SimulatedFiles) -> None:
-    """R27: log and snapshots hold what is there, not its history, and opening gives the same state."""
-    async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=4000) as store:
-        for number in range(300):
-            await store.put(f"/{number % 7}", b"%d" % number * 20)
-            await wait_all_tasks_blocked()
-        statistics = store.statistics()
-        assert statistics.extra["snapshots"] >= 3
-        assert statistics.extra["log_tail_bytes"] < 6000
-        before = await store.scan("", "~")
-        names = disk.names(DIRECTORY)
-        assert len([name for name in names if name.endswith(".snapshot")]) == 1
-        assert len([name for name in names if name.endswith(".log")]) == 1
-    async with EmbeddedStore.open(disk.crash(keep=0.0), DATA) as store:
-        assert await store.scan("", "~") == before
-        assert await store.barrier() == statistics.revision
-
-
-async def test_snapshots_do_not_write_more_than_the_log(disk: SimulatedFiles) -> None:
-    """R27: a large state is written anew only after as much log."""
-    async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=1000) as store:
-        await store.commit([Put(f"/{number:03}", bytes(1000)) for number in range(50)])
-        await wait_all_tasks_blocked()
-        assert store.statistics().extra["snapshots"] == 1
-        for number in range(100):
-            await store.put(f"/{number:03}", bytes(100))
-            await wait_all_tasks_blocked()
-        assert store.statistics().extra["snapshots"] == 1
-
-
-async def test_writes_go_on_while_a_snapshot_is_written(disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R22, R27: a snapshot stands still at its place in the log while the store moves on."""
-    slices = trio.Event()
-    write = snapshots.write
-
-    async def slow(files: Files, directory: Path, view: snapshots.View) -> int:
-        await slices.wait()
-        return await write(files, directory, view)
-
-    monkeypatch.setattr(snapshots, "write", slow)
-    async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=1000) as store:
-        for number in range(50):
-            await store.put(f"/{number:02}", bytes(50))
-        assert store.statistics().extra["snapshots"] == 0
-        held = len([name for name in disk.names(DIRECTORY) if name.endswith(".log")])
-        assert held == 2
-        slices.set()
-        await wait_all_tasks_blocked()
-        assert store.statistics().extra["snapshots"] == 1
-        survivor = disk.crash(keep=0.0)
-    assert len(await content(survivor)) == 50
-
-
-async def test_a_snapshot_is_taken_when_asked_for(disk: SimulatedFiles) -> None:
-    """R22, R27: it holds all that was answered before; one that was begun earlier does not count."""
-    async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
-        await store.put("/a", b"1")
-        taken: list[SnapshotTaken] = []
-
-        async def take() -> None:
-            taken.append(await store.take_snapshot())
-
-        def is_begun() -> bool:
-            return any("unfinished" in name for name in disk.names(DIRECTORY))
-
-        nursery.start_soon(take)
-        while not is_begun():
-            await trio.lowlevel.checkpoint()
-        await store.put("/b", b"2")
-        nursery.start_soon(take)
-        await wait_all_tasks_blocked()
-        assert [(each.revision, each.sequence) for each in taken] == [(1, 2), (2, 3)]
-        assert taken[1].size_bytes == store.statistics().extra["snapshot_bytes"]
-        names = disk.names(DIRECTORY)
-        assert names == [f"{3:020}.snapshot", f"{4:020}.log"]
-        # Taking another of the same state is no error.
-        assert await store.take_snapshot() == taken[1]
-    assert len(await content(disk.crash(keep=0.0))) == 2
-
-
-async def test_who_waits_for_a_snapshot_learns_of_the_end(disk: SimulatedFiles) -> None:
-    """M22: whether the store was closed or its disk failed."""
-    for fails in (False, True):
-        refused = 0
-
-        async def take(store: EmbeddedStore) -> None:
-            nonlocal refused
-            with pytest.raises(StoreUnavailable):
-                await store.take_snapshot()
-            refused += 1
-
-        async with trio.open_nursery() as nursery:
-            async with EmbeddedStore.open(disk, DATA) as store:
-                if fails:
-                    disk.fail("write", where=lambda path: "snapshot" in path.name)
-                disk.stop()
-                nursery.start_soon(take, store)
-                nursery.start_soon(take, store)
-                await wait_all_tasks_blocked()
-                disk.resume()
-            await take(store)
-        assert refused == 3
-    await content(disk)
-
-
-async def test_replay_of_any_prefix_and_from_any_snapshot(disk: SimulatedFiles) -> None:
-    """R27: after every change set, log from zero and snapshot with tail give the state that was read."""
-
-    @asynccontextmanager
-    async def reopened(files: SimulatedFiles, after: int) -> AsyncIterator[EmbeddedStore]:
-        async with EmbeddedStore.open(files, DATA, snapshot_log_bytes=after) as store:
-            yield store
-
-    def change_set(number: int) -> list[Op]:
-        return [
-            Put(f"/{number % 5}", b"%d" % number, indexes=(IndexEntry("i", str(number % 3)),)),
-            PutSequential("/op", b"", "p"),
-        ]
-
-    other = SimulatedFiles(seed=2)
-    for number in range(25):
-        async with reopened(disk, 10**9) as from_zero, reopened(other, 1 if number % 4 else 10**9) as from_snapshot:
-            assert await from_zero.scan("", "~") == await from_snapshot.scan("", "~")
-            assert await from_zero.query("i", "", "~") == await from_snapshot.query("i", "", "~")
-            assert await from_zero.barrier() == await from_snapshot.barrier() == number
-            assert await from_zero.commit(change_set(number)) == await from_snapshot.commit(change_set(number))
-            await wait_all_tasks_blocked()
-    assert any(name.endswith(".snapshot") for name in other.names(DIRECTORY))
 
 
 # -- cancellation and closing
@@ -720,23 +384,6 @@ async def test_a_closed_store_answers_nothing(disk: SimulatedFiles) -> None:
     with pytest.raises(StoreUnavailable, match="closed"):
         await store.put("/late", b"")
     assert await content(disk) == {"/being-written": b"", "/waiting": b""}
-
-
-async def test_a_snapshot_is_given_up_when_the_store_closes(
-    disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """R27: closing does not wait for a snapshot, and its remains are removed at the next opening."""
-    monkeypatch.setattr(snapshots, "SLICE_RECORDS_MAX", 1)
-    async with EmbeddedStore.open(disk, DATA, snapshot_log_bytes=1000) as store:
-        for number in range(30):
-            await store.put(f"/{number:02}", bytes(50))
-            if any("unfinished" in name for name in disk.names(DIRECTORY)):
-                break
-        else:
-            pytest.fail("no snapshot was begun")
-    assert any("unfinished" in name for name in disk.names(DIRECTORY))
-    assert len(await content(disk)) == number + 1
-    assert not any("unfinished" in name for name in disk.names(DIRECTORY))
 
 
 async def test_a_condition_sees_the_group_before_it(disk: SimulatedFiles) -> None:

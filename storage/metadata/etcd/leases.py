@@ -127,9 +127,10 @@ class Leases:
 
     async def _renew(self, due: list[Lease]) -> None:
         sent = trio.current_time()
-        # Not longer than until the first of them ends, so that this is noticed; and shorter, so that another server of
-        # the list has its turn.
-        patience = max(0.001, min(min(lease.ends - sent, lease.seconds / RENEWED_PER_LIFE) for lease in due))
+        # Not longer than until the first of them ends, so that this is noticed; and if there are other servers, shorter,
+        # so that one of them has its turn.
+        share = 1 if len(self._rpc.endpoints) == 1 else RENEWED_PER_LIFE
+        patience = max(0.001, min(min(lease.ends - sent, lease.seconds / share) for lease in due))
         try:
             seconds_left = await self._rpc.keep_alive([lease.id for lease in due], seconds_max=patience)
         except RpcError as error:

@@ -18,6 +18,7 @@ from storage.files import DiskFiles, ReadOnlyFiles
 from storage.metadata.inspection import inspect
 from storage.metadata.records import FeatureLevel
 from storage.metadata.store import Record
+from tests.support.etcd import running_etcd
 from tests.support.metadata_folders import (
     LARGE,
     aborted,
@@ -226,6 +227,27 @@ def test_a_killed_brokers_folder_is_read_as_it_is(tmp_path: Path) -> None:
         assert "all whole" in folder.well("verify")
         broker.restart()
         assert parsed(tidewire.well("metadata", "dump", "--prefix", "/topics/")) == running
+
+
+def test_a_broker_on_etcd_is_asked_the_same_way(tmp_path: Path) -> None:
+    """M21: only snapshots are etcd's own matter; its folder says where to ask."""
+    with (
+        running_etcd(tmp_path / "etcd") as etcd,
+        running_broker(tmp_path / "data", "--metadata", f"etcd://{etcd.endpoint}") as broker,
+    ):
+        tidewire = CommandLine(broker)
+        tidewire.well("topics", "create", "topic://public/default/a")
+        (record,) = parsed(tidewire.well("metadata", "dump", "--prefix", "/topics/"))
+        assert parsed(tidewire.well("metadata", "get", record["key"])) == [record]
+        with watching(broker, "/topics/") as process:
+            assert next_line(process)["key"] == record["key"]
+            assert next_line(process)["event"] == "listed"
+            tidewire.well("topics", "create", "topic://public/default/b")
+            told = next_line(process)
+            assert (told["event"], told["key"]) == ("written", "/topics/public/default/b")
+        assert "keeps no snapshots" in tidewire.complaint("metadata", "snapshot")
+        for command in (("dump",), ("verify",), ("snapshot",)):
+            assert "--http" in FolderCommands(broker.data_dir).complaint(*command, status=2)
 
 
 # -- a stopped broker's folder

@@ -51,7 +51,7 @@ def main() -> int:
     given = parser.parse_args()
     install("porcupine")
     if given.history is not None:
-        return _judge_again(given.history)
+        return _judge_again(given.history, shares_revisions=given.store == "etcd")
     if not given.verbose:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     seed = Random().randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311
@@ -65,6 +65,7 @@ def _judge(store: str, seconds: float, seed: int, keep: Path | None, *, verbose:
         (folder / part).mkdir()
     with SUBJECTS[store](folder / "calls") as subject:
         report = trio.run(lambda: run(subject, seed=seed, kills=KILLS_MAX, seconds=seconds, say=say))
+        shares_revisions = subject.shares_revisions
     print(f"{store}, seed {seed}: {report}", flush=True)
     kills = max(1, round(seconds / SECONDS_A_LARGE_KILL))
     with SUBJECTS[store](folder / "large") as subject:
@@ -79,7 +80,7 @@ def _judge(store: str, seconds: float, seed: int, keep: Path | None, *, verbose:
         lines = report.with_watches().lines()
         (kept / "history.jsonl").write_bytes(lines)
         if report.verdict != "legal":
-            judge(lines, pictures=kept)
+            judge(lines, shares_revisions=shares_revisions, pictures=kept)
         print(f"the history is in {kept}")
     if not complaints:
         shutil.rmtree(folder)
@@ -89,9 +90,9 @@ def _judge(store: str, seconds: float, seed: int, keep: Path | None, *, verbose:
     return 1 if complaints else 0
 
 
-def _judge_again(history: Path) -> int:
+def _judge_again(history: Path, *, shares_revisions: bool) -> int:
     lines = history.read_bytes()
-    verdict = judge(lines, pictures=history.parent)
+    verdict = judge(lines, shares_revisions=shares_revisions, pictures=history.parent)
     for complaint in verdict.complaints:
         print(f"  {complaint}")
     print(f"judged: {len(lines.splitlines())} operations, {verdict.verdict}")

@@ -11,8 +11,9 @@ history is what must be kept of a run that failed, and the seed only makes a sim
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
@@ -42,6 +43,10 @@ RETRY_SECONDS: Final = 0.02
 """How long a client that outlives the process waits after a call without answer."""
 SLOW_CALLS: Final = 40
 """A slow reader stands still for about so many calls."""
+
+
+Use = Callable[[MetadataStore], Awaitable[None]]
+"""What somebody does with a client of the store, until it has ended or the store is unavailable."""
 
 
 class Moment(NamedTuple):
@@ -113,14 +118,14 @@ async def run(
     """
     harness = _Harness(subject, seed, catch_up_seconds_max, say)
     await harness.run(kills, calls, seconds)
-    await judge_report(harness.report)
+    await judge_report(harness.report, shares_revisions=subject.shares_revisions)
     return harness.report
 
 
-async def judge_report(report: Report) -> None:
+async def judge_report(report: Report, *, shares_revisions: bool = False) -> None:
     """Add to the report what the judges say."""
     judged = report.with_watches()
-    verdict = await judge_aside(judged.lines())
+    verdict = await judge_aside(judged.lines(), shares_revisions=shares_revisions)
     report.complaints += verdict.complaints
     writes = Writes(judged.calls, report.ranges, report.final.values())
     for reading in report.ranges:
@@ -169,10 +174,8 @@ class _Harness:
     async def run(self, kills: int, calls: int, seconds: float) -> None:
         moments = Random(f"{self._seed}/kills")
         async with trio.open_nursery() as nursery:
-            for asker in self._askers:
-                nursery.start_soon(self._ask, asker)
-            for follow in [watcher.follow for watcher in self._ranges] + [watcher.follow for watcher in self._keys]:
-                nursery.start_soon(self._stay_connected, follow)
+            for uses in self._connections():
+                nursery.start_soon(self._stay_connected, uses)
             with trio.move_on_after(seconds):
                 for _kill in range(kills):
                     await self._live_and_die(draw(moments, self._subject))
@@ -236,37 +239,46 @@ class _Harness:
 
     # Clients and watchers
 
-    async def _ask(self, asker: Asker) -> None:
-        async def ask(store: MetadataStore) -> None:
-            client = Client(asker.number, store, self.report.history, has_barrier=self._subject.has_barrier)
-            while self._asking:
-                await self._is_up.wait()
-                try:
-                    await asker.ask(client)
-                finally:
-                    self._tell()
+    def _connections(self) -> Sequence[Sequence[Use]]:
+        """Who shares a client of the store: nobody where it stands for a broker's whole process, else some."""
+        asking: list[Use] = [partial(self._ask, asker) for asker in self._askers]
+        following: list[Use] = [watcher.follow for watcher in self._ranges] + [watcher.follow for watcher in self._keys]
+        if self._subject.outlives:
+            return [asking[: CLIENTS // 2], asking[CLIENTS // 2 :], following]
+        return [[use] for use in (*asking, *following)]
 
-        await self._stay_connected(ask)
+    async def _ask(self, asker: Asker, store: MetadataStore) -> None:
+        client = Client(asker.number, store, self.report.history)
+        while self._asking:
+            await self._is_up.wait()
+            try:
+                await asker.ask(client)
+            finally:
+                self._tell()
         self._clients_left -= 1
         self._tell()
 
-    async def _stay_connected(self, use: Callable[[MetadataStore], Awaitable[None]]) -> None:
-        """Use a client until `use` returns, again and again if the store becomes unavailable."""
+    async def _stay_connected(self, uses: Sequence[Use]) -> None:
+        """Use a client until each of `uses` returns, again and again if the store becomes unavailable."""
         while True:
             await self._is_up.wait()
             life = self._lives
             try:
-                async with self._subject.client() as store:
-                    while True:
-                        try:
-                            return await use(store)
-                        except StoreUnavailable:
-                            if not self._subject.outlives:
-                                raise
-                            await trio.sleep(RETRY_SECONDS)
-            except StoreUnavailable:
+                async with self._subject.client() as store, trio.open_nursery() as nursery:
+                    for use in uses:
+                        nursery.start_soon(self._persist if self._subject.outlives else _only, use, store)
+                return
+            except* StoreUnavailable:
                 # It died; the harness may not have noticed yet, so that it is up says nothing.
-                await self._next_life(life)
+                pass
+            await self._next_life(life)
+
+    async def _persist(self, use: Use, store: MetadataStore) -> None:
+        while True:
+            try:
+                return await use(store)
+            except StoreUnavailable:
+                await trio.sleep(RETRY_SECONDS)
 
     async def _next_life(self, life: int) -> None:
         while self._lives == life:
@@ -286,7 +298,7 @@ class _Harness:
     async def _read_everything(self) -> None:
         self.report.final.clear()
         async with self._subject.client() as store:
-            client = Client(READER, store, self.report.history, has_barrier=True)
+            client = Client(READER, store, self.report.history)
             for group in self._groups.names:
                 for record in await client.scan(group, *starting_with(f"{group}/")):
                     self.report.final[record.key] = Seen.of(record)
@@ -306,6 +318,10 @@ class _Harness:
 def within(records: dict[str, Seen], reading: RangeReading) -> dict[str, Seen]:
     """The records of the range that somebody reads."""
     return {key: seen for key, seen in records.items() if reading.start <= key < reading.end}
+
+
+async def _only(use: Use, store: MetadataStore) -> None:
+    await use(store)
 
 
 def _log_uniform(random: Random, low: float, high: float) -> float:

@@ -138,27 +138,25 @@ class History:
 class Client:
     """Makes calls of a store and writes them down. Returns and raises what the store does."""
 
-    def __init__(self, number: int, store: MetadataStore, history: History, *, has_barrier: bool = False) -> None:
-        """`has_barrier`: a read waits for a barrier first, as the contract asks of who reads what others wrote."""
+    def __init__(self, number: int, store: MetadataStore, history: History) -> None:
         self._number = number
         self._store = store
         self._history = history
-        self._has_barrier = has_barrier
 
     async def get(self, group: str, key: str) -> Record | None:
-        call = await self._read(group, "get", {"key": key})
+        call = self._invoked(group, "get", {"key": key})
         record = await self._store.get(key)
         self._returned(call, [] if record is None else [Seen.of(record)])
         return record
 
     async def scan(self, group: str, start: str, end: str, *, limit: int | None = None) -> list[Record]:
-        call = await self._read(group, "scan", {"start": start, "end": end, "limit": limit})
+        call = self._invoked(group, "scan", {"start": start, "end": end, "limit": limit})
         records = await self._store.scan(start, end, limit=limit)
         self._returned(call, [Seen.of(record) for record in records])
         return records
 
     async def query(self, group: str, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
-        call = await self._read(group, "query", {"index": index, "start": start, "end": end, "limit": limit})
+        call = self._invoked(group, "query", {"index": index, "start": start, "end": end, "limit": limit})
         hits = await self._store.query(index, start, end, limit=limit)
         self._returned(call, [Seen.of(hit.record, hit.index_key) for hit in hits])
         return hits
@@ -175,14 +173,9 @@ class Client:
         call.revision, call.keys = committed.revision, committed.keys
         return committed
 
-    async def _read(self, group: str, kind: str, asked: dict[str, Any]) -> Call:
-        call = self._invoked(group, kind, {name: value for name, value in asked.items() if value is not None})
-        if self._has_barrier:
-            await self._store.barrier()
-        return call
-
     def _invoked(self, group: str, kind: str, asked: dict[str, Any], ops: tuple[Op, ...] = ()) -> Call:
-        call = Call(self._number, group, kind, self._history.tick(), asked=asked, ops=ops)
+        given = {name: value for name, value in asked.items() if value is not None}
+        call = Call(self._number, group, kind, self._history.tick(), asked=given, ops=ops)
         self._history.calls.append(call)
         return call
 
@@ -198,13 +191,18 @@ class Verdict(NamedTuple):
     complaints: tuple[str, ...]
 
 
-def judge(lines: bytes, *, pictures: Path | None = None) -> Verdict:
-    """Let the judge read a history; blocks. `pictures`: a folder for what an illegal one looks like.
+def judge(lines: bytes, *, shares_revisions: bool = False, pictures: Path | None = None) -> Verdict:
+    """Let the judge read a history; blocks.
+
+    `shares_revisions`: change sets that were made at the same time and touch different keys may have one revision.
+    `pictures`: a folder for what an illegal history looks like.
 
     Raises:
         NeedError: the judge is not built, with the command that does.
     """
     command = [str(place("porcupine")), f"-timeout={GROUP_SECONDS_MAX}s"]
+    if shares_revisions:
+        command.append("-shared-revisions")
     if pictures is not None:
         command.append(f"-pictures={pictures}")
     done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, check=True)
@@ -212,9 +210,9 @@ def judge(lines: bytes, *, pictures: Path | None = None) -> Verdict:
     return Verdict(said["verdict"], tuple(said["complaints"] or ()))
 
 
-async def judge_aside(lines: bytes, *, pictures: Path | None = None) -> Verdict:
+async def judge_aside(lines: bytes, *, shares_revisions: bool = False) -> Verdict:
     """The same, in a thread."""
-    return await trio.to_thread.run_sync(lambda: judge(lines, pictures=pictures))
+    return await trio.to_thread.run_sync(lambda: judge(lines, shares_revisions=shares_revisions))
 
 
 def _op_line(op: Op) -> dict[str, Any]:

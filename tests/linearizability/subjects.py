@@ -36,8 +36,8 @@ class Subject(ABC):
     """How many calls a life has at least; more where a start takes long."""
     takes_deaths = False
     """Whether the process can kill itself at a write to the disk."""
-    has_barrier = False
-    """Whether a read of what other clients wrote waits for a barrier first."""
+    shares_revisions = False
+    """Whether change sets that were made at the same time and touch different keys may have one revision."""
     change_set_operations_max = 10_000
     """How many operations a change set may have."""
 
@@ -116,6 +116,7 @@ class EtcdSubject(Subject):
     """A real etcd, and clients that are stores of their own in this process. Its clients do not die with it."""
 
     outlives = True
+    shares_revisions = True
     calls_min = 40
     change_set_operations_max = 120
 

@@ -118,6 +118,17 @@ def test_revisions_rise_over_groups() -> None:
     assert judge(lines([FIRST, replace(other, group="/h", revision=4)])).verdict == "illegal"
 
 
+def test_change_sets_may_share_a_revision_only_where_that_was_agreed() -> None:
+    """M3: and then only if they touch different keys, so that no key ever has one version twice."""
+    both = [FIRST, written(2, 1, put("/g/b", "2"), returned=3, revision=5)]
+    assert judge(lines(both)).verdict == "illegal"
+    assert judge(lines(both), shares_revisions=True).verdict == "legal"
+    same_key = [FIRST, written(2, 1, put("/g/a", "2"), returned=3, revision=5)]
+    assert judge(lines(same_key), shares_revisions=True).verdict == "illegal"
+    later = [FIRST, written(2, 3, put("/g/b", "2"), returned=4, revision=5)]
+    assert judge(lines(later), shares_revisions=True).verdict == "illegal"
+
+
 def test_a_line_that_is_not_understood_is_no_history(tmp_path: Path) -> None:
     """Else it would count as legal."""
     with pytest.raises(Exception, match="exit status 2"):

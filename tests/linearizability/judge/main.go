@@ -35,6 +35,8 @@ type verdict struct {
 func main() {
 	timeout := flag.Duration("timeout", time.Minute, "for each group of keys")
 	pictures := flag.String("pictures", "", "folder for a picture, in HTML, of each group that is not linearizable")
+	flag.BoolVar(&sharedRevisions, "shared-revisions", false,
+		"change sets that were made at the same time and touch different keys may have one revision")
 	flag.Parse()
 	calls, err := read(os.Stdin)
 	if err != nil {
@@ -182,7 +184,7 @@ func risingRevisions(calls []*call) []string {
 		if c.Revision <= highest {
 			complaints = append(complaints, fmt.Sprintf("revision %d was given after %d was answered", c.Revision, highest))
 		}
-		if other := owners[c.Revision]; other != nil {
+		if other := owners[c.Revision]; other != nil && !sharedRevisions {
 			complaints = append(complaints, fmt.Sprintf("revision %d was given to %s and %s", c.Revision, describe(other), describe(c)))
 		}
 		owners[c.Revision] = c

@@ -14,6 +14,9 @@ import (
 
 const sequenceDigits = 20
 
+// sharedRevisions lets change sets have one revision if they touch different keys.
+var sharedRevisions bool
+
 type entry struct {
 	key, value string
 	version    int64
@@ -30,6 +33,7 @@ type state struct {
 	entries  []entry   // by key
 	counters []counter // by prefix
 	revision int64     // the last that is known
+	touched  []string  // keys that were written or deleted at that revision
 }
 
 func (s *state) find(key string) (int, bool) {
@@ -54,7 +58,7 @@ func (s *state) between(start, end string) []entry {
 }
 
 func (s *state) copy() *state {
-	return &state{append([]entry(nil), s.entries...), append([]counter(nil), s.counters...), s.revision}
+	return &state{append([]entry(nil), s.entries...), append([]counter(nil), s.counters...), s.revision, s.touched}
 }
 
 func (s *state) put(e entry) {
@@ -92,8 +96,14 @@ func (s *state) take(prefix string, number uint64) bool {
 }
 
 func equal(a, b *state) bool {
-	if a.revision != b.revision || len(a.entries) != len(b.entries) || len(a.counters) != len(b.counters) {
+	if a.revision != b.revision || len(a.entries) != len(b.entries) || len(a.counters) != len(b.counters) ||
+		len(a.touched) != len(b.touched) {
 		return false
+	}
+	for i := range a.touched {
+		if a.touched[i] != b.touched[i] {
+			return false
+		}
 	}
 	for i := range a.entries {
 		// Values are unique, so one value never has two sets of index entries.
@@ -265,12 +275,53 @@ func (s *state) apply(c *call) (bool, *state) {
 		}
 	}
 	if isKnown {
-		if c.Revision < s.revision || changes && c.Revision == s.revision {
+		if c.Revision < s.revision || changes && c.Revision == s.revision && !sharedRevisions {
 			return false, s
 		}
+		if c.Revision > s.revision {
+			next.touched = nil
+		}
 		next.revision = c.Revision
+		if sharedRevisions && !next.touch(s, c) {
+			return false, s
+		}
 	}
 	return true, next
+}
+
+// touch notes the keys that a change set wrote or deleted; false if another one with its revision did so too.
+func (s *state) touch(before *state, c *call) bool {
+	touched := append([]string(nil), s.touched...)
+	for i, o := range c.Ops {
+		var keys []string
+		switch o.Kind {
+		case "put":
+			keys = []string{o.Key}
+		case "sequential":
+			if c.Keys[i] != nil {
+				keys = []string{*c.Keys[i]}
+			}
+		case "delete":
+			if before.version(o.Key) != 0 {
+				keys = []string{o.Key}
+			}
+		case "delete_range":
+			for _, e := range before.between(o.Start, o.End) {
+				keys = append(keys, e.key)
+			}
+		}
+		for _, key := range keys {
+			for _, other := range s.touched {
+				if key == other {
+					return false
+				}
+			}
+		}
+		touched = append(touched, keys...)
+	}
+	sort.Strings(touched)
+	s.touched = touched
+	return true
 }
 
 func sameText(a, b *string) bool {

@@ -219,15 +219,9 @@ def load(path: Path, data: bytes) -> tuple[Image, Point]:
     Raises:
         CorruptMetadata: it is damaged, or holds what a snapshot never holds.
     """
-    offset = 0
+    reading = _Reading(path, data)
     try:
-        bodies: list[bytes] = []
-        for batch in read_batches(data, BEGINNING):
-            offset = batch.offset
-            if isinstance(batch, Damage):
-                raise CorruptMetadata(path, offset, batch.reason)
-            bodies.append(batch.body)
-        records = chain.from_iterable(map(decode, bodies))
+        records = chain.from_iterable(map(decode, reading.bodies()))
         header = next(records, None)
         if not isinstance(header, SnapshotHeader):
             raise CorruptRecord("it does not begin with a snapshot header")
@@ -235,8 +229,28 @@ def load(path: Path, data: bytes) -> tuple[Image, Point]:
         image.load(_until_footer(records))
         image.revision = header.revision
     except CorruptRecord as unreadable:
-        raise CorruptMetadata(path, offset, str(unreadable)) from unreadable
+        raise CorruptMetadata(path, reading.offset, str(unreadable)) from unreadable
+    except KeyError as absent:
+        reason = f"a record is bound to session {absent}, which is not in it"
+        raise CorruptMetadata(path, reading.offset, reason) from absent
     return image, Point(header.sequence, header.crc)
+
+
+class _Reading:
+    """The batches of a snapshot, one at a time: no second copy of it is made, and the place of a fault is known."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self._path = path
+        self._data = data
+        self.offset = 0
+        """Where the batch begins that is being read."""
+
+    def bodies(self) -> Iterator[bytes]:
+        for batch in read_batches(self._data, BEGINNING):
+            self.offset = batch.offset
+            if isinstance(batch, Damage):
+                raise CorruptMetadata(self._path, batch.offset, batch.reason)
+            yield batch.body
 
 
 def _until_footer(records: Iterator[LogRecord]) -> Iterator[DataRecord]:

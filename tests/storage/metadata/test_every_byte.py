@@ -165,6 +165,9 @@ def test_the_log_cut_at_every_byte(history: History) -> None:
     content = history.files[name]
     accepted = 0
     for cut in range(len(content)):
+        if cut > history.begins[-1] and cut % SECTOR not in (0, 1, SECTOR - 1):
+            # Prepared space, of which every place is like the next.
+            continue
         disk = history.disk(**{name: content[:cut]})
         if cut and cut % SECTOR == 0 and (cut in history.begins or cut > history.begins[-1]):
             assert opened(disk) == history.state_before(cut)

@@ -182,6 +182,7 @@ HEADER = SnapshotHeader(3, *POINT)
         ([HEADER, SnapshotFooter(0), Record("/a", b"", 1)], "footer"),
         ([Record("/a", b"", 1), SnapshotFooter(1)], "does not begin"),
         ([HEADER, FeatureLevel(1, 99), SnapshotFooter(1)], "feature level 99"),
+        ([HEADER, Record("/e", b"", 1, session=5), SnapshotFooter(1)], "bound to session 5"),
         ([SnapshotHeader(3, 8, 1), SnapshotFooter(0)], "after batch 8"),
         ([], "does not begin"),
     ],

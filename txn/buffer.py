@@ -18,7 +18,7 @@ import trio
 
 from storage.entry import Entry, TxnId
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, StoreUnavailable
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
@@ -271,9 +271,9 @@ class TransactionBuffer:
             if conflict.key == header_key(txn):
                 self._require_open(txn)
             raise self._ownership_lost(str(conflict)) from conflict
-        except trio.TooSlowError as slow:
+        except (trio.TooSlowError, StoreUnavailable) as unknown:
             # Whether the record is there is unknown, so this buffer no longer knows its segment's state.
-            raise self._ownership_lost("no answer of the metadata store to an op record") from slow
+            raise self._ownership_lost("no answer of the metadata store to an op record") from unknown
         finally:
             assert write.joining is not None, "only this task ends the joining"
             write.joining.set()

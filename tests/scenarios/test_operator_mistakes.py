@@ -115,6 +115,23 @@ def test_an_unknown_key_in_the_config_file(tmp_path: Path) -> None:
     assert "data_dir" in sentence.replace("data_dri", "")
 
 
+@pytest.mark.parametrize("value", ["etcd://", "etcd://x", "etcd:127.0.0.1:2379", "paper"])
+def test_an_ill_formed_metadata_setting(tmp_path: Path, value: str) -> None:
+    status, sentence = start_wrongly("--metadata", value, cwd=tmp_path)
+    assert status == MISTAKE
+    assert "--metadata" in sentence
+    assert "HOST:PORT" in sentence
+
+
+def test_an_etcd_that_cannot_be_reached(tmp_path: Path) -> None:
+    """M22: tried for as long as the setting says, and nothing is left behind."""
+    place = ("--metadata", "etcd://127.0.0.1:1", "--metadata-connect-seconds-max", "1")
+    status, sentence = start_wrongly(*place, cwd=tmp_path)
+    assert status == FAILED
+    assert "etcd at 127.0.0.1:1 gave no answer for 1 s" in sentence
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_damaged_metadata_log(stopped: RunningBroker, tmp_path: Path) -> None:
     """D9: it is named, and nothing is cut silently."""
     (log,) = (stopped.data_dir / "metadata").glob("*.log")

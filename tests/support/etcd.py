@@ -2,7 +2,7 @@
 
     async with etcd_store(etcd_server.endpoint) as store: ...          # a root of its own
 
-The fixture `etcd_server` (tests/storage/metadata/conftest.py) starts one for the whole run and ends it with the run. A
+The fixture `etcd_server` (tests/conftest.py) starts one for the whole run and ends it with the run. A
 test that kills or stops etcd starts its own `EtcdProcess`.
 
 Nothing is installed here: `scripts/need.py etcd` does that, and `make check` begins with it. Without it these tests

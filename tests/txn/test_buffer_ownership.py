@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata.store import Op, PutSequential
+from storage.metadata.store import Op, PutSequential, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import Office, office
 from tests.support.steered_store import LaggingStore, SteeredStore
@@ -78,6 +78,24 @@ async def test_a_store_that_does_not_answer_ends_the_ownership(
     with pytest.raises(OwnershipLost):
         await segment.buffer.publish(b"a", 1, txn)
     assert trio.current_time() - start == OP_PUT_SECONDS_MAX
+    assert segment.ledger.next_position == before
+    await wait_all_tasks_blocked()
+    assert isinstance(segment.ended, OwnershipLost)
+
+
+async def test_an_op_record_of_unknown_outcome_ends_the_ownership(desk: Office, store: SteeredStore) -> None:
+    """D7, M22: the store says that it does not know, so whoever owns the segment next looks at what is there."""
+    segment = await desk.own()
+    txn = await desk.begin()
+
+    async def fail(ops: Sequence[Op]) -> None:
+        if puts_an_op(ops):
+            raise StoreUnavailable("etcd gave no answer")
+
+    store.after = fail
+    before = segment.ledger.next_position
+    with pytest.raises(OwnershipLost):
+        await segment.buffer.publish(b"a", 1, txn)
     assert segment.ledger.next_position == before
     await wait_all_tasks_blocked()
     assert isinstance(segment.ended, OwnershipLost)

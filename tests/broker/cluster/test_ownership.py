@@ -49,6 +49,24 @@ async def test_the_end_of_the_session_releases_every_claim() -> None:
     assert await store.get(renewed.key) is not None
 
 
+async def test_a_broker_started_again_takes_over_what_its_earlier_run_held() -> None:
+    """D4: though that run's session has not ended yet; what it still writes is refused, and others are not let in."""
+    store = MemoryStore()
+    earlier, other = await claims_of(store, "broker-1"), await claims_of(store, "broker-2")
+    stale = await earlier.claim(NAME)
+    again = await claims_of(store, "broker-1")
+    claim = await again.claim(NAME)
+    assert claim.expected > stale.expected
+    with pytest.raises(Conflict):
+        await store.commit([Put("/x", b"stale"), stale])
+    await earlier.release(stale)
+    await store.commit([Put("/x", b""), claim])
+    with pytest.raises(OwnedElsewhere, match="broker-1"):
+        await other.claim(NAME)
+    with pytest.raises(OwnedElsewhere, match="broker-1"):
+        await again.claim(NAME)
+
+
 async def test_names_do_not_meet() -> None:
     store = MemoryStore()
     claims = await claims_of(store, "broker-1")

@@ -1,6 +1,6 @@
-"""The stores that the conformance suite holds to the contract, and the etcd that one of them needs."""
+"""The stores that the conformance suite holds to the contract."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,15 +9,7 @@ from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore
 from tests.support.disk import SimulatedFiles
-from tests.support.etcd import etcd_store, running_etcd
-from tidewire.cli.demo.etcd import EtcdProcess
-
-
-@pytest.fixture(scope="session")
-def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
-    """One etcd for the whole run."""
-    with running_etcd(tmp_path_factory.mktemp("etcd")) as etcd:
-        yield etcd
+from tests.support.etcd import etcd_store
 
 
 @pytest.fixture(params=["memory", "embedded", "etcd"])

@@ -1,0 +1,110 @@
+"""A broker with its metadata in etcd: what it starts with, goes on through, and ends by."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+import broker.main
+from broker.config import BrokerSettings, load_settings
+from broker.main import Ready, serve
+from broker.metadata_place import MetadataPlaceError, open_metadata, root_of
+from broker.mistakes import sentence_of
+from storage.files import DiskFiles
+from storage.metadata.store import StoreUnavailable
+from tests.support.proxy import open_proxy
+from tests.support.wire import WireClient
+from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+PLAIN = "persistent://public/default/plain"
+
+
+def settings_with(data_dir: Path, server: str, **flags: str) -> BrokerSettings:
+    """Each folder is a cluster of its own."""
+    own = {"data_dir": str(data_dir), "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0", "cluster": data_dir.parent.name}
+    return load_settings(own | {"metadata": f"etcd://{server}"} | flags, None)
+
+
+async def produce(ready: Ready) -> None:
+    """Load a topic by a producer on it."""
+    async with await trio.open_tcp_stream(*ready.pulsar) as stream:
+        client = WireClient(stream)
+        assert (await client.ask(commands.connect("test"))).type == Type.CONNECTED
+        assert (await client.ask(commands.producer(PLAIN, 1, 5))).type == Type.PRODUCER_SUCCESS
+
+
+async def test_a_broker_goes_on_when_etcd_was_away_for_a_moment(etcd_server: EtcdProcess, tmp_path: Path) -> None:
+    """M15: and a broker killed and started again owns at once what it owned, though its session has not ended."""
+    async with open_proxy(etcd_server.endpoint) as proxy:
+        settings = settings_with(tmp_path / "data", proxy.endpoint)
+        for _ in range(2):
+            async with trio.open_nursery() as nursery:
+                ready: Ready = await nursery.start(serve, settings, "test", trio.Event())
+                await produce(ready)
+                proxy.cut()
+                async with trio.open_nursery() as clients:
+                    clients.start_soon(produce, ready)
+                    proxy.mend()
+                await produce(ready)
+                # Cut off before it is killed, so that its session stays as a crash would leave it.
+                proxy.cut()
+                nursery.cancel_scope.cancel()
+            proxy.mend()
+
+
+async def test_a_broker_without_its_session_ends(
+    etcd_server: EtcdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M19, D4: it stops serving, rather than serve without its claims, and says why in one sentence."""
+    monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 1.0)
+    async with open_proxy(etcd_server.endpoint) as proxy:
+        settings = settings_with(tmp_path / "data", proxy.endpoint)
+
+        async def run_until_cut() -> None:
+            async with trio.open_nursery() as nursery:
+                ready: Ready = await nursery.start(serve, settings, "test", trio.Event())
+                await produce(ready)
+                proxy.cut()
+
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await run_until_cut()
+    sentence = sentence_of(caught.value, settings)
+    assert sentence is not None
+    assert "session in etcd has ended" in sentence
+
+
+async def test_etcd_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path / "data", "127.0.0.1:1", metadata_connect_seconds_max="0.2")
+    with pytest.raises(StoreUnavailable) as caught:
+        await serve(settings, "test", trio.Event())
+    sentence = sentence_of(caught.value, settings)
+    assert sentence is not None
+    assert "etcd at 127.0.0.1:1 gave no answer for 0.2 s" in sentence
+    assert sentence.endswith("Check etcd and --metadata, restart.")
+
+
+async def test_a_folder_with_metadata_of_its_own_is_not_used_with_etcd(tmp_path: Path) -> None:
+    """What its ledgers hold is known to that metadata alone."""
+    (tmp_path / "data" / "metadata").mkdir(parents=True)
+    settings = settings_with(tmp_path / "data", "127.0.0.1:1")
+    with pytest.raises(MetadataPlaceError, match="metadata of its own") as caught:
+        async with open_metadata(settings, DiskFiles()):
+            raise AssertionError("it was opened")
+    assert sentence_of(caught.value, settings) == str(caught.value)
+
+
+async def test_a_missing_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("storage.metadata.etcd")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(MetadataPlaceError, match=r"pip install 'tidewire\[etcd\]'"):
+        async with open_metadata(settings_with(tmp_path / "data", "127.0.0.1:1"), DiskFiles()):
+            raise AssertionError("it was opened")
+
+
+def test_each_cluster_has_a_root() -> None:
+    assert root_of("tidewire") == "/tidewire/tidewire"

@@ -242,7 +242,8 @@ class _Harness:
     def _connections(self) -> Sequence[Sequence[Use]]:
         """Who shares a client of the store: nobody where it stands for a broker's whole process, else some."""
         asking: list[Use] = [partial(self._ask, asker) for asker in self._askers]
-        following: list[Use] = [watcher.follow for watcher in self._ranges] + [watcher.follow for watcher in self._keys]
+        following: list[Use] = [watcher.follow for watcher in self._ranges]
+        following += [watcher.follow for watcher in self._keys]
         if self._subject.outlives:
             return [asking[: CLIENTS // 2], asking[CLIENTS // 2 :], following]
         return [[use] for use in (*asking, *following)]

@@ -373,7 +373,7 @@ def test_a_snapshot_for_another_release(folder: FolderCommands) -> None:
 
 
 def test_a_log_of_a_later_release_is_told(folder: FolderCommands) -> None:
-    """R25."""
+    """R25: what follows it cannot be read, so nothing is shown as if it were all."""
     revision = next_revision(DISK, folder.data_dir)
     append(DISK, folder.data_dir, small([FeatureLevel(revision - 1, 9)]))
     assert "feature level 9" in folder.complaint("dump")

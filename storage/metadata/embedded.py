@@ -200,14 +200,12 @@ class EmbeddedStore(ImageStore):
             self._groups += 1
             for change_set in delta.change_sets:
                 self._publish(change_set)
-        last = self._group.pop() if large is not None else None
-        for proposal in self._group:
+        answered, self._group = (self._group, []) if large is None else (self._group[:-1], self._group[-1:])
+        for proposal in answered:
             proposal.answer()
-        self._group.clear()
         await self._let_snapshot_go_on()
-        if last is not None and large is not None:
-            self._group.append(last)
-            await self._commit_transaction(last, large, delta.revision)
+        if large is not None:
+            await self._commit_transaction(self._group[0], large, delta.revision)
             self._group.clear()
 
     def _needs_transaction(self, change_set: list[DataRecord]) -> bool:

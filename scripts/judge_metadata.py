@@ -86,7 +86,7 @@ def _judge(store: str, seconds: float, seed: int, keep: Path | None, *, verbose:
         shutil.rmtree(folder)
     operations = sum(call.kind != "seen" for call in report.history.calls) + len(large.attempts)
     verdict = report.verdict if not large.complaints else "illegal"
-    print(f"judged: {operations} operations, {report.kills.total() + large.kills.total()} kills, {verdict}")
+    print(f"judged: {operations} operations, {report.kills.total() + large.kills} kills, {verdict}")
     return 1 if complaints else 0
 
 

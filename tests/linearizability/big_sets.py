@@ -63,8 +63,9 @@ class BigReport:
     """Of the watch that is read at once."""
     slow_sittings: list[list[tuple[Pieces, Pieces]]] = field(default_factory=list)
     """Of the one that is read now and then."""
-    kills: Counter[str] = field(default_factory=Counter)
-    """By what became of the change set that was under way, if one was."""
+    kills: int = 0
+    fates: Counter[str] = field(default_factory=Counter)
+    """How the kills hit, by what became of the change set that was under way; two may hit before anybody could look."""
     complaints: list[str] = field(default_factory=list)
 
     def judge(self) -> None:
@@ -80,10 +81,10 @@ class BigReport:
         samples = sum(map(len, self.samples))
         steps = sum(map(len, [*self.sittings, *self.slow_sittings]))
         unanswered = sum(attempt.returned is None for attempt in self.attempts)
-        fates = ", ".join(f"{number} {fate}" for fate, number in sorted(self.kills.items()))
+        fates = ", ".join(f"{number} {fate}" for fate, number in sorted(self.fates.items()))
         return (
             f"{len(self.attempts)} change sets of {self.size} records ({unanswered} unanswered), "
-            f"{self.kills.total()} kills ({fates}), "
+            f"{self.kills} kills ({fates}), "
             f"{samples} samples, {steps} steps of watches, {len(self.complaints)} complaints"
         )
 
@@ -121,10 +122,11 @@ class _Writing:
         self.report.samples = [[] for _reader in range(READERS + 1)]
         for life in range(kills):
             death = self._draw_death() if life else None
+            self.report.kills += 1
             if await trio.to_thread.run_sync(self._subject.start, death):
                 await self._live(partial(self._kill, death))
             else:
-                self.report.kills["at start-up"] += 1
+                self.report.fates["at start-up"] += 1
         assert await trio.to_thread.run_sync(self._subject.start)
         await self._live(self._write_in_peace)
 
@@ -216,7 +218,7 @@ class _Writing:
             fate = "between two"
         else:
             fate = "in one that is there" if last.number in sample.scanned else "in one that is absent"
-        self.report.kills[fate] += 1
+        self.report.fates[fate] += 1
 
     async def _look(self, samples: list[Sample], store: MetadataStore) -> None:
         while True:

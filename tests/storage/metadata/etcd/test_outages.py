@@ -162,6 +162,30 @@ async def test_a_write_whose_answer_was_lost_is_made_once(proxy: Proxy, times: i
         assert second == "/op/1-00000000000000000002"
 
 
+async def test_a_write_sent_again_does_not_undo_what_came_after_it(etcd_server: EtcdProcess, proxy: Proxy) -> None:
+    """M22: its copy comes late, and changes nothing."""
+    root = fresh_root()
+    async with etcd_store(proxy.endpoint, root=root) as store, etcd_store(etcd_server.endpoint, root=root) as other:
+        await store.put("/warm", b"")
+        versions: list[int] = []
+
+        async def write() -> None:
+            versions.append(await store.put("/a", b"early"))
+
+        async with trio.open_nursery() as nursery:
+            proxy.mute()
+            nursery.start_soon(write)
+            async with other.watch_key("/a") as watch:
+                while await watch.next() is None:
+                    pass
+            late = await other.put("/a", b"late")
+            proxy.mend()
+        assert versions[0] < late
+        record = await store.get("/a")
+        assert record is not None
+        assert (record.value, record.version) == (b"late", late)
+
+
 async def test_a_refusal_whose_answer_was_lost_stays_a_refusal(proxy: Proxy) -> None:
     """M22, M1: a conflict is believed only when no copy of the request can be made any more."""
     async with etcd_store(proxy.endpoint) as store:

@@ -1,6 +1,7 @@
 """What only the store on etcd has: its limits, several processes at once, leases, and a root."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,56 @@ async def test_a_dead_process_loses_its_ephemeral_records(etcd_server: EtcdProce
             assert (await watch.next()).deleted == ("/e/theirs",)
         assert await hits(store, "i") == [("k", "/e/mine")]
         await store.put("/e/mine", b"again", session=mine)
+
+
+class HeldBack:
+    """What the watch of a store brings is not applied until `let_go`."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self._follower = store._follower
+        self._apply = self._follower._apply
+        self._steps: list[tuple[int, list[pb.Event]]] = []
+        self._follower._apply = self._hold  # type: ignore[method-assign]
+
+    def _hold(self, revision: int, events: Iterable[pb.Event]) -> None:
+        self._follower._next_revision = revision
+        self._steps.append((revision, list(events)))
+
+    def let_go(self) -> None:
+        for revision, events in self._steps:
+            self._follower._next_revision = revision + 1
+            self._apply(revision, events)
+        self._follower._apply = self._apply  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("ends_session", [True, False])
+async def test_a_reading_waits_for_what_the_watch_has_not_brought(etcd_server: EtcdProcess, ends_session: bool) -> None:
+    """M1, M18: what another process was answered before, the end of a session too, which is no change set."""
+    root = fresh_root()
+    async with (
+        etcd_store(etcd_server.endpoint, root=root) as store,
+        etcd_store(etcd_server.endpoint, root=root) as other,
+    ):
+        session = await other.open_session(60)
+        await other.put("/e", b"", session=session)
+        assert await store.get("/e") is not None
+        held = HeldBack(store)
+        if ends_session:
+            await session.close()
+        else:
+            await other.delete("/e")
+        read: list[object] = []
+
+        async def get() -> None:
+            read.append(await store.get("/e"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(get)
+            for _ in range(5):
+                await other.barrier()
+            assert read == []
+            held.let_go()
+        assert read == [None]
 
 
 async def test_silence_ends_a_session_here_too(etcd_server: EtcdProcess) -> None:

@@ -172,7 +172,7 @@ class EtcdStore(MetadataStore):
         return self._follower.watches.of_key(key)
 
     def watch_range(self, start: str, end: str) -> AbstractAsyncContextManager[RangeWatch]:
-        """See `MetadataStore.watch_range`."""
+        """See `MetadataStore.watch_range`. It begins with the image as it is; what it lacks follows as changes."""
         return self._follower.watches.of_range(start, end)
 
     async def open_session(self, timeout_seconds: float) -> Session:

@@ -139,9 +139,9 @@ async def test_a_dead_process_loses_its_ephemeral_records(etcd_server: EtcdProce
         )
         assert process.stdout is not None
         assert (await process.stdout.receive_some(6)).startswith(b"ready")
+        assert await hits(store, "i") == [("k", "/e/mine"), ("k", "/e/theirs")]
         async with store.watch_range("/e/", "/e0") as watch:
             assert len((await watch.next()).records) == 2
-            assert await hits(store, "i") == [("k", "/e/mine"), ("k", "/e/theirs")]
             process.kill()
             await process.wait()
             await process.stdout.aclose()

@@ -1,5 +1,6 @@
 """A broker with its metadata in etcd: what it starts with, goes on through, and ends by."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tidewire.cli.demo.etcd import EtcdProcess
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
+ROOT = Path(__file__).resolve().parents[2]
 Type = pb.BaseCommand.Type
 PLAIN = "persistent://public/default/plain"
 
@@ -108,3 +110,10 @@ async def test_a_missing_library_is_one_sentence(tmp_path: Path, monkeypatch: py
 
 def test_each_cluster_has_a_root() -> None:
     assert root_of("tidewire") == "/tidewire/tidewire"
+
+
+def test_a_broker_without_etcd_does_not_import_it() -> None:
+    """Neither start nor memory of the default pays for gRPC, and it need not be installed."""
+    look = "import broker.main, sys; print([name for name in sys.modules if 'grpc' in name or 'etcd' in name])"
+    told = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"

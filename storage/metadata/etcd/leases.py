@@ -127,8 +127,8 @@ class Leases:
 
     async def _renew(self, due: list[Lease]) -> None:
         sent = trio.current_time()
-        # Not longer than until the first of them ends, so that this is noticed; and if there are other servers, shorter,
-        # so that one of them has its turn.
+        # Not longer than until the first of them ends, so that this is noticed; and if there are other servers,
+        # shorter, so that one of them has its turn.
         share = 1 if len(self._rpc.endpoints) == 1 else RENEWED_PER_LIFE
         patience = max(0.001, min(min(lease.ends - sent, lease.seconds / share) for lease in due))
         try:

@@ -38,7 +38,7 @@ from storage.metadata.etcd.requests import (
 )
 from storage.metadata.etcd.retry import Attempts, Retry
 from storage.metadata.etcd.rpc import TXN, Rpc, RpcError
-from storage.metadata.store import Committed, MetadataError, Op, Put, SessionLost, StoreUnavailable
+from storage.metadata.store import ChangeSetTooLarge, Committed, MetadataError, Op, Put, SessionLost, StoreUnavailable
 from storage.signal import Signal
 
 WRITES_WAITING_MAX: Final = 4096
@@ -153,6 +153,11 @@ class Writer:
         except StoreUnavailable as error:
             for proposal in proposals:
                 self._answer(proposal, StoreUnavailable(str(error)))
+            answered = True
+        except ChangeSetTooLarge as error:
+            # Each was small enough alone: none is at fault, and none was made.
+            for proposal in proposals:
+                self._answer(proposal, ChangeSetTooLarge(str(error)))
             answered = True
         finally:
             if not answered:

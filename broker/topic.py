@@ -20,6 +20,7 @@ from dispatch.subscription import Subscription
 from storage.clock import WallClock
 from storage.cursor import Cursor, CursorError, NonDurableCursor, cursor_key
 from storage.entry import Entry, TxnId
+from storage.errors import LedgerSealed
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
@@ -50,7 +51,7 @@ class AttendingProducer(Attendee, Protocol):
         """Unique on the topic."""
 
     def topic_replaced(self) -> None:
-        """Clients have the layout that replaces this sealed segment: refuse what waits, close. Must not block."""
+        """The segment is sealed and clients know what replaces it: refuse what waits, close. Must not block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Topic:
         self.readable: Watermark = ledger.confirmed if self._buffer is None else self._buffer.readable
         self._sealed_signals: list[Signal] = []
         self._producers: dict[str, AttendingProducer] = {}
+        self._is_retired = ledger.is_sealed
+        self._producers_left = trio.Event()
         self._consumers: dict[Consumer, Attendee] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._subscribing = trio.Lock()
@@ -175,9 +178,12 @@ class Topic:
 
         Raises:
             TopicClosed: the topic is going away.
+            LedgerSealed: the segment was replaced.
             ProducerNameTaken: another one has the name.
         """
         self._require_running()
+        if self._is_retired:
+            raise LedgerSealed(f"{self.name} was replaced and takes no more producers")
         if producer.name in self._producers:
             raise ProducerNameTaken(f"a producer named {producer.name} is connected to {self.name}")
         self._producers[producer.name] = producer
@@ -186,9 +192,22 @@ class Topic:
         """Give the name back; harmless when it was not registered."""
         if self._producers.get(producer.name) is producer:
             del self._producers[producer.name]
+            if self._is_retired and not self._producers:
+                self._producers_left.set()
+
+    def retire(self) -> None:
+        """Clients know what replaces this segment: take no more producers, and go on with those there are."""
+        self._is_retired = True
+        if not self._producers:
+            self._producers_left.set()
+
+    async def producers_left(self) -> None:
+        """Return once the last producer of a retired segment has left."""
+        await self._producers_left.wait()
 
     async def seal(self) -> None:
         """Let nothing be appended any more; durable on return. May be repeated."""
+        self._is_retired = True
         await self.ledger.seal()
         for signal in self._sealed_signals:
             signal.set()
@@ -205,6 +224,16 @@ class Topic:
     def sealed_end(self) -> Position | None:
         """The last position of a sealed topic; None while entries may follow."""
         return self.ledger.last_position if self.ledger.is_sealed else None
+
+    async def wait_sealed(self) -> None:
+        """Return once the topic is sealed."""
+        sealed = Signal()
+        self.attach_sealed(sealed)
+        try:
+            while not self.ledger.is_sealed:
+                await sealed.wait()
+        finally:
+            self.detach_sealed(sealed)
 
     def attach_sealed(self, signal: Signal) -> None:
         """Set `signal` when the topic is sealed."""

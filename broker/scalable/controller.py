@@ -5,16 +5,22 @@ in the layout can carry it on:
 
     1. CAS the intent: parents, children and their ranges          nothing has happened yet
     2. create the children                                         they exist, nobody sends to them
-    3. CAS "sealing", seal the parents                             from here it only rolls forward
-    4. create every subscription's cursor on the children          at their beginning: it all comes after the parents
-    5. CAS the new layout                                          a subscription made meanwhile sends this back to 4
-    6. push it to every follower                                   clients know the children
-    7. answer the sends that met the seal, close the producers     clients turn to the children
+    3. create every subscription's cursor on the children          at their beginning: it all comes after the parents
+    4. CAS the new layout                                          a subscription made meanwhile sends this back to 3
+    5. push it to every follower                                   clients turn to the children; what they had sent to
+                                                                   the parents is still taken, so it dooms nothing
+    6. wait until the parents' producers have left, but not long
+    7. seal the parents                                            those who did not leave are refused, and closed
+    8. CAS: the intent is done
+
+A child may hold messages before its parent is sealed, and key order does not suffer: nobody reads a child before its
+parent is read to its sealed end.
 """
 
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 import trio
@@ -24,10 +30,13 @@ from broker.names import TopicName
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Intent, Layout, StartPosition, Subscription, SubscriptionKind, create
 from broker.scalable.layouts import Layouts
-from broker.topic import Topic
 from broker.topics import Topics
 from storage.clock import WallClock
 from storage.position import EARLIEST, LATEST
+
+LEAVING_SECONDS_MAX: Final = 5.0
+"""How long producers may take to leave a segment that was replaced. A client leaves as soon as it has heard of it and
+what it had sent is answered; one that does not is not waited for."""
 
 log = structlog.get_logger(__name__)
 
@@ -102,8 +111,8 @@ class Controller:
         async with self._lock(topic):
             layout = await self._layouts.get(topic)
             names = self._segment_names(topic, layout)
-            if layout.intent is not None:
-                # Of a split or merge that never ended; they may have cursors already.
+            if layout.intent is not None and not layout.intent.sealing:
+                # Of a split or merge that was never made; they may have cursors already.
                 names += [topic.segment_name(child.descriptor) for child in layout.intent.children]
             if not force and any(self._topics.is_in_use(name) for name in names):
                 raise TopicInUse(f"{topic} has connected producers or consumers; delete it with force=true to end them")
@@ -174,34 +183,39 @@ class Controller:
             change.ended.set()
 
     async def _finish_open(self, topic: TopicName) -> Layout:
-        """Steps 2 to 7 of the open intent."""
+        """Steps 2 to 8 of the open intent."""
         layout = await self._layouts.get(topic)
         intent = layout.intent
         assert intent is not None, "the caller has just opened or found an intent"
-        children = [await self._topics.get(topic.segment_name(child.descriptor)) for child in intent.children]
-        await self._layouts.change(topic, Layout.begin_sealing)
+        if not intent.sealing:
+            layout = await self._replace_segments(topic, intent)
+        await self._feeds.reached(topic, layout.epoch)
         parents = [
             await self._topics.get(topic.segment_name(layout.segment(parent).descriptor)) for parent in intent.parents
         ]
+        with trio.move_on_after(LEAVING_SECONDS_MAX):
+            for parent in parents:
+                parent.retire()
+            for parent in parents:
+                await parent.producers_left()
         for parent in parents:
             await parent.seal()
-        layout = await self._finish_layout(topic, intent, children)
-        await self._feeds.reached(topic, layout.epoch)
-        for parent in parents:
             parent.mark_replaced()
+        layout = await self._layouts.change(topic, Layout.finish)
         log.info("segments replaced", topic=str(topic), parents=intent.parents, epoch=layout.epoch)
         return layout
 
-    async def _finish_layout(self, topic: TopicName, intent: Intent, children: list[Topic]) -> Layout:
+    async def _replace_segments(self, topic: TopicName, intent: Intent) -> Layout:
+        children = [await self._topics.get(topic.segment_name(child.descriptor)) for child in intent.children]
         ready: set[str] = set()
 
-        def finished(layout: Layout) -> Layout:
+        def replaced(layout: Layout) -> Layout:
             # Unchanged while a subscription lacks its cursors; then the loop below creates them and asks again.
-            return layout.finish(intent, self._now_ms()) if ready >= layout.subscriptions.keys() else layout
+            return layout.replace_segments(intent, self._now_ms()) if ready >= layout.subscriptions.keys() else layout
 
         while True:
-            layout = await self._layouts.change(topic, finished)
-            if layout.intent is None:
+            layout = await self._layouts.change(topic, replaced)
+            if layout.intent is not None and layout.intent.sealing:
                 return layout
             for subscription in layout.subscriptions.keys() - ready:
                 for child in children:

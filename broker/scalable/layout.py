@@ -4,18 +4,20 @@ The whole layout is one metadata record, and every change is a compare-and-set o
 each change is a pure function from a layout to the next one, or a `LayoutError` that says why not; the caller writes
 the result on the condition that the record still has the version it was read with, and starts again if it has not.
 
-A split or merge takes two such steps. `begin_split` and `begin_merge` write down the intent: which parents give way to
-which children. `finish` makes it so: parents SEALED, children ACTIVE, in one step, so that the active segments divide
-the hash space exactly at every version of the record. Whoever finds an intent open carries on from the record alone.
-The ids of an intent are spent even if it is undone, since segments by these ids may exist already.
+A split or merge takes three such steps. `begin_split` and `begin_merge` write down the intent: which parents give way
+to which children. `replace_segments` makes it so for clients: parents SEALED, children ACTIVE, in one step, so that the
+active segments divide the hash space exactly at every version of the record. `finish` closes the intent once the
+parents' ledgers are sealed. Whoever finds an intent open carries on from the record alone. The ids of an intent are
+spent even if it is undone, since segments by these ids may exist already.
 
      ACTIVE 0 [0000-ffff]                    begin_split(0): intent {0} -> {1, 2}
-          |                                  (children created, parent sealed, cursors created)
-     SEALED 0 -+- ACTIVE 1 [0000-7fff]       finish: epoch + 1
-               +- ACTIVE 2 [8000-ffff]
+          |                                  (children and their cursors created)
+     SEALED 0 -+- ACTIVE 1 [0000-7fff]       replace_segments: epoch + 1
+               +- ACTIVE 2 [8000-ffff]       (clients told, the parent's ledger sealed)
+                                             finish
                                              prune(0), once every subscription drained it: epoch + 1
 
-`epoch` counts what clients see: it rises with `finish` and `prune`, not with intents or subscriptions.
+`epoch` counts what clients see: it rises with `replace_segments` and `prune`, not with intents or subscriptions.
 """
 
 from bisect import bisect_right
@@ -135,7 +137,7 @@ class Intent:
     parents: tuple[int, ...]
     children: tuple[Child, ...]
     sealing: bool = False
-    """True from before the first parent is sealed: since then it only rolls forward."""
+    """The segments are replaced, so it only rolls forward: what is left to do is to seal the parents' ledgers."""
 
 
 @dataclass(frozen=True)
@@ -212,31 +214,21 @@ class Layout:
         merged = HashRange(lower.range.start, upper.range.end)
         return self._begin((min(first_id, second_id), max(first_id, second_id)), (merged,))
 
-    def begin_sealing(self) -> "Layout":
-        """Mark the open intent as past the point up to which it may be undone; no change if it is so already.
-
-        A controller writes this before it seals the first parent. Then a controller that was elected meanwhile and
-        undid the intent makes that write fail, and one that is elected later does not undo what is half sealed.
-
-        Raises:
-            IntentGone: no intent is open.
-        """
-        intent = self._open_intent()
-        return self if intent.sealing else replace(self, intent=replace(intent, sealing=True))
-
     def undo(self) -> "Layout":
         """Drop the open intent. Its ids stay spent.
 
         Raises:
             IntentGone: no intent is open.
-            PastSeal: a parent may be sealed already.
+            PastSeal: the segments are replaced, and clients may write to the children.
         """
         if self._open_intent().sealing:
-            raise PastSeal("The split or merge under way has begun to seal its parents; it can only be finished.")
+            raise PastSeal("The split or merge under way has replaced its segments; it can only be finished.")
         return replace(self, intent=None)
 
-    def finish(self, intent: Intent, now_ms: int) -> "Layout":
-        """Carry out the open intent: parents become SEALED, children ACTIVE, as of the next epoch.
+    def replace_segments(self, intent: Intent, now_ms: int) -> "Layout":
+        """Let the children take over: parents become SEALED, children ACTIVE, as of the next epoch.
+
+        The intent stays open until the parents' ledgers are sealed. No change if it is so already.
 
         Args:
             intent: what the caller has prepared; it must be the one that is open.
@@ -247,7 +239,9 @@ class Layout:
         """
         opened = self._open_intent()
         if (opened.parents, opened.children) != (intent.parents, intent.children):
-            raise IntentGone("Another split or merge is open than the one to be finished.")
+            raise IntentGone("Another split or merge is open than the one to be carried on.")
+        if opened.sealing:
+            return self
         epoch = self.epoch + 1
         segments = dict(self.segments)
         for parent_id in intent.parents:
@@ -268,7 +262,17 @@ class Layout:
                 created_at_epoch=epoch,
                 created_at_ms=now_ms,
             )
-        return replace(self, epoch=epoch, segments=segments, intent=None)
+        return replace(self, epoch=epoch, segments=segments, intent=replace(opened, sealing=True))
+
+    def finish(self) -> "Layout":
+        """Close the open intent; the parents' ledgers are sealed.
+
+        Raises:
+            IntentGone: none is open whose segments are replaced.
+        """
+        if not self._open_intent().sealing:
+            raise IntentGone("The split or merge under way has not replaced its segments yet.")
+        return replace(self, intent=None)
 
     def prune(self, segment_id: int) -> "Layout":
         """Forget a sealed segment that every subscription has drained (the caller's knowledge), as of the next epoch.
@@ -350,8 +354,15 @@ class Layout:
 
     def _wrong_intent(self, intent: Intent) -> list[str]:
         wrong = []
-        parents = [self.segments[i] for i in intent.parents if i in self.segments and self.segments[i].is_active]
+        parents = [self.segments[i] for i in intent.parents if i in self.segments]
         if len(parents) != len(intent.parents) or not parents:
+            return ["intent: its parents are not all there"]
+        if intent.sealing:
+            heirs = tuple(child.id for child in intent.children)
+            if any(parent.children != heirs for parent in parents):
+                wrong.append("intent: its children did not replace its parents")
+            return wrong
+        if not all(parent.is_active for parent in parents):
             wrong.append("intent: its parents are not all ACTIVE")
         if any(child.id >= self.next_segment_id or child.id in self.segments for child in intent.children):
             wrong.append("intent: its children's ids are not reserved")

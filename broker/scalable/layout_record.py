@@ -39,12 +39,12 @@ def to_json(layout: Layout) -> bytes:
     """The record's value.
 
     Raises:
-        LayoutTooLarge: it, or what it becomes when its open intent is finished, is above LAYOUT_BYTES_MAX.
+        LayoutTooLarge: it, or what it becomes when its open intent is carried out, is above LAYOUT_BYTES_MAX.
     """
     data = _encode(layout)
     longest = len(data)
     if layout.intent is not None:
-        longest = max(longest, len(_encode(layout.finish(layout.intent, _LATE_MS))))
+        longest = max(longest, len(_encode(layout.replace_segments(layout.intent, _LATE_MS))))
     if longest > LAYOUT_BYTES_MAX:
         raise LayoutTooLarge(f"The topic's layout would take {longest} bytes, more than the {LAYOUT_BYTES_MAX} it may.")
     return data

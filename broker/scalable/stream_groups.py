@@ -150,11 +150,15 @@ class StreamGroups:
                 log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
                 self._seen(group, segment)
                 return
+            if topic.sealed_end is None:
+                # Its clients are turning to its children; so it is not drained, and what they do may take a moment.
+                self._seen(group, segment)
+                await topic.wait_sealed()
             async with self._metadata.watch_key(cursor_key(str(name), group.subscription)) as watch:
                 while True:
                     record = await watch.next()
                     end = topic.sealed_end
-                    assert end is not None, "a layout says SEALED only of what was sealed before"
+                    assert end is not None, "it was sealed, and stays so"
                     if record is not None:
                         _identity, acknowledged = decode(record.value, topic.next_after)
                         if topic.next_after(acknowledged.mark_delete) > end:

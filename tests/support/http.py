@@ -184,7 +184,7 @@ class FakeTopics:
 
     def _finish(self, name: TopicName, opened: Layout) -> None:
         assert opened.intent is not None
-        self.layouts[name] = opened.finish(opened.intent, NOW_MS)
+        self.layouts[name] = opened.replace_segments(opened.intent, NOW_MS).finish()
 
 
 @dataclass

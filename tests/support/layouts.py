@@ -47,9 +47,9 @@ def _move(layout: Layout, kind: str, a: int, b: int) -> Layout:
             active = layout.active()
             return layout.begin_merge(active[a % len(active)].id, active[(a + 1) % len(active)].id)
         case "finish":
-            return layout.finish(layout.intent or Intent((), ()), NOW_MS + a)
+            return layout.finish()
         case "seal":
-            return layout.begin_sealing()
+            return layout.replace_segments(layout.intent or Intent((), ()), NOW_MS + b)
         case "undo":
             return layout.undo()
         case "prune":

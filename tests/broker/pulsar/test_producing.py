@@ -8,7 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.pulsar import producing
-from storage.metadata.store import Op
+from broker.scalable import controller
+from storage.metadata.store import Op, Put
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms, visible
@@ -104,8 +105,31 @@ async def test_closing_a_producer_answers_its_sends_first(broker: Rooms, client:
     assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
 
 
-async def test_a_split_pushes_the_layout_before_it_ends_producers(broker: Rooms, client: WireClient) -> None:
+async def test_sends_under_way_at_a_split_are_taken(broker: Rooms, client: WireClient) -> None:
+    """T20: the client hears of the children first and leaves behind its last send, so nothing of it fails."""
+    name = await segment(broker)
+    await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
+    await client.produce(1, name)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.controller.split, TOPIC, 0)
+        assert (await client.receive()).scalable_topic_update.dag.epoch == 1
+        await client.publish(1, 0)
+        await client.publish(1, 1)
+        await client.send(commands.close_producer(1, 77))
+        answers = [await client.receive() for _ in range(3)]
+        assert [a.type for a in answers] == [Type.SEND_RECEIPT, Type.SEND_RECEIPT, Type.SUCCESS]
+    parent = await broker.topics.get(TopicName.parse(name))
+    assert parent.ledger.is_sealed
+    assert len(await visible(parent)) == 2
+    refused = await client.produce(2, name)
+    assert (refused.type, refused.error.error) == (Type.ERROR, pb.TopicTerminatedError)
+
+
+async def test_a_producer_that_does_not_leave_is_sent_away_behind_the_seal(
+    broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """T20: the update stands before CLOSE_PRODUCER on the wire; a later send is dropped, its client resends it."""
+    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     name = await segment(broker)
     first = await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
     assert first.scalable_topic_update.dag.epoch == 0
@@ -118,8 +142,9 @@ async def test_a_split_pushes_the_layout_before_it_ends_producers(broker: Rooms,
     await client.receives_nothing_more()
 
 
-async def test_sends_that_meet_the_seal_are_answered_behind_the_layout() -> None:
-    """T20: they wait while the split is under way; then update, refusals in order, and the producer's end."""
+async def test_sends_that_meet_the_seal_are_refused_behind_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T20: they wait while the parent is being sealed; then refusals in order, and the producer's end."""
+    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     store = SteeredStore()
     async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
         name = await segment(broker)
@@ -130,26 +155,21 @@ async def test_sends_that_meet_the_seal_are_answered_behind_the_layout() -> None
             go_on = trio.Event()
 
             async def hold(ops: Sequence[Op]) -> None:
-                if parent.ledger.is_sealed:
+                if any(isinstance(op, Put) and b'"sealed":true' in op.value for op in ops):
                     await go_on.wait()
 
             store.before = hold
             nursery.start_soon(broker.controller.split, TOPIC, 0)
+            assert (await client.receive()).type == Type.SCALABLE_TOPIC_UPDATE
             await wait_all_tasks_blocked()
-            assert parent.ledger.is_sealed
             await client.publish(1, 0)
             await client.publish(1, 1)
             await client.receives_nothing_more()
             go_on.set()
-            answers = [await client.receive() for _ in range(4)]
-            assert [a.type for a in answers] == [
-                Type.SCALABLE_TOPIC_UPDATE,
-                Type.SEND_ERROR,
-                Type.SEND_ERROR,
-                Type.CLOSE_PRODUCER,
-            ]
-            assert [a.send_error.sequence_id for a in answers[1:3]] == [0, 1]
-            assert {a.send_error.error for a in answers[1:3]} == {pb.TopicTerminatedError}
+            answers = [await client.receive() for _ in range(3)]
+            assert [a.type for a in answers] == [Type.SEND_ERROR, Type.SEND_ERROR, Type.CLOSE_PRODUCER]
+            assert [a.send_error.sequence_id for a in answers[:2]] == [0, 1]
+            assert {a.send_error.error for a in answers[:2]} == {pb.TopicTerminatedError}
             assert await visible(parent) == []
 
 

@@ -15,13 +15,13 @@ from tests.support.layouts import NOW_MS, layouts
 def split(layout: Layout, segment_id: int) -> Layout:
     opened = layout.begin_split(segment_id)
     assert opened.intent is not None
-    return opened.finish(opened.intent, NOW_MS)
+    return opened.replace_segments(opened.intent, NOW_MS).finish()
 
 
 def merge(layout: Layout, first: int, second: int) -> Layout:
     opened = layout.begin_merge(first, second)
     assert opened.intent is not None
-    return opened.finish(opened.intent, NOW_MS)
+    return opened.replace_segments(opened.intent, NOW_MS).finish()
 
 
 ONE = create(1, NOW_MS, creation_id="c")

@@ -7,6 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import BrokerError, NotActive, TopicExists, TopicInUse, TopicNotFound
+from broker.scalable import controller
 from broker.scalable.layout import Layout, SegmentState, StartPosition, SubscriptionKind
 from broker.topic import Topic
 from storage.errors import LedgerSealed
@@ -149,8 +150,9 @@ async def test_a_sealed_segment_that_ends_in_aborted_entries_drains(broker: Room
     assert (outlet.deliveries, outlet.ends) == ([], 1)
 
 
-async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms) -> None:
+async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     """T20: a send that met the seal, and the producer's end, find a client that knows the children."""
+    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     await broker.controller.create_topic(TOPIC, 1, {})
     parent = (await segments(broker))[0]
     producer = Producer()
@@ -160,7 +162,7 @@ async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms) -> 
     def follower(layout: Layout | None) -> None:
         assert layout is not None
         pushed.append((layout.epoch, list(producer.told)))
-        assert not (layout.epoch == 1 and parent.replaced.is_set())
+        assert not (layout.epoch == 1 and layout.intent is not None and parent.ledger.is_sealed)
 
     broker.feeds.follow(TOPIC, follower)
     await wait_all_tasks_blocked()
@@ -168,6 +170,51 @@ async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms) -> 
     assert (1, []) in pushed
     assert producer.told == ["replaced"]
     broker.feeds.unfollow(TOPIC, follower)
+
+
+async def test_a_parent_is_sealed_when_its_last_producer_has_left(broker: Rooms) -> None:
+    """T20: what was under way to it is taken, in transactions too; no other producer comes meanwhile."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await subscribe(broker, "s")
+    parent = (await segments(broker))[0]
+    producer = Producer()
+    parent.attend_producer(producer)
+    txn = await broker.coordinator.new_transaction(0, 1_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.controller.split, TOPIC, 0)
+        await wait_all_tasks_blocked()
+        layout = await broker.layouts.get(TOPIC)
+        assert states(layout) == {0: S, 1: A, 2: A}
+        assert layout.intent is not None
+        await publish(parent, b"late", txn)
+        with pytest.raises(LedgerSealed):
+            parent.attend_producer(Producer())
+        assert parent.sealed_end is None
+        parent.leave_producer(producer)
+    assert producer.told == []
+    await broker.coordinator.end(txn, EndAction.COMMIT)
+    await wait_all_tasks_blocked()
+    await check_whole(broker, {"s"}, [b"late"])
+
+
+async def test_a_controller_that_dies_while_producers_leave_is_followed_by_one_that_seals(store: SteeredStore) -> None:
+    """D10: the children took over already, so the parents must not take messages any more."""
+    files = SimulatedFiles(seed=5)
+    async with rooms(store, files) as broker:
+        await broker.controller.create_topic(TOPIC, 2, {})
+        await subscribe(broker, "s")
+        topics = await segments(broker)
+        topics[0].attend_producer(Producer())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.controller.merge, TOPIC, 0, 1)
+            await wait_all_tasks_blocked()
+            await publish(topics[0], b"late")
+            await publish((await segments(broker))[2], b"new")
+            assert topics[0].sealed_end is None
+            nursery.cancel_scope.cancel()
+    async with rooms(store, files.kill()) as broker:
+        await broker.controller.recover()
+        await check_whole(broker, {"s"}, [b"late", b"new"])
 
 
 async def check_whole(broker: Rooms, subscriptions: set[str], payloads: list[bytes]) -> None:

@@ -31,7 +31,7 @@ class Room:
         layout = await self.layouts.change(TOPIC, lambda layout: layout.begin_split(segment))
         intent = layout.intent
         assert intent is not None
-        return (await self.layouts.change(TOPIC, lambda layout: layout.finish(intent, 1))).epoch
+        return (await self.layouts.change(TOPIC, lambda layout: layout.replace_segments(intent, 1).finish())).epoch
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def new(n: int = 1) -> Layout:
 
 def finished(layout: Layout, now_ms: int = NOW_MS + 1) -> Layout:
     assert layout.intent is not None
-    return layout.finish(layout.intent, now_ms)
+    return layout.replace_segments(layout.intent, now_ms).finish()
 
 
 def active_ids(layout: Layout) -> list[int]:
@@ -161,33 +161,43 @@ def test_an_undone_intent_leaves_only_its_ids_spent() -> None:
     assert active_ids(finished(undone.begin_split(0))) == [3, 4]
 
 
-def test_past_the_seal_an_intent_only_rolls_forward() -> None:
-    """D10: a parent that may be sealed already must get its children."""
+def test_once_its_segments_are_replaced_an_intent_only_rolls_forward() -> None:
+    """D10: clients may have written to the children."""
     opened = new().begin_split(0)
-    sealing = opened.begin_sealing()
-    assert sealing.begin_sealing() == sealing
-    with pytest.raises(PastSeal):
-        sealing.undo()
     assert opened.intent is not None
-    assert sealing.finish(opened.intent, NOW_MS) == finished(opened, NOW_MS)
+    replaced = opened.replace_segments(opened.intent, NOW_MS)
+    assert replaced.invariants() == []
+    assert (replaced.epoch, active_ids(replaced)) == (1, [1, 2])
+    assert replaced.replace_segments(opened.intent, NOW_MS + 1) == replaced
+    with pytest.raises(PastSeal):
+        replaced.undo()
+    with pytest.raises(IntentOpen):
+        replaced.begin_split(1)
+    assert replaced.finish() == replace(replaced, intent=None)
 
 
-def test_only_the_open_intent_is_finished() -> None:
+def test_an_intent_is_not_closed_before_its_segments_are_replaced() -> None:
+    """D10: or the parents would be sealed for nothing."""
+    with pytest.raises(IntentGone, match="not replaced"):
+        new().begin_split(0).finish()
+
+
+def test_only_the_open_intent_is_carried_on() -> None:
     """D10: a controller that was away meanwhile prepared something else."""
     first = new().begin_split(0)
     assert first.intent is not None
     second = first.undo().begin_split(0)
     with pytest.raises(IntentGone, match="Another"):
-        second.finish(first.intent, NOW_MS)
+        second.replace_segments(first.intent, NOW_MS)
     with pytest.raises(IntentGone, match="No split or merge"):
-        new().finish(first.intent, NOW_MS)
+        new().replace_segments(first.intent, NOW_MS)
 
 
 def test_without_an_intent_there_is_nothing_to_end() -> None:
     with pytest.raises(IntentGone):
         new().undo()
     with pytest.raises(IntentGone):
-        new().begin_sealing()
+        new().finish()
 
 
 def test_a_subscription_may_be_created_while_a_split_is_under_way() -> None:
@@ -283,7 +293,8 @@ SPLIT = finished(new().begin_split(0))
         (replace(new(), segments={3: new().segment(0)}), "key 3 holds segment 0"),
         (replace(SPLIT, segments=with_ids_turned_round(SPLIT.segments)), "is younger"),
         (replace(SPLIT, intent=Intent((0,), ()), next_segment_id=9), "not all ACTIVE"),
-        (replace(SPLIT, intent=Intent((), ())), "not all ACTIVE"),
+        (replace(SPLIT, intent=Intent((), ())), "not all there"),
+        (replace(SPLIT, intent=Intent((0,), (), sealing=True)), "did not replace its parents"),
         (replace(SPLIT, intent=Intent((1,), (Child(2, HashRange(0, 0x7FFF)),))), "not reserved"),
         (replace(SPLIT, intent=Intent((1,), (Child(3, HashRange(0, 0x7FFF)),))), "not reserved"),
         (replace(SPLIT.begin_split(1), intent=Intent((1,), (Child(3, HashRange(0, 5)),))), "would not hold"),

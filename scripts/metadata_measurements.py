@@ -4,6 +4,7 @@ Opening and snapshots are to be run in processes of their own (`fill`, `recover`
 the store alone.
 """
 
+import gc
 import os
 import random
 from collections.abc import AsyncIterator, Callable
@@ -229,6 +230,9 @@ def snapshot(folder: Path) -> Snapshot:
         async with EmbeddedStore.open(DiskFiles(), folder, snapshot_log_bytes=NEVER_BYTES) as store:
             order = random.Random(2)  # noqa: S311 - an order, not a secret
             keys = store.statistics().records
+            # As a broker does when it is ready.
+            gc.collect()
+            gc.freeze()
             pauses: list[float] = []
 
             async def put_while(go_on: Callable[[], bool]) -> tuple[list[float], float]:

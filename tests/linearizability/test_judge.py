@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 import trio
 
-from storage.metadata.store import Put
+from storage.metadata.store import Delete, IndexEntry, Put
 from tests.linearizability import mutations
 from tests.linearizability.harness import Report, run
 from tests.linearizability.histories import Call, History, Seen, judge
@@ -91,6 +91,16 @@ OLD, NEW = Seen("/g/a", "1", 5), Seen("/g/a", "2", 6)
             ],
             "legal",
         ),
+        # It does so too when a deletion of nothing was answered with the same revision.
+        (
+            [
+                Call(3, "/g", "commit", 4, 5, "ok", ops=(Delete("/g/z"),), revision=6, keys=(None,)),
+                replace(
+                    written(2, 6, put("/g/a", "3", expected=5)), returned=7, outcome="conflict", conflict=("/g/a", 5, 6)
+                ),
+            ],
+            "legal",
+        ),
         (
             [
                 replace(
@@ -104,6 +114,14 @@ OLD, NEW = Seen("/g/a", "1", 5), Seen("/g/a", "2", 6)
 def test_an_unanswered_write_takes_effect_once_or_never(reads: list[Call], verdict: str) -> None:
     """M22, M23: at any later time, and never half, nor is it undone."""
     assert judge(lines([FIRST, UNANSWERED, *reads])).verdict == verdict
+
+
+def test_an_unanswered_write_shows_by_what_it_replaced() -> None:
+    """M14, M22: an index has lost a record though nobody ever saw the new one."""
+    indexed = replace(FIRST, ops=(replace(put("/g/a", "1"), indexes=(IndexEntry("by", "x"),)),))
+    query = Call(2, "/g", "query", 4, 5, "ok", {"index": "by", "start": "x", "end": "y"})
+    assert judge(lines([indexed, UNANSWERED, query])).verdict == "legal"
+    assert judge(lines([indexed, query])).verdict == "illegal"
 
 
 def test_an_unanswered_write_does_not_take_effect_before_it_was_made() -> None:

@@ -9,6 +9,7 @@ A start costs no imports: one process imports the program and forks a child for 
 program's `main` with the arguments given. Everything here blocks, with a bound.
 """
 
+import io
 import json
 import os
 import queue
@@ -187,6 +188,10 @@ def _read_lines(stdout: IO[str] | None, lines: queue.SimpleQueue[str]) -> None:
 
 def _fork_as_told() -> None:
     """For each line on standard input fork a process, say its process id, and at its end how it ended."""
+    # A line goes out whole or not at all (PYTHONUNBUFFERED would write its end apart): a process may die in between, and
+    # it shares its standard output with this one.
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(write_through=False)
     # Imported before the first fork, so that no start has to. Nothing of it may start a thread.
     program, *imports = sys.argv[1:]
     for name in imports:

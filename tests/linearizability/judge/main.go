@@ -89,18 +89,19 @@ func judge(calls []*call, timeout time.Duration, pictures string) verdict {
 }
 
 func judgeGroup(name string, calls []*call, timeout time.Duration, pictures string) (string, []string) {
-	kept, complaints := resolve(calls)
+	kept, unseen, complaints := resolve(calls)
 	if len(complaints) > 0 {
 		return "illegal", complaints
 	}
-	history := make([]porcupine.Operation, len(kept))
-	for i, c := range kept {
-		history[i] = porcupine.Operation{ClientId: c.Client, Input: c, Call: c.Invoked, Return: math.MaxInt64}
-		if c.Returned != nil {
-			history[i].Return = *c.Returned
-		}
+	// That none of the unseen ones took effect is quickly judged, and mostly explains everything.
+	history := operations(kept)
+	result := porcupine.CheckOperationsTimeout(model(), history, timeout)
+	if result == porcupine.Illegal && len(unseen) > 0 {
+		kept = append(kept, unseen...)
+		history = operations(kept)
+		result = porcupine.CheckOperationsTimeout(model(), history, timeout)
 	}
-	switch porcupine.CheckOperationsTimeout(model(), history, timeout) {
+	switch result {
 	case porcupine.Ok:
 		return "legal", nil
 	case porcupine.Unknown:
@@ -116,6 +117,17 @@ func judgeGroup(name string, calls []*call, timeout time.Duration, pictures stri
 	}
 	complaints = append(complaints, fmt.Sprintf("%s: no order of its %d calls explains their answers", name, len(kept)))
 	return "illegal", append(complaints, stuck(kept, info)...)
+}
+
+func operations(calls []*call) []porcupine.Operation {
+	history := make([]porcupine.Operation, len(calls))
+	for i, c := range calls {
+		history[i] = porcupine.Operation{ClientId: c.Client, Input: c, Call: c.Invoked, Return: math.MaxInt64}
+		if c.Returned != nil {
+			history[i].Return = *c.Returned
+		}
+	}
+	return history
 }
 
 func model() porcupine.Model {

@@ -3,15 +3,15 @@ package main
 import "fmt"
 
 // What is known of a change set whose caller got no answer? Values are unique, so whoever reads one of them shows that
-// the change set took effect, and as which revision. What nobody ever saw anything of may be left out of the history if
-// all it could do is put records: had it taken effect, no answer of anybody would be another. What could delete stays,
-// open-ended: it took effect at any time since its invocation, or never.
+// the change set took effect, and as which revision. Any other took effect at any time since its invocation, or never.
+// If all that it could do was add sequential records it is left out of the history: that they are in no answer shows
+// nothing. The rest stays, open-ended, and each makes the search longer. Of those, the ones that nobody saw a value of
+// most likely never took effect; but a put may show by the record that it replaced, and by a version in a refusal.
 
-// resolve settles what it can of one group's commits with unknown outcome, and returns the calls that are to be judged.
-func resolve(calls []*call) ([]*call, []string) {
-	var complaints []string
+// resolve settles what it can of one group's commits with unknown outcome, and returns the calls that are to be judged:
+// apart from the others, those that should have been seen had they taken effect.
+func resolve(calls []*call) (kept, unseen []*call, complaints []string) {
 	writers := map[string]*call{}
-	known := map[int64]bool{}
 	for _, c := range calls {
 		if c.Kind != "commit" {
 			continue
@@ -24,9 +24,6 @@ func resolve(calls []*call) ([]*call, []string) {
 				complaints = append(complaints, fmt.Sprintf("the history is no use: the value %q is written twice", o.Value))
 			}
 			writers[o.Value] = c
-		}
-		if c.Outcome == "ok" {
-			known[c.Revision] = true
 		}
 		if c.Outcome == "unknown" {
 			c.Keys = make([]*string, len(c.Ops))
@@ -46,7 +43,6 @@ func resolve(calls []*call) ([]*call, []string) {
 						fmt.Sprintf("%s: one change set was read as revisions %d and %d", r.Key, writer.Revision, r.Version))
 				}
 				writer.resolved, writer.Revision = true, r.Version
-				known[r.Version] = true
 				writer.assign(r)
 			case writer.Revision != r.Version:
 				// Without this a watch could tell of wrong versions, since no model judges what it told.
@@ -55,20 +51,18 @@ func resolve(calls []*call) ([]*call, []string) {
 			}
 		}
 	}
-	// Versions that a refusal named and nobody read: some change set with unknown outcome wrote them.
-	unexplained := map[string]bool{}
 	for _, c := range calls {
-		if c.Conflict != nil && c.Conflict.Actual != 0 && !known[c.Conflict.Actual] {
-			unexplained[c.Conflict.Key] = true
-		}
-	}
-	var kept []*call
-	for _, c := range calls {
-		if c.Kind != "seen" && !(c.Kind == "commit" && c.Outcome == "unknown" && !c.resolved && c.leavesNoTrace(unexplained)) {
+		switch {
+		case c.Kind == "seen":
+		case c.Kind != "commit" || c.Outcome != "unknown" || c.resolved:
+			kept = append(kept, c)
+		case c.changes() && c.writes():
+			unseen = append(unseen, c)
+		case c.changes():
 			kept = append(kept, c)
 		}
 	}
-	return kept, complaints
+	return kept, unseen, complaints
 }
 
 // assign notes which key the store gave to a sequential put, now that its record was read.
@@ -81,17 +75,12 @@ func (c *call) assign(r record) {
 	}
 }
 
-// leavesNoTrace says whether no answer in the history can depend on whether this took effect.
-func (c *call) leavesNoTrace(unexplained map[string]bool) bool {
+// changes says whether a change set may change what is there, and not only add to it.
+func (c *call) changes() bool {
 	for _, o := range c.Ops {
-		switch o.Kind {
-		case "delete", "delete_range":
-			return false
-		case "put":
-			if unexplained[o.Key] {
-				return false
-			}
+		if o.Kind != "sequential" && o.Kind != "check" {
+			return true
 		}
 	}
-	return true
+	return false
 }

@@ -188,7 +188,7 @@ def _read_lines(stdout: IO[str] | None, lines: queue.SimpleQueue[str]) -> None:
 
 def _fork_as_told() -> None:
     """For each line on standard input fork a process, say its process id, and at its end how it ended."""
-    # A line goes out whole or not at all (PYTHONUNBUFFERED would write its end apart): a process may die in between, and
+    # A line goes out whole or not at all (PYTHONUNBUFFERED writes its end apart): a process may die in between, and
     # it shares its standard output with this one.
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(write_through=False)

@@ -30,6 +30,16 @@ _State = tuple[str, bytes, int, tuple[str, ...], str | None, int | None]
 """A record's fields, its index entries as names and keys in turns."""
 
 
+class _States(dict[str, _State]):
+    """States by key, as a dict that the garbage collector never forgets.
+
+    It lets go of a plain dict whose values it has let go of, and takes it up again as a young one with the next put: a
+    million entries are then visited while somebody waits, though what stood when a broker was ready is out of its way.
+    """
+
+    __slots__ = ()
+
+
 class SortedSet(Generic[T]):
     """Distinct values in order; at first it sorts late, only when order is asked for.
 
@@ -85,7 +95,7 @@ class RecordTable:
     __slots__ = ("_keys", "_states")
 
     def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
+        self._states = _States()
         self._keys: SortedSet[str] = SortedSet(sorts_late=True)
 
     def __len__(self) -> int:

@@ -30,6 +30,7 @@ from broker.pulsar.listener import PulsarServices, serve_pulsar
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
+from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic, TopicServices
 from broker.topics import Topics
@@ -198,6 +199,7 @@ async def _compose(
         controller=controller,
         layouts=layouts,
         feeds=feeds,
+        namespaces=NamespaceFeeds(metadata, nursery),
         groups=groups,
         coordinator=coordinator,
         traffic=traffic,

@@ -11,6 +11,7 @@ import trio
 from broker.addresses import Address
 from broker.pulsar.consuming import ConsumerFace
 from broker.pulsar.lookup import LookupFace
+from broker.pulsar.namespaces import NamespaceFace
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.producing import ProducerFace
 from broker.pulsar.scalable import ScalableFace
@@ -19,6 +20,7 @@ from broker.pulsar.transactions import TransactionFace
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
+from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.stream_groups import StreamGroups
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -42,6 +44,7 @@ class PulsarServices:
     controller: Controller
     layouts: Layouts
     feeds: LayoutFeeds
+    namespaces: NamespaceFeeds
     groups: StreamGroups
     coordinator: Coordinator
     traffic: Traffic
@@ -90,6 +93,7 @@ def _session(stream: trio.SocketStream, services: PulsarServices, service_url: s
     session.use(ProducerFace(outbox, services.topics, services.traffic, nursery))
     scalable = ScalableFace(outbox, services.layouts, services.feeds, services.groups, service_url=service_url)
     session.use(scalable)
+    session.use(NamespaceFace(outbox, services.namespaces, nursery))
     session.use(ConsumerFace(outbox, services.topics, services.controller, scalable, services.traffic, nursery))
     session.use(TransactionFace(outbox, services.coordinator, service_url=service_url))
     return session

@@ -70,9 +70,9 @@ class Layouts:
 
     async def names(self, tenant_namespace: str | None = None) -> list[TopicName]:
         """Every scalable topic, or those of one namespace, by name."""
-        prefix = KEY_PREFIX if tenant_namespace is None else f"{KEY_PREFIX}{tenant_namespace}/"
+        prefix = KEY_PREFIX if tenant_namespace is None else namespace_prefix(tenant_namespace)
         records = await self._metadata.scan(*starting_with(prefix))
-        return [_topic_of(record.key) for record in records]
+        return [topic_of(record.key) for record in records]
 
     async def _read(self, topic: TopicName) -> tuple[Layout, int]:
         record = await self._metadata.get(layout_key(topic))
@@ -81,6 +81,12 @@ class Layouts:
         return from_json(record.value), record.version
 
 
-def _topic_of(key: str) -> TopicName:
+def namespace_prefix(tenant_namespace: str) -> str:
+    """What the keys of a namespace's layouts begin with, and no others."""
+    return f"{KEY_PREFIX}{tenant_namespace}/"
+
+
+def topic_of(key: str) -> TopicName:
+    """The `topic://` name whose layout stands under this key."""
     tenant, namespace, local = key.removeprefix(KEY_PREFIX).split("/")
     return TopicName(Domain.TOPIC, tenant, namespace, unquote(local))

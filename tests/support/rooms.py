@@ -17,6 +17,7 @@ from broker.names import TopicName
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
+from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic, TopicServices
 from broker.topics import Topics
@@ -53,6 +54,7 @@ class Rooms:
         self.claims = Claims(metadata, session, broker_id="broker-1", service_url="pulsar://127.0.0.1:6650")
         self.layouts = Layouts(metadata)
         self.feeds = LayoutFeeds(metadata, nursery)
+        self.namespaces = NamespaceFeeds(metadata, nursery)
         self.services = TopicServices(
             metadata=metadata,
             ledgers=ledgers,

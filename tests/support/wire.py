@@ -101,6 +101,7 @@ async def listening(broker: Rooms) -> AsyncIterator[trio.SocketListener]:
         controller=broker.controller,
         layouts=broker.layouts,
         feeds=broker.feeds,
+        namespaces=broker.namespaces,
         groups=broker.groups,
         coordinator=broker.coordinator,
         traffic=Traffic(),

@@ -1,0 +1,126 @@
+"""Namespace watches of one connection: WATCH_SCALABLE_TOPICS is told which topics there are, and as they come and go.
+
+Each watch has a task, which hands the connection's outbox one update and asks for the next only when the client takes
+what it is sent: a slow client's updates add up at their source (`broker.scalable.namespaces`) and not here.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import trio
+
+from broker.errors import NotSupported
+from broker.names import NAME_BYTES_MAX, Domain, InvalidTopicName, TopicName
+from broker.pulsar.faults import fault_of
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.requests import Inline, Request
+from broker.scalable.namespaces import NamespaceFeeds, NamespaceFollower
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.checksums import crc32c
+from tidewire.wire.pulsar.frames import Frame, encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+WATCHES_MAX: Final = 256
+"""Namespace watches of one connection at a time; one more is refused."""
+
+UPDATE_TOPICS_MAX: Final = 4096
+"""Topics in one update; names of the greatest length still fit a frame of the default size."""
+
+assert UPDATE_TOPICS_MAX * NAME_BYTES_MAX < 5 * 1024 * 1024
+
+
+class NamespaceFace:
+    """Serves the namespace watches of one connection."""
+
+    def __init__(self, outbox: Outbox, feeds: NamespaceFeeds, nursery: trio.Nursery) -> None:
+        self._outbox = outbox
+        self._feeds = feeds
+        self._nursery = nursery
+        self._watches: dict[int, trio.CancelScope] = {}
+
+    @property
+    def inline(self) -> dict[int, Inline]:
+        """See `Face`. In order of arrival, so that a watch can be closed, and its id be used again, at once."""
+        return {
+            pb.BaseCommand.WATCH_SCALABLE_TOPICS: self._open,
+            pb.BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: self._close,
+        }
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """See `Face`."""
+        return {}
+
+    def close(self) -> None:
+        """See `Face`."""
+        for scope in self._watches.values():
+            scope.cancel()
+        self._watches.clear()
+
+    async def _open(self, frame: Frame) -> None:
+        request = frame.command.watch_scalable_topics
+        try:
+            if request.watch_id in self._watches:
+                raise NotSupported(f"watch {request.watch_id} is open on this connection already")
+            if len(self._watches) >= WATCHES_MAX:
+                raise NotSupported(f"a connection may have {WATCHES_MAX} namespace watches")
+            check_namespace(request.namespace)
+        except (NotSupported, InvalidTopicName) as error:
+            fault = fault_of(error)
+            assert fault is not None, "both are in the table"
+            self._put(commands.watch_scalable_topics_failed(request.watch_id, fault.code, fault.message))
+            return
+        scope = self._watches[request.watch_id] = trio.CancelScope()
+        self._nursery.start_soon(self._watch, request, scope)
+
+    async def _close(self, frame: Frame) -> None:
+        scope = self._watches.pop(frame.command.watch_scalable_topics_close.watch_id, None)
+        if scope is not None:
+            scope.cancel()
+
+    async def _watch(self, request: pb.CommandWatchScalableTopics, scope: trio.CancelScope) -> None:
+        filters = {pair.key: pair.value for pair in request.property_filters}
+        with scope, self._feeds.follow(request.namespace, filters) as follower:
+            await self._list(request, follower)
+            while True:
+                await self._outbox.wait_writable()
+                change = await follower.next()
+                for removed in _portions(change.removed):
+                    self._put(commands.watch_scalable_topics_diff(request.watch_id, (), removed))
+                for added in _portions(change.added):
+                    self._put(commands.watch_scalable_topics_diff(request.watch_id, added, ()))
+
+    async def _list(self, request: pb.CommandWatchScalableTopics, follower: NamespaceFollower) -> None:
+        topics = await follower.listing()
+        if request.HasField("current_hash") and request.current_hash == topics_hash(topics):
+            # A client that comes back and knows them all is not sent them again.
+            return
+        # Also when there is none: the client waits for it.
+        self._put(commands.watch_scalable_topics_snapshot(request.watch_id, topics[:UPDATE_TOPICS_MAX]))
+        for added in _portions(topics[UPDATE_TOPICS_MAX:]):
+            self._put(commands.watch_scalable_topics_diff(request.watch_id, added, ()))
+
+    def _put(self, command: pb.BaseCommand) -> None:
+        self._outbox.put(encode_command(command))
+
+
+def check_namespace(text: str) -> None:
+    """Refuse what is no `tenant/namespace`.
+
+    Raises:
+        InvalidTopicName: with the reason.
+    """
+    tenant, separator, namespace = text.partition("/")
+    if not separator:
+        raise InvalidTopicName(text, "a namespace is written as tenant/namespace")
+    # Naming any topic checks both names.
+    TopicName(Domain.TOPIC, tenant, namespace, "any")
+
+
+def topics_hash(sorted_names: Sequence[str]) -> str:
+    """What a client says that it knows: CRC-32C of the sorted names, in hexadecimal, least significant byte first."""
+    return crc32c(",".join(sorted_names).encode()).to_bytes(4, "little").hex()
+
+
+def _portions(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[start : start + UPDATE_TOPICS_MAX] for start in range(0, len(names), UPDATE_TOPICS_MAX))

@@ -1,0 +1,143 @@
+"""Which scalable topics a namespace has, pushed: one metadata watch per followed namespace, for all who follow.
+
+A follower has filters of its own: it is told of the topics that have all of some properties. What it has not been told
+yet is a set of names, looked up when it asks; so a follower that asks late is told the difference between what it knows
+and what is there now, and costs no more memory than the namespace has topics.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from broker.errors import LayoutUnreadable
+from broker.scalable.layout_record import from_json
+from broker.scalable.layouts import namespace_prefix, topic_of
+from storage.metadata.store import MetadataStore, starting_with
+from storage.signal import Signal
+
+log = structlog.get_logger(__name__)
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+
+class Membership(NamedTuple):
+    """What changed for a follower: full names, sorted."""
+
+    added: list[str]
+    removed: list[str]
+
+
+class NamespaceFollower:
+    """One follower's knowledge of a namespace. Made by `NamespaceFeeds.follow`; one task asks it."""
+
+    def __init__(self, filters: Mapping[str, str], topics: Mapping[str, Mapping[str, str]]) -> None:
+        self._filters = dict(filters)
+        self._topics = topics
+        self._told: set[str] = set()
+        self._touched: set[str] = set()
+        self._is_listed = False
+        self._wake = Signal()
+
+    async def listing(self) -> list[str]:
+        """Every topic that matches, as soon as the namespace is known; to be asked once, before `next`."""
+        while not self._is_listed:
+            await self._wake.wait()
+        return self._difference().added
+
+    async def next(self) -> Membership:
+        """The next difference to what was told; of changes that nobody asked for meanwhile, only their sum."""
+        while True:
+            await self._wake.wait()
+            difference = self._difference()
+            if difference.added or difference.removed:
+                return difference
+
+    def touched(self, names: Iterable[str]) -> None:
+        """These topics were written or are gone. The first call means that the namespace is known."""
+        self._is_listed = True
+        self._touched.update(names)
+        self._wake.set()
+
+    def _difference(self) -> Membership:
+        touched, self._touched = self._touched, set()
+        matching = {name for name in touched if self._matches(name)}
+        added, removed = matching - self._told, (touched - matching) & self._told
+        self._told |= added
+        self._told -= removed
+        return Membership(sorted(added), sorted(removed))
+
+    def _matches(self, name: str) -> bool:
+        properties = self._topics.get(name)
+        return properties is not None and self._filters.items() <= properties.items()
+
+
+class _Feed:
+    """One namespace: its topics with their properties, and who follows."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Mapping[str, str]] = {}
+        self.followers: set[NamespaceFollower] = set()
+        self.is_known = False
+        self.scope = trio.CancelScope()
+
+
+class NamespaceFeeds:
+    """The followed namespaces of one broker."""
+
+    def __init__(self, metadata: MetadataStore, nursery: trio.Nursery) -> None:
+        """Set up.
+
+        Args:
+            metadata: where the layouts stand.
+            nursery: runs one watching task per followed namespace.
+        """
+        self._metadata = metadata
+        self._nursery = nursery
+        self._feeds: dict[str, _Feed] = {}
+
+    @contextmanager
+    def follow(self, tenant_namespace: str, filters: Mapping[str, str]) -> Iterator[NamespaceFollower]:
+        """Follow the topics of `tenant/namespace` that have all these properties."""
+        feed = self._feeds.get(tenant_namespace)
+        if feed is None:
+            feed = self._feeds[tenant_namespace] = _Feed()
+            self._nursery.start_soon(self._watch, tenant_namespace, feed)
+        follower = NamespaceFollower(filters, feed.topics)
+        if feed.is_known:
+            follower.touched(feed.topics)
+        feed.followers.add(follower)
+        try:
+            yield follower
+        finally:
+            feed.followers.discard(follower)
+            if not feed.followers:
+                feed.scope.cancel()
+                del self._feeds[tenant_namespace]
+
+    async def _watch(self, tenant_namespace: str, feed: _Feed) -> None:
+        with feed.scope:
+            async with self._metadata.watch_range(*starting_with(namespace_prefix(tenant_namespace))) as watch:
+                while True:
+                    change = await watch.next()
+                    touched = [str(topic_of(key)) for key in change.deleted]
+                    for name in touched:
+                        feed.topics.pop(name, None)
+                    for record in change.records:
+                        name = str(topic_of(record.key))
+                        feed.topics[name] = _properties(name, record.value)
+                        touched.append(name)
+                    feed.is_known = True
+                    for follower in feed.followers:
+                        follower.touched(touched)
+
+
+def _properties(name: str, value: bytes) -> Mapping[str, str]:
+    try:
+        return from_json(value).properties
+    except LayoutUnreadable as error:
+        # One damaged record must not hide the other topics; who opens this one is told what is wrong with it.
+        log.warning("a topic's layout cannot be read", topic=name, reason=str(error))
+        return _NO_PROPERTIES

@@ -1,0 +1,158 @@
+"""Namespaces pushed to followers: a listing, then differences, by properties; one watch of the store for all."""
+
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from broker.names import TopicName
+from broker.scalable.layout import create
+from broker.scalable.layouts import Layouts, layout_key
+from broker.scalable.namespaces import Membership, NamespaceFeeds, NamespaceFollower
+from storage.metadata.memory import MemoryStore
+from tests.support.idle import TaskSteps
+
+PLACE = "public/default"
+
+
+def named(local: str, namespace: str = PLACE) -> TopicName:
+    return TopicName.parse(f"topic://{namespace}/{local}")
+
+
+class Room:
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.store = MemoryStore()
+        self.layouts = Layouts(self.store)
+        self.namespaces = NamespaceFeeds(self.store, nursery)
+
+    async def make(self, name: TopicName, properties: Mapping[str, str] | None = None) -> str:
+        await self.layouts.create(name, create(1, 0, creation_id="c", properties=properties or {}))
+        return str(name)
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[Room]:
+    async with trio.open_nursery() as nursery:
+        yield Room(nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_follower_gets_what_is_there_and_every_difference(room: Room) -> None:
+    there = await room.make(named("a b"))
+    await room.make(named("a", "public/other"))
+    # A namespace whose name begins with this one's is another one.
+    await room.make(named("a", "public/default2"))
+    with room.namespaces.follow(PLACE, {}) as follower:
+        assert await follower.listing() == [there]
+        added = await room.make(named("grüße"))
+        assert await follower.next() == Membership([added], [])
+        await room.layouts.remove(named("a b"))
+        assert await follower.next() == Membership([], [there])
+    await wait_all_tasks_blocked()
+    assert room.store.statistics().watches == 0
+
+
+async def test_an_empty_namespace_is_listed_as_empty(room: Room) -> None:
+    with room.namespaces.follow(PLACE, {}) as follower:
+        assert await follower.listing() == []
+
+
+async def test_all_of_the_properties_count(room: Room) -> None:
+    await room.make(named("plain"))
+    await room.make(named("one"), {"team": "x"})
+    both = await room.make(named("both"), {"team": "x", "tier": "1", "other": "o"})
+    with room.namespaces.follow(PLACE, {"team": "x", "tier": "1"}) as follower:
+        assert await follower.listing() == [both]
+        await room.make(named("wrong"), {"team": "x", "tier": "2"})
+        late = await room.make(named("late"), {"tier": "1", "team": "x"})
+        assert await follower.next() == Membership([late], [])
+
+
+async def test_followers_share_a_watch_and_a_late_one_is_served_from_what_is_known(room: Room) -> None:
+    first = await room.make(named("first"))
+    with room.namespaces.follow(PLACE, {}) as early:
+        assert await early.listing() == [first]
+        with room.namespaces.follow(PLACE, {}) as late:
+            assert await late.listing() == [first]
+            assert room.store.statistics().watches == 1
+        second = await room.make(named("second"))
+        assert await early.next() == Membership([second], [])
+
+
+async def test_a_split_and_what_came_and_went_are_no_news(room: Room) -> None:
+    name = named("a")
+    await room.make(name)
+    with room.namespaces.follow(PLACE, {}) as follower:
+        await follower.listing()
+        await room.layouts.change(name, lambda layout: layout.begin_split(0))
+        await room.make(named("b"))
+        await room.layouts.remove(named("b"))
+        await wait_all_tasks_blocked()
+        with trio.move_on_after(0) as no_news:
+            await follower.next()
+        assert no_news.cancelled_caught
+
+
+async def test_a_parked_follower_is_not_scheduled(room: Room) -> None:
+    await room.make(named("a"))
+    with room.namespaces.follow(PLACE, {}) as follower:
+        await follower.listing()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follower.next)
+            await wait_all_tasks_blocked()
+            with TaskSteps() as steps:
+                await room.make(named("a", "public/other"))
+                await wait_all_tasks_blocked()
+                assert steps.of("_watch") == steps.of("next") == 0
+                await room.make(named("b"))
+                await wait_all_tasks_blocked()
+                assert steps.of("next") > 0
+
+
+async def test_an_unreadable_layout_hides_no_other_topic(room: Room) -> None:
+    good = await room.make(named("good"))
+    await room.store.put(layout_key(named("bad")), b"{")
+    with room.namespaces.follow(PLACE, {}) as follower:
+        assert await follower.listing() == [str(named("bad")), good]
+    with room.namespaces.follow(PLACE, {"team": "x"}) as follower:
+        assert await follower.listing() == []
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+PROPERTIES = st.dictionaries(st.just("k"), st.sampled_from(["v", "w"]))
+STEPS = st.lists(st.one_of(st.tuples(NAMES, PROPERTIES), st.tuples(NAMES, st.none()), st.none()), max_size=12)
+
+
+@given(steps=STEPS, filters=PROPERTIES)
+def test_the_differences_add_up_to_what_is_there(
+    steps: list[tuple[str, Mapping[str, str] | None] | None], filters: Mapping[str, str]
+) -> None:
+    """A step writes a topic with properties, removes it (None), or lets the follower look (no step)."""
+
+    async def follow() -> None:
+        topics: dict[str, Mapping[str, str]] = {}
+        follower = NamespaceFollower(filters, topics)
+        follower.touched(())
+        told = set(await follower.listing())
+        assert told == set()
+        for step in [*steps, None]:
+            if step is None:
+                with trio.move_on_after(1):
+                    change = await follower.next()
+                    assert told.isdisjoint(change.added)
+                    assert told.issuperset(change.removed)
+                    told |= set(change.added)
+                    told -= set(change.removed)
+                assert told == {name for name, has in topics.items() if filters.items() <= has.items()}
+                continue
+            name, properties = step
+            if properties is None:
+                topics.pop(name, None)
+            else:
+                topics[name] = properties
+            follower.touched([name])
+
+    trio.run(follow, clock=trio.testing.MockClock(autojump_threshold=0))

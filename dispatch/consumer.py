@@ -58,7 +58,17 @@ class ConsumerStatistics:
 class Consumer:
     """One consumer, from its subscribing to its leaving. Told from others by identity, not by its id."""
 
-    __slots__ = ("bytes_sent", "id", "messages_sent", "name", "outlet", "permits", "priority", "was_told_of_end")
+    __slots__ = (
+        "bytes_sent",
+        "id",
+        "messages_sent",
+        "name",
+        "outlet",
+        "permits",
+        "priority",
+        "was_sent_away",
+        "was_told_of_end",
+    )
 
     def __init__(self, id: int, name: str, outlet: Outlet, *, priority: int = 0) -> None:  # noqa: A002 - its name in the protocol
         self.id = id
@@ -71,6 +81,9 @@ class Consumer:
         self.permits = Permits()
         self.was_told_of_end = False
         """Whether `end_of_topic` was called; it is called once."""
+        self.was_sent_away = False
+        """Whether the subscription disconnected it. Its client may not know yet, and what it acknowledges is of before:
+        after a seek it would undo the seek."""
         self.messages_sent = 0
         self.bytes_sent = 0
 

@@ -324,4 +324,5 @@ class Subscription:
         disconnected = self.consumers
         for consumer in disconnected:
             self.remove_consumer(consumer)
+            consumer.was_sent_away = True
         return disconnected

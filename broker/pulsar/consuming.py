@@ -335,7 +335,7 @@ class ConsumerFace:
 
     def _take_ack(self, ack: pb.CommandAck) -> Fault | None:
         session = self._consumers.get(ack.consumer_id)
-        if session is None:
+        if session is None or session.consumer.was_sent_away:
             return Fault(pb.ConsumerNotFound, f"this connection has no consumer {ack.consumer_id}")
         if ack.HasField("txnid_least_bits"):
             return Fault(pb.NotAllowedError, NO_ACK_IN_TXN)

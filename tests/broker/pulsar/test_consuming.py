@@ -6,6 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.pulsar import outbox
+from storage.position import EARLIEST
 from tests.support.rooms import Rooms, publish
 from tests.support.wire import WireClient, connected, message
 from tidewire.wire.pulsar import commands
@@ -160,3 +161,20 @@ async def test_an_unloaded_topic_tells_its_consumers(broker: Rooms, client: Wire
     closed = await client.receive()
     assert (closed.type, closed.close_consumer.consumer_id) == (Type.CLOSE_CONSUMER, 1)
     assert (await subscribe(client)).type == Type.SUCCESS
+
+
+async def test_an_acknowledgement_on_its_way_does_not_undo_a_seek(broker: Rooms, client: WireClient) -> None:
+    """Between the seek and the news of it the client acknowledges what it had before."""
+    payloads = await fill(broker, 3)
+    await subscribe(client)
+    await client.send(commands.flow(1, 10))
+    ids = [(await frame_of(client)).command.message.message_id for _ in payloads]
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    sent_away = await topic.subscriptions["s"].seek(EARLIEST)
+    refused = await client.ask(commands.ack(1, ids[2:], cumulative=True, request_id=3))
+    assert (refused.ack_response.request_id, refused.ack_response.error) == (3, pb.ConsumerNotFound)
+    topic.send_away(sent_away)
+    assert (await client.receive()).type == Type.CLOSE_CONSUMER
+    await subscribe(client)
+    await client.send(commands.flow(1, 10))
+    assert [(await frame_of(client)).payload for _ in payloads] == payloads

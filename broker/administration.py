@@ -54,8 +54,12 @@ class Administration:
         names = await self._layouts.names(f"{tenant}/{namespace}")
         if not properties:
             return names
-        layouts = {name: await self._layouts.get(name) for name in names}
-        return [name for name, layout in layouts.items() if properties.items() <= layout.properties.items()]
+        layouts = await self._layouts.scan(f"{tenant}/{namespace}")
+        return [
+            name
+            for name in names
+            if isinstance(layout := layouts.get(name), Layout) and properties.items() <= layout.properties.items()
+        ]
 
     async def statistics(self, name: TopicName) -> TopicStatistics:
         """See `TopicService`."""

@@ -48,6 +48,16 @@ class SubscriptionNotFound(BrokerError):
     """The topic has no subscription of this name."""
 
 
+class SubscriptionInUse(BrokerError):
+    """Deleting was refused because consumers are connected and force was not asked for."""
+
+
+class SubscriptionEnding(BrokerError):
+    """A subscription of this name is being deleted; when that is done, another can be created."""
+
+    retriable = True
+
+
 class SubscriptionExists(BrokerError):
     """The topic has a subscription of this name already; nothing was changed."""
 
@@ -100,6 +110,10 @@ class PastSeal(LayoutError):
 
 class LayoutTooLarge(LayoutError):
     """The layout's record would outgrow what the metadata store takes; prune segments or remove subscriptions."""
+
+
+class AutoScalePolicyInvalid(LayoutError):
+    """A policy for automatic splits and merges says something that cannot be, or contradicts itself."""
 
 
 class LayoutUnreadable(LayoutError):

@@ -311,6 +311,25 @@ class Topic:
             await nursery.start(self._run_subscription, subscription)
             return subscription
 
+    async def unsubscribe(self, name: str) -> tuple[Consumer, ...]:
+        """Delete a durable subscription with its cursor; durable on return. Nothing to do when there is none.
+
+        Returns the consumers that it disconnected.
+
+        Raises:
+            TopicClosed: the topic is going away.
+        """
+        async with self._subscribing:
+            self._require_running()
+            subscription = self._subscriptions.get(name)
+            if subscription is None:
+                return ()
+            gone = await subscription.unsubscribe(force=True)
+            if self._subscriptions.get(name) is subscription:
+                # Its task takes a moment more to end, and whoever asks next is to get a new one.
+                del self._subscriptions[name]
+            return gone
+
     def subscribe_reader(self, name: str, start: Position) -> Subscription:
         """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
 

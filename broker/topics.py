@@ -122,11 +122,12 @@ class Topics:
     @contextmanager
     def deleting(self, names: Collection[TopicName]) -> Iterator[None]:
         """Let nobody load these topics: a client that is sent away by a deletion comes back before it is over."""
-        self._deleting.update(names)
+        fresh = set(names) - self._deleting
+        self._deleting.update(fresh)
         try:
             yield
         finally:
-            self._deleting.difference_update(names)
+            self._deleting.difference_update(fresh)
 
     async def delete(self, name: TopicName) -> None:
         """Remove the topic with its data and cursors; durable on return.
@@ -187,9 +188,14 @@ class Topics:
             return
         if name.domain is Domain.TOPIC:
             raise NotSupported(f"{name} is a scalable topic: produce and consume on its segments, by a v5 client")
-        layout = await self._layouts.get(name.scalable_topic)
+        layout = await self._layouts.stored(name.scalable_topic)
         segments = [segment.descriptor for segment in layout.segments.values()]
         children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
+        if name in self._deleting:
+            # Loaded once more, so that what is left of it can be removed.
+            segments += [segment.descriptor for segment in layout.pruned.values()]
+        elif layout.is_deleting:
+            raise TopicNotFound(f"{name.scalable_topic} is being deleted")
         if name.segment not in segments + children:
             raise TopicNotFound(f"{name} does not exist")
 

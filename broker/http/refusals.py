@@ -18,7 +18,9 @@ from broker.errors import (
     LayoutError,
     LayoutUnreadable,
     NotSupported,
+    SubscriptionEnding,
     SubscriptionExists,
+    SubscriptionInUse,
     SubscriptionNotFound,
     TopicClosed,
     TopicExists,
@@ -36,6 +38,8 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     UnknownSegment: 404,
     TopicExists: 409,
     SubscriptionExists: 409,
+    SubscriptionEnding: 409,
+    SubscriptionInUse: 412,
     # Another split or merge is in the way; unlike the other refusals of layouts it passes by itself.
     IntentOpen: 409,
     LayoutError: 412,

@@ -258,16 +258,11 @@ class ConsumerFace:
         self, name: TopicName, request: pb.CommandSubscribe, kind: SubscriptionKind
     ) -> tuple[Topic, Subscription]:
         earliest = request.initial_position == pb.CommandSubscribe.Earliest
-        # First, so that a name which is no segment of the topic leaves no subscription there.
-        topic = await self._topics.get(name)
         if name.domain is Domain.SEGMENT:
             # A subscription of a scalable topic is one of all its segments, those of later splits too.
-            await self._controller.add_subscription(
-                name.scalable_topic,
-                request.subscription,
-                _SCALABLE_KINDS[kind],
-                StartPosition.EARLIEST if earliest else StartPosition.LATEST,
-            )
+            start = StartPosition.EARLIEST if earliest else StartPosition.LATEST
+            return await self._controller.subscriptions.open(name, request.subscription, _SCALABLE_KINDS[kind], start)
+        topic = await self._topics.get(name)
         return topic, await topic.subscribe(request.subscription, EARLIEST if earliest else LATEST)
 
     async def _unsubscribe(self, command: pb.BaseCommand) -> None:

@@ -4,10 +4,13 @@ from typing import NamedTuple
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import (
+    BrokerError,
     ClosedMeanwhile,
+    LayoutUnreadable,
     NotSupported,
     ProducerNameTaken,
     SegmentBusy,
+    SubscriptionEnding,
     SubscriptionNotFound,
     TopicClosed,
     TopicNotFound,
@@ -34,6 +37,8 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     SubscriptionNotFound: pb.SubscriptionNotFound,
     TopicClosed: pb.ServiceNotReady,
     SegmentBusy: pb.ServiceNotReady,
+    SubscriptionEnding: pb.ServiceNotReady,
+    LayoutUnreadable: pb.MetadataError,
     ClosedMeanwhile: pb.ServiceNotReady,
     OwnedElsewhere: pb.ServiceNotReady,
     OwnershipLost: pb.ServiceNotReady,
@@ -54,6 +59,8 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     TransactionNotFound: pb.TransactionNotFound,
     InvalidTxnStatus: pb.InvalidTxnStatus,
     CoordinatorNotFound: pb.TransactionCoordinatorNotFound,
+    # Whatever else is refused is refused for good; at a code that fits worse the Java client would ask again.
+    BrokerError: pb.NotAllowedError,
 }
 
 

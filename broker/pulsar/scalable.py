@@ -222,6 +222,8 @@ class ScalableFace:
         if request.consumer_type != pb.STREAM:
             raise NotSupported("checkpoint consumers in groups are not served yet; read without a consumer group")
         topic = scalable_name(request.topic)
+        # A group only hears that there is no layout; this says why.
+        await self._layouts.get(topic)
         subscribed = self._subscribed[topic, request.subscription]
         consumer = _StreamConsumer(request, topic, subscribed, self._outbox)
         # A client that registers anew under the name takes the place of its earlier registration.

@@ -25,14 +25,20 @@ from typing import Final
 import structlog
 import trio
 
-from broker.errors import IntentOpen, TopicClosed, TopicInUse
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import BrokerError, IntentOpen, LayoutUnreadable, TopicClosed, TopicInUse
 from broker.names import TopicName
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Intent, Layout, StartPosition, Subscription, SubscriptionKind, create
+from broker.scalable.layout import Intent, Layout, StartPosition, SubscriptionKind, create
 from broker.scalable.layouts import Layouts
+from broker.scalable.subscriptions import ScalableSubscriptions
+from broker.scalable.turns import Turns
 from broker.topics import Topics
 from storage.clock import WallClock
-from storage.position import EARLIEST, LATEST
+from storage.cursor import CursorError
+from storage.errors import StorageError
+from storage.position import EARLIEST
+from txn.errors import OwnershipLost
 
 LEAVING_SECONDS_MAX: Final = 5.0
 """How long producers may take to leave a segment that was replaced. A client leaves as soon as it has heard of it and
@@ -66,15 +72,36 @@ class Controller:
         self._topics = topics
         self._feeds = feeds
         self._now_ms = now_ms
-        # One lock per topic that was ever changed here: this process runs one split, merge or deletion of it at a time.
-        self._locks: dict[TopicName, trio.Lock] = {}
+        # This process runs one split, merge, deletion or pruning of a topic at a time.
+        self.turns: Turns[TopicName] = Turns()
+        self.subscriptions = ScalableSubscriptions(layouts, topics, self.turns, now_ms=now_ms)
 
     async def recover(self) -> None:
-        """Finish every split and merge that an earlier controller left open (D10)."""
-        for topic in await self._layouts.names():
-            if (await self._layouts.get(topic)).intent is not None:
-                log.info("finishing a split or merge", topic=str(topic))
-                await self._finish_open(topic)
+        """Finish everything that an earlier controller left half done (D10).
+
+        A topic of which that cannot be done, because its layout or a segment is damaged, is left as it is and said so;
+        the others are served.
+        """
+        for topic, layout in (await self._layouts.scan()).items():
+            if isinstance(layout, LayoutUnreadable):
+                log.error("topic is unavailable, its layout is damaged", topic=str(topic), reason=str(layout))
+                continue
+            try:
+                await self._finish_all(topic, layout)
+            except (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError) as error:
+                log.error("what was begun on a topic cannot be finished", topic=str(topic), reason=str(error))
+
+    async def _finish_all(self, topic: TopicName, layout: Layout) -> None:
+        if layout.is_deleting:
+            log.info("finishing the deletion of a topic", topic=str(topic))
+            await self._finish_deletion(topic, layout)
+            return
+        for name in layout.subscriptions.keys() - layout.living_subscriptions():
+            log.info("finishing the deletion of a subscription", topic=str(topic), subscription=name)
+            await self.subscriptions.finish_deletion(topic, layout, name)
+        if layout.intent is not None:
+            log.info("finishing a split or merge", topic=str(topic))
+            await self._finish_open(topic)
 
     async def create_topic(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
         """Create a scalable topic with segments that divide the hash space evenly; durable on return.
@@ -101,51 +128,52 @@ class Controller:
         """
         return await self._change_segments(topic, lambda layout: layout.begin_merge(first_id, second_id))
 
+    async def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        """Replace the topic's properties; durable on return.
+
+        Raises:
+            TopicNotFound, LayoutTooLarge: nothing was changed.
+        """
+        await self._layouts.change(topic, lambda layout: layout.with_properties(properties))
+
     async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
-        """Remove the topic with all its segments; durable on return. May be repeated if it was interrupted.
+        """Remove the topic with all its segments; durable on return.
+
+        From the moment at which this cannot fail any more the topic does not exist, but its name is taken until
+        everything of it is gone. If that is interrupted, calling this again goes on with it, as `recover` does.
 
         Raises:
             TopicNotFound: there is no such topic.
             TopicInUse: clients are connected, and `force` was not given; nothing was changed.
         """
-        async with self._lock(topic):
-            layout = await self._layouts.get(topic)
-            names = self._segment_names(topic, layout)
-            if layout.intent is not None and not layout.intent.sealing:
-                # Of a split or merge that was never made; they may have cursors already.
-                names += [topic.segment_name(child.descriptor) for child in layout.intent.children]
-            if not force and any(self._topics.is_in_use(name) for name in names):
+        async with self.turns.of(topic):
+            layout = await self._layouts.stored(topic)
+            names = self._names_left(topic, layout)
+            in_use = not layout.is_deleting and any(self._topics.is_in_use(name) for name in names)
+            if in_use and not force:
                 raise TopicInUse(f"{topic} has connected producers or consumers; delete it with force=true to end them")
             with self._topics.deleting(names):
-                for name in names:
-                    await self._topics.delete(name)
-                await self._layouts.remove(topic)
+                if not layout.is_deleting:
+                    layout = await self._layouts.change(topic, Layout.begin_deletion)
+                await self._finish_deletion(topic, layout)
+
+    async def _finish_deletion(self, topic: TopicName, layout: Layout) -> None:
+        names = self._names_left(topic, layout)
+        with self._topics.deleting(names):
+            for name in names:
+                await self._topics.delete(name)
+            await self._layouts.remove(topic)
 
     async def add_subscription(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
-        """Make sure that the subscription exists, with a cursor on every segment; durable on return.
+        """See `ScalableSubscriptions.add`."""
+        await self.subscriptions.add(topic, name, kind, start)
 
-        A new one starts on each segment at `start`. A split that is under way meets the changed layout and creates
-        the cursors of its children too (D10).
-        """
-
-        def registered(layout: Layout) -> Layout:
-            if name in layout.subscriptions:
-                return layout
-            return layout.add_subscription(name, Subscription(kind, uuid.uuid4().hex, start, self._now_ms()))
-
-        before = await self._layouts.get(topic)
-        if name in before.subscriptions:
-            return
-        layout = await self._layouts.change(topic, registered)
-        where = EARLIEST if layout.subscriptions[name].start is StartPosition.EARLIEST else LATEST
-        for segment in self._segment_names(topic, layout):
-            await (await self._topics.get(segment)).subscribe(name, where)
-
-    def _lock(self, topic: TopicName) -> trio.Lock:
-        return self._locks.setdefault(topic, trio.Lock())
-
-    def _segment_names(self, topic: TopicName, layout: Layout) -> list[TopicName]:
-        return [topic.segment_name(segment.descriptor) for segment in layout.segments.values()]
+    def _names_left(self, topic: TopicName, layout: Layout) -> list[TopicName]:
+        """Every segment of which something may be left: of a split that was never made, or pruned, too."""
+        children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
+        segments = [*layout.segments.values(), *layout.pruned.values()]
+        descriptors = dict.fromkeys([*(segment.descriptor for segment in segments), *children])
+        return [topic.segment_name(descriptor) for descriptor in descriptors]
 
     async def _change_segments(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
         # Whoever asked may hang up half-way; what is begun goes on here, because nobody else would finish it.
@@ -164,7 +192,7 @@ class Controller:
     async def _run(self, change: "_Change") -> None:
         topic = change.topic
         try:
-            async with self._lock(topic):
+            async with self.turns.of(topic):
                 try:
                     await self._layouts.change(topic, change.begin)
                 except IntentOpen:
@@ -211,13 +239,13 @@ class Controller:
 
         def replaced(layout: Layout) -> Layout:
             # Unchanged while a subscription lacks its cursors; then the loop below creates them and asks again.
-            return layout.replace_segments(intent, self._now_ms()) if ready >= layout.subscriptions.keys() else layout
+            return layout.replace_segments(intent, self._now_ms()) if ready >= layout.living_subscriptions() else layout
 
         while True:
             layout = await self._layouts.change(topic, replaced)
             if layout.intent is not None and layout.intent.sealing:
                 return layout
-            for subscription in layout.subscriptions.keys() - ready:
+            for subscription in layout.living_subscriptions() - ready:
                 for child in children:
                     await child.subscribe(subscription, EARLIEST)
                 ready.add(subscription)

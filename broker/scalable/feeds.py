@@ -7,16 +7,20 @@ split relies on that when it closes producers (DESIGN section 6).
 
 from collections.abc import Callable
 
+import structlog
 import trio
 
+from broker.errors import LayoutUnreadable
 from broker.names import TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layout_record import from_json
 from broker.scalable.layouts import layout_key
-from storage.metadata.store import MetadataStore
+from storage.metadata.store import MetadataStore, Record
 
 Follower = Callable[[Layout | None], None]
-"""Takes the topic's newest layout, None when it was deleted; must not block."""
+"""Takes the topic's newest layout, None when it was deleted or cannot be read; must not block."""
+
+log = structlog.get_logger(__name__)
 
 
 class _Feed:
@@ -80,9 +84,22 @@ class LayoutFeeds:
             async with self._metadata.watch_key(layout_key(topic)) as watch:
                 while True:
                     record = await watch.next()
-                    feed.layout = None if record is None else from_json(record.value)
+                    feed.layout = None if record is None else _layout_of(topic, record)
                     feed.known.set()
                     changed, feed.changed = feed.changed, trio.Event()
                     for follower in tuple(feed.followers):
                         follower(feed.layout)
                     changed.set()
+
+
+def _layout_of(topic: TopicName, record: Record) -> Layout | None:
+    """The layout to be pushed; None if there is none any more, or none that can be read."""
+    try:
+        layout = from_json(record.value)
+    except LayoutUnreadable as unreadable:
+        # This topic alone is not to be had; a record written over the damaged one is taken up again.
+        log.error(
+            "topic is unavailable, its layout is damaged", topic=str(topic), key=record.key, reason=str(unreadable)
+        )
+        return None
+    return None if layout.is_deleting else layout

@@ -16,6 +16,7 @@ spent even if it is undone, since segments by these ids may exist already.
                +- ACTIVE 2 [8000-ffff]       (clients told, the parent's ledger sealed)
                                              finish
                                              prune(0), once every subscription drained it: epoch + 1
+                                             (its data removed)  forget(0)
 
 `epoch` counts what clients see: it rises with `replace_segments` and `prune`, not with intents or subscriptions.
 """
@@ -41,6 +42,8 @@ from broker.errors import (
     UnknownSegment,
 )
 from broker.names import HASH_MAX, SegmentDescriptor
+from broker.scalable.autoscale_policy import AutoScaleOverride
+from broker.scalable.layout_checks import wrong_in
 
 INITIAL_SEGMENTS_MAX: Final = 1024
 """How many segments a topic may begin with; splitting goes on as far as the record's size allows."""
@@ -79,6 +82,8 @@ class Segment:
     sealed_at_ms: int | None = None
     legacy_topic_name: str | None = None
     """The `persistent://` topic whose messages this segment holds, if the topic was migrated from one."""
+    merges: int = 0
+    """Merges on the longest line of its descent, pruned ancestors counted too."""
 
     @property
     def is_active(self) -> bool:
@@ -116,6 +121,8 @@ class Subscription:
     """Differs each time a subscription of the same name is created (D16)."""
     start: StartPosition
     created_at_ms: int
+    is_deleting: bool = False
+    """Its cursors are being removed; until that is done no other of its name can be created."""
 
 
 class Child(NamedTuple):
@@ -152,9 +159,18 @@ class Layout:
     segments: Mapping[int, Segment]
     """Every segment that is not pruned, by id, in ascending order."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """The user's own, set when the topic was created."""
+    """The user's own."""
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     intent: Intent | None = None
+    pruned: Mapping[int, Segment] = field(default_factory=dict)
+    """Segments that are no longer part of the layout, whose data is still to be removed."""
+    is_deleting: bool = False
+    """The topic does not exist any more; what is left of it is being removed."""
+    auto_scale: AutoScaleOverride | None = None
+    """What this topic wants otherwise than the broker's settings say."""
+    last_split_ms: int | None = None
+    last_merge_ms: int | None = None
+    """When segments were last replaced by a split and by a merge, whoever asked for it."""
 
     def active(self) -> tuple[Segment, ...]:
         """The segments that take messages, by their ranges, which divide the hash space."""
@@ -179,6 +195,10 @@ class Layout:
         if segment is None:
             raise UnknownSegment(f"The topic has no segment {segment_id}.")
         return segment
+
+    def living_subscriptions(self) -> frozenset[str]:
+        """The names of those that are not being deleted: every segment holds a cursor for each."""
+        return frozenset(name for name, subscription in self.subscriptions.items() if not subscription.is_deleting)
 
     def segment_for_hash(self, key_hash: int) -> Segment:
         """The active segment that takes messages of keys with this hash, which is within 0..HASH_MAX."""
@@ -244,6 +264,8 @@ class Layout:
             return self
         epoch = self.epoch + 1
         segments = dict(self.segments)
+        is_merge = len(intent.parents) > 1
+        merges = max(segments[parent_id].merges for parent_id in intent.parents) + is_merge
         for parent_id in intent.parents:
             segments[parent_id] = replace(
                 segments[parent_id],
@@ -261,8 +283,16 @@ class Layout:
                 (),
                 created_at_epoch=epoch,
                 created_at_ms=now_ms,
+                merges=merges,
             )
-        return replace(self, epoch=epoch, segments=segments, intent=replace(opened, sealing=True))
+        return replace(
+            self,
+            epoch=epoch,
+            segments=segments,
+            intent=replace(opened, sealing=True),
+            last_split_ms=self.last_split_ms if is_merge else now_ms,
+            last_merge_ms=now_ms if is_merge else self.last_merge_ms,
+        )
 
     def finish(self) -> "Layout":
         """Close the open intent; the parents' ledgers are sealed.
@@ -275,25 +305,47 @@ class Layout:
         return replace(self, intent=None)
 
     def prune(self, segment_id: int) -> "Layout":
-        """Forget a sealed segment that every subscription has drained (the caller's knowledge), as of the next epoch.
+        """Take a sealed segment out that every subscription has drained (the caller's knowledge), as of the next epoch.
 
-        Ancestors go first. A sealed segment that is empty counts as drained at once, even while its own parent is
-        not; were it forgotten, its children would be handed out before that parent's messages.
+        It stays among `pruned` until `forget` says that its data is gone. Ancestors go first: a sealed segment that is
+        empty counts as drained at once, even while its own parent is not; were it taken out, its children would be
+        handed out before that parent's messages.
 
         Raises:
             UnknownSegment: it is not there.
-            NotPrunable: it is ACTIVE, or has parents left.
+            NotPrunable: it is ACTIVE, has parents left, or is being replaced.
         """
         segment = self.segment(segment_id)
         if segment.is_active:
             raise NotPrunable(f"Segment {segment_id} is ACTIVE and cannot be pruned.")
         if segment.parents:
             raise NotPrunable(f"Segment {segment_id} has parents {list(segment.parents)}, which are pruned first.")
+        if self.intent is not None and segment_id in self.intent.parents:
+            raise NotPrunable(f"Segment {segment_id} is being replaced; it is pruned after that.")
         segments = {other_id: other for other_id, other in self.segments.items() if other_id != segment_id}
         for child_id in segment.children:
             child = segments[child_id]
             segments[child_id] = replace(child, parents=tuple(i for i in child.parents if i != segment_id))
-        return replace(self, epoch=self.epoch + 1, segments=segments)
+        pruned = {**self.pruned, segment_id: segment}
+        return replace(self, epoch=self.epoch + 1, segments=segments, pruned=pruned)
+
+    def forget(self, segment_id: int) -> "Layout":
+        """The pruned segment's data is gone. No change if that was known."""
+        if segment_id not in self.pruned:
+            return self
+        return replace(self, pruned={key: value for key, value in self.pruned.items() if key != segment_id})
+
+    def begin_deletion(self) -> "Layout":
+        """Mark the topic as being deleted. No change if it is."""
+        return self if self.is_deleting else replace(self, is_deleting=True)
+
+    def with_properties(self, properties: Mapping[str, str]) -> "Layout":
+        """The layout with these properties in place of all it had."""
+        return replace(self, properties=dict(properties))
+
+    def with_auto_scale(self, override: AutoScaleOverride | None) -> "Layout":
+        """The layout with this override of the settings for automatic splits and merges; None: with none."""
+        return replace(self, auto_scale=override)
 
     def add_subscription(self, name: str, subscription: Subscription) -> "Layout":
         """Register a subscription; allowed while an intent is open, whose `finish` then meets a newer record (D10).
@@ -304,6 +356,19 @@ class Layout:
         if name in self.subscriptions:
             raise SubscriptionExists(f"Subscription {name} exists already.")
         return replace(self, subscriptions={**self.subscriptions, name: subscription})
+
+    def begin_removing_subscription(self, name: str) -> "Layout":
+        """Mark a subscription as being deleted. No change if it is.
+
+        Raises:
+            SubscriptionNotFound: none of this name is registered.
+        """
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"There is no subscription {name}.")
+        if subscription.is_deleting:
+            return self
+        return replace(self, subscriptions={**self.subscriptions, name: replace(subscription, is_deleting=True)})
 
     def remove_subscription(self, name: str) -> "Layout":
         """Forget a subscription.
@@ -317,59 +382,7 @@ class Layout:
 
     def invariants(self) -> list[str]:
         """What is wrong with this layout, in words; empty for every layout that the functions here return."""
-        return [
-            *_wrong_ranges([segment.range for segment in self._active]),
-            *(wrong for segment in self.segments.values() for wrong in self._wrong_segment(segment)),
-            *(self._wrong_intent(self.intent) if self.intent is not None else ()),
-            *(f"key {key} holds segment {value.id}" for key, value in self.segments.items() if key != value.id),
-        ]
-
-    def _wrong_segment(self, segment: Segment) -> list[str]:
-        wrong = []
-        if not 0 <= segment.id < self.next_segment_id:
-            wrong.append("its id was never given out")
-        if segment.is_active == bool(segment.children):
-            wrong.append("a SEALED segment has children, an ACTIVE one has none")
-        if segment.is_active != (segment.sealed_at_epoch is None) or segment.is_active != (
-            segment.sealed_at_ms is None
-        ):
-            wrong.append("it says when it was sealed exactly if it is SEALED")
-        sealed_at_epoch = segment.sealed_at_epoch
-        if not 0 <= segment.created_at_epoch <= self.epoch or (
-            sealed_at_epoch is not None and not segment.created_at_epoch < sealed_at_epoch <= self.epoch
-        ):
-            wrong.append("its epochs do not rise")
-        for child_id in segment.children:
-            child = self.segments.get(child_id)
-            if child is None or segment.id not in child.parents:
-                wrong.append(f"its child {child_id} does not know it")
-        heirs = [self.segments[i].range for i in segment.children if i in self.segments]
-        if heirs and not (min(heirs).start <= segment.range.start and segment.range.end <= max(heirs).end):
-            wrong.append("its children do not hold what it held")
-        for parent_id in segment.parents:
-            parent = self.segments.get(parent_id)
-            if parent is None or segment.id not in parent.children or parent_id >= segment.id:
-                wrong.append(f"its parent {parent_id} does not know it or is younger")
-        return [f"segment {segment.id}: {what}" for what in wrong]
-
-    def _wrong_intent(self, intent: Intent) -> list[str]:
-        wrong = []
-        parents = [self.segments[i] for i in intent.parents if i in self.segments]
-        if len(parents) != len(intent.parents) or not parents:
-            return ["intent: its parents are not all there"]
-        if intent.sealing:
-            heirs = tuple(child.id for child in intent.children)
-            if any(parent.children != heirs for parent in parents):
-                wrong.append("intent: its children did not replace its parents")
-            return wrong
-        if not all(parent.is_active for parent in parents):
-            wrong.append("intent: its parents are not all ACTIVE")
-        if any(child.id >= self.next_segment_id or child.id in self.segments for child in intent.children):
-            wrong.append("intent: its children's ids are not reserved")
-        kept = [segment.range for segment in self._active if segment.id not in intent.parents]
-        if _wrong_ranges(sorted([*kept, *(child.range for child in intent.children)])):
-            wrong.append("intent: its children would not hold what its parents hold")
-        return wrong
+        return wrong_in(self)
 
     def _active_segment(self, segment_id: int) -> Segment:
         segment = self.segment(segment_id)
@@ -407,11 +420,3 @@ def create(n: int, now_ms: int, *, creation_id: str, properties: Mapping[str, st
         for i, hash_range in enumerate(ranges)
     }
     return Layout(creation_id, epoch=0, next_segment_id=n, segments=segments, properties=dict(properties or {}))
-
-
-def _wrong_ranges(ranges: list[HashRange]) -> list[str]:
-    """Why these ranges, in order, do not divide the hash space exactly; empty if they do."""
-    bounds = [-1, *(bound for hash_range in ranges for bound in hash_range), HASH_MAX + 1]
-    gaps_closed = all(end + 1 == start for end, start in zip(bounds[::2], bounds[1::2], strict=True))
-    upwards = all(hash_range.start <= hash_range.end for hash_range in ranges)
-    return [] if gaps_closed and upwards else [f"ranges {[tuple(r) for r in ranges]} do not divide the hash space"]

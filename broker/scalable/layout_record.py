@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from broker.errors import LayoutTooLarge, LayoutUnreadable
+from broker.errors import AutoScalePolicyInvalid, LayoutTooLarge, LayoutUnreadable
+from broker.scalable.autoscale_policy import override_of
 from broker.scalable.layout import (
     Child,
     HashRange,
@@ -26,7 +27,9 @@ from broker.scalable.layout import (
     SubscriptionKind,
 )
 
-VERSION: Final = 1
+VERSION: Final = 2
+_VERSIONS_READ: Final = (1, 2)
+"""Version 1 says nothing of pruning, deleting and automatic scaling, of which it then knows nothing either."""
 
 LAYOUT_BYTES_MAX: Final = 900_000
 """Below the 1 MiB that a single record of the embedded store takes, with room for the change set around it."""
@@ -58,10 +61,12 @@ def from_json(data: bytes) -> Layout:
     """
     try:
         raw = orjson.loads(data)
-        if raw["version"] != VERSION:
-            raise LayoutUnreadable(f"The layout has version {raw['version']!r}; this software reads version {VERSION}.")
+        if raw["version"] not in _VERSIONS_READ:
+            raise LayoutUnreadable(
+                f"The layout has version {raw['version']!r}; this software reads versions 1 to {VERSION}."
+            )
         layout = _decode(raw)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, AutoScalePolicyInvalid) as error:
         raise LayoutUnreadable(f"The layout cannot be read: {error!r}.") from error
     wrong = layout.invariants()
     if wrong:
@@ -107,6 +112,10 @@ def _segment_record(segment: Segment) -> dict[str, object]:
     return record
 
 
+def _stored_segment(segment: Segment) -> dict[str, object]:
+    return {**_segment_record(segment), "merges": segment.merges}
+
+
 def _range_record(hash_range: HashRange) -> dict[str, int]:
     return {"start": hash_range.start, "end": hash_range.end}
 
@@ -118,7 +127,7 @@ def _encode(layout: Layout) -> bytes:
             "creationId": layout.creation_id,
             "epoch": layout.epoch,
             "nextSegmentId": layout.next_segment_id,
-            "segments": {str(segment.id): _segment_record(segment) for segment in layout.segments.values()},
+            "segments": {str(segment.id): _stored_segment(segment) for segment in layout.segments.values()},
             "properties": dict(layout.properties),
             "subscriptions": {
                 name: {
@@ -126,10 +135,16 @@ def _encode(layout: Layout) -> bytes:
                     "creationId": subscription.creation_id,
                     "start": subscription.start.value,
                     "createdAtMs": subscription.created_at_ms,
+                    "deleting": subscription.is_deleting,
                 }
                 for name, subscription in layout.subscriptions.items()
             },
             "intent": None if layout.intent is None else _intent_record(layout.intent),
+            "pruned": {str(segment.id): _stored_segment(segment) for segment in layout.pruned.values()},
+            "deleting": layout.is_deleting,
+            "autoScalePolicy": None if layout.auto_scale is None else layout.auto_scale.as_map(),
+            "lastSplitMs": _NEVER if layout.last_split_ms is None else layout.last_split_ms,
+            "lastMergeMs": _NEVER if layout.last_merge_ms is None else layout.last_merge_ms,
         }
     )
 
@@ -152,11 +167,15 @@ def _decode(raw: Mapping[str, Any]) -> Layout:
         properties={key: _text(value) for key, value in raw["properties"].items()},
         subscriptions={name: _subscription(value) for name, value in raw["subscriptions"].items()},
         intent=None if raw["intent"] is None else _intent(raw["intent"]),
+        pruned={int(key): _segment(value) for key, value in raw.get("pruned", {}).items()},
+        is_deleting=_switch(raw.get("deleting", False)),
+        auto_scale=None if raw.get("autoScalePolicy") is None else override_of(raw["autoScalePolicy"]),
+        last_split_ms=_moment(raw.get("lastSplitMs", _NEVER)),
+        last_merge_ms=_moment(raw.get("lastMergeMs", _NEVER)),
     )
 
 
 def _segment(raw: Mapping[str, Any]) -> Segment:
-    sealed_at_epoch, sealed_at_ms = _whole(raw["sealedAtEpoch"]), _whole(raw["sealedAtMs"])
     legacy_topic_name = raw.get("legacyTopicName")
     return Segment(
         id=_whole(raw["segmentId"]),
@@ -166,9 +185,10 @@ def _segment(raw: Mapping[str, Any]) -> Segment:
         children=tuple(_whole(child) for child in raw["childIds"]),
         created_at_epoch=_whole(raw["createdAtEpoch"]),
         created_at_ms=_whole(raw["createdAtMs"]),
-        sealed_at_epoch=None if sealed_at_epoch == _NEVER else sealed_at_epoch,
-        sealed_at_ms=None if sealed_at_ms == _NEVER else sealed_at_ms,
+        sealed_at_epoch=_moment(raw["sealedAtEpoch"]),
+        sealed_at_ms=_moment(raw["sealedAtMs"]),
         legacy_topic_name=None if legacy_topic_name is None else _text(legacy_topic_name),
+        merges=_whole(raw.get("merges", 0)),
     )
 
 
@@ -182,23 +202,32 @@ def _subscription(raw: Mapping[str, Any]) -> Subscription:
         creation_id=_text(raw["creationId"]),
         start=StartPosition(raw["start"]),
         created_at_ms=_whole(raw["createdAtMs"]),
+        is_deleting=_switch(raw.get("deleting", False)),
     )
 
 
 def _intent(raw: Mapping[str, Any]) -> Intent:
-    sealing = raw["sealing"]
-    if not isinstance(sealing, bool):
-        raise TypeError(f"expected true or false, found {sealing!r}")
     return Intent(
         parents=tuple(_whole(parent) for parent in raw["parentIds"]),
         children=tuple(Child(_whole(child["segmentId"]), _range(child["hashRange"])) for child in raw["children"]),
-        sealing=sealing,
+        sealing=_switch(raw["sealing"]),
     )
 
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"expected a whole number, found {value!r}")
+    return value
+
+
+def _moment(value: object) -> int | None:
+    number = _whole(value)
+    return None if number == _NEVER else number
+
+
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected true or false, found {value!r}")
     return value
 
 

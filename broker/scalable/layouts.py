@@ -4,13 +4,17 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote, unquote
 
-from broker.errors import TopicExists, TopicNotFound
-from broker.names import Domain, TopicName
+import structlog
+
+from broker.errors import LayoutUnreadable, TopicExists, TopicNotFound
+from broker.names import Domain, InvalidTopicName, TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layout_record import from_json, to_json
 from storage.metadata.store import ABSENT, Conflict, MetadataStore, starting_with
 
 KEY_PREFIX: Final = "/topics/"
+
+log = structlog.get_logger(__name__)
 
 
 def layout_key(topic: TopicName) -> str:
@@ -28,7 +32,17 @@ class Layouts:
         """The topic's layout as it is decided now.
 
         Raises:
-            TopicNotFound: there is no such topic.
+            TopicNotFound: there is no such topic, or it is being deleted.
+            LayoutUnreadable: its record is damaged.
+        """
+        return (await self._read_living(topic))[0]
+
+    async def stored(self, topic: TopicName) -> Layout:
+        """The same of a topic that may be in the course of being deleted.
+
+        Raises:
+            TopicNotFound: there is no such topic, and nothing is left of one.
+            LayoutUnreadable: its record is damaged.
         """
         return (await self._read(topic))[0]
 
@@ -49,11 +63,11 @@ class Layouts:
         Returns the layout that is durable then. If `change` returns its argument, nothing is written.
 
         Raises:
-            TopicNotFound: there is no such topic.
-            LayoutError: raised by `change`; nothing was written.
+            TopicNotFound: there is no such topic, or it is being deleted.
+            LayoutError: raised by `change`, or the record is damaged; nothing was written.
         """
         while True:
-            layout, version = await self._read(topic)
+            layout, version = await self._read_living(topic)
             changed = change(layout)
             if changed is layout:
                 return layout
@@ -69,10 +83,30 @@ class Layouts:
         await self._metadata.delete(layout_key(topic))
 
     async def names(self, tenant_namespace: str | None = None) -> list[TopicName]:
-        """Every scalable topic, or those of one namespace, by name."""
+        """Every scalable topic, or those of one namespace, by name; those whose record is damaged too."""
+        found = await self.scan(tenant_namespace)
+        return [topic for topic, layout in found.items() if not (isinstance(layout, Layout) and layout.is_deleting)]
+
+    async def scan(self, tenant_namespace: str | None = None) -> dict[TopicName, Layout | LayoutUnreadable]:
+        """Every layout, or those of one namespace: of topics being deleted too, and why some are unreadable."""
         prefix = KEY_PREFIX if tenant_namespace is None else namespace_prefix(tenant_namespace)
-        records = await self._metadata.scan(*starting_with(prefix))
-        return [topic_of(record.key) for record in records]
+        found: dict[TopicName, Layout | LayoutUnreadable] = {}
+        for record in await self._metadata.scan(*starting_with(prefix)):
+            topic = topic_of(record.key)
+            if topic is None:
+                log.error("a record among the layouts is none, and is left alone", key=record.key)
+                continue
+            try:
+                found[topic] = from_json(record.value)
+            except LayoutUnreadable as unreadable:
+                found[topic] = unreadable
+        return found
+
+    async def _read_living(self, topic: TopicName) -> tuple[Layout, int]:
+        layout, version = await self._read(topic)
+        if layout.is_deleting:
+            raise TopicNotFound(f"{topic} is being deleted")
+        return layout, version
 
     async def _read(self, topic: TopicName) -> tuple[Layout, int]:
         record = await self._metadata.get(layout_key(topic))
@@ -86,7 +120,11 @@ def namespace_prefix(tenant_namespace: str) -> str:
     return f"{KEY_PREFIX}{tenant_namespace}/"
 
 
-def topic_of(key: str) -> TopicName:
-    """The `topic://` name whose layout stands under this key."""
-    tenant, namespace, local = key.removeprefix(KEY_PREFIX).split("/")
-    return TopicName(Domain.TOPIC, tenant, namespace, unquote(local))
+def topic_of(key: str) -> TopicName | None:
+    """The topic whose layout stands under `key`; None if no topic's does."""
+    try:
+        tenant, namespace, local = key.removeprefix(KEY_PREFIX).split("/")
+        topic = TopicName(Domain.TOPIC, tenant, namespace, unquote(local))
+    except (ValueError, InvalidTopicName):
+        return None
+    return topic if layout_key(topic) == key else None

@@ -122,22 +122,32 @@ class NamespaceFeeds:
             async with self._metadata.watch_range(*starting_with(namespace_prefix(tenant_namespace))) as watch:
                 while True:
                     change = await watch.next()
-                    touched = [str(topic_of(key)) for key in change.deleted]
+                    touched = [str(topic) for key in change.deleted if (topic := topic_of(key)) is not None]
                     for name in touched:
                         feed.topics.pop(name, None)
                     for record in change.records:
-                        name = str(topic_of(record.key))
-                        feed.topics[name] = _properties(name, record.value)
+                        topic = topic_of(record.key)
+                        if topic is None:
+                            # No topic's layout stands under such a key.
+                            continue
+                        name = str(topic)
+                        properties = _properties(name, record.value)
+                        if properties is None:
+                            feed.topics.pop(name, None)
+                        else:
+                            feed.topics[name] = properties
                         touched.append(name)
                     feed.is_known = True
                     for follower in feed.followers:
                         follower.touched(touched)
 
 
-def _properties(name: str, value: bytes) -> Mapping[str, str]:
+def _properties(name: str, value: bytes) -> Mapping[str, str] | None:
+    """The topic's; None if it is being deleted."""
     try:
-        return from_json(value).properties
+        layout = from_json(value)
     except LayoutUnreadable as error:
         # One damaged record must not hide the other topics; who opens this one is told what is wrong with it.
         log.warning("a topic's layout cannot be read", topic=name, reason=str(error))
         return _NO_PROPERTIES
+    return None if layout.is_deleting else layout.properties

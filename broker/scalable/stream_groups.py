@@ -119,8 +119,12 @@ class StreamGroups:
         if layout is None:
             group.known.set()
             return
+        for pruned in group.watched.keys() - layout.segments.keys():
+            group.watched.pop(pruned).cancel()
+            group.drained.discard(pruned)
+            group.unseen.discard(pruned)
         for segment in layout.segments.values():
-            if not segment.is_active and segment.id not in group.drained and segment.id not in group.watched:
+            if not segment.is_active and segment.id not in group.watched:
                 scope = group.watched[segment.id] = trio.CancelScope()
                 self._nursery.start_soon(self._watch_drained, group, segment, scope)
                 if is_new:
@@ -140,7 +144,7 @@ class StreamGroups:
                 member.assigned(group.layout, group.assignment[name])
 
     async def _watch_drained(self, group: _Group, segment: Segment, scope: trio.CancelScope) -> None:
-        """Wait until the subscription's durable mark-delete stands at the sealed segment's end."""
+        """Tell whether the subscription's durable mark-delete stands at the sealed segment's end, at each change."""
         name = group.topic.segment_name(segment.descriptor)
         with scope:
             try:
@@ -159,19 +163,21 @@ class StreamGroups:
                     record = await watch.next()
                     end = topic.sealed_end
                     assert end is not None, "it was sealed, and stays so"
+                    is_drained = False
                     if record is not None:
                         _identity, acknowledged = decode(record.value, topic.next_after)
-                        if topic.next_after(acknowledged.mark_delete) > end:
-                            break
-                    self._seen(group, segment)
-            del group.watched[segment.id]
-            group.drained.add(segment.id)
-            group.unseen.discard(segment.id)
-            log.debug("segment drained", topic=str(name), subscription=group.subscription)
-            self._reassign(group)
+                        is_drained = topic.next_after(acknowledged.mark_delete) > end
+                    self._seen(group, segment, is_drained=is_drained)
 
-    def _seen(self, group: _Group, segment: Segment) -> None:
+    def _seen(self, group: _Group, segment: Segment, *, is_drained: bool = False) -> None:
         """Somebody has looked at its cursor, or cannot."""
-        if segment.id in group.unseen:
-            group.unseen.discard(segment.id)
-            self._reassign(group)
+        if segment.id not in group.unseen and is_drained == (segment.id in group.drained):
+            return
+        group.unseen.discard(segment.id)
+        if is_drained:
+            group.drained.add(segment.id)
+        else:
+            # A seek has gone back into it: it comes before its children once more.
+            group.drained.discard(segment.id)
+        log.debug("segment drained or sought", topic=str(group.topic), segment=segment.id, drained=is_drained)
+        self._reassign(group)

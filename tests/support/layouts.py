@@ -13,7 +13,20 @@ from broker.scalable.layout import Intent, Layout, StartPosition, Subscription, 
 
 NOW_MS = 1_795_212_052_776
 
-_MOVES = ["split", "merge", "finish", "finish", "seal", "undo", "prune", "prune", "subscribe", "unsubscribe"]
+_MOVES = [
+    "split",
+    "merge",
+    "finish",
+    "finish",
+    "seal",
+    "undo",
+    "prune",
+    "prune",
+    "subscribe",
+    "unsubscribe",
+    "ending",
+    "forget",
+]
 
 
 @st.composite
@@ -54,6 +67,10 @@ def _move(layout: Layout, kind: str, a: int, b: int) -> Layout:
             return layout.undo()
         case "prune":
             return layout.prune(a)
+        case "forget":
+            return layout.forget(a)
+        case "ending":
+            return layout.begin_removing_subscription(f"s-{a % 3}")
         case "subscribe":
             kind_of = list(SubscriptionKind)[a % 2]
             start = list(StartPosition)[b % 2]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from hypothesis import given
 
 from broker.errors import LayoutTooLarge, LayoutUnreadable
 from broker.scalable import layout_record
+from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.layout import Layout, StartPosition, Subscription, SubscriptionKind, create
 from broker.scalable.layout_record import LAYOUT_BYTES_MAX, admin_view, from_json, to_json
 from tests.support.layouts import NOW_MS, layouts
@@ -19,11 +21,23 @@ SPLIT_OPEN = (
     .add_subscription("s", Subscription(SubscriptionKind.QUEUE, "s-1", StartPosition.LATEST, NOW_MS))
     .begin_split(1)
 )
+SPLIT_OPEN = replace(SPLIT_OPEN, auto_scale=AutoScaleOverride(enabled=True, split_msg_rate_in=5), last_merge_ms=NOW_MS)
 
 
 @given(layouts())
 def test_a_layout_is_read_back_as_it_was_written(layout: Layout) -> None:
     assert from_json(to_json(layout)) == layout
+
+
+def test_a_record_of_the_version_before_is_read() -> None:
+    """What that one did not know of has not happened."""
+    raw = json.loads(to_json(create(2, NOW_MS, creation_id="c-1").begin_split(0)))
+    raw["version"] = 1
+    for added in ("pruned", "deleting", "autoScalePolicy", "lastSplitMs", "lastMergeMs"):
+        del raw[added]
+    for segment in raw["segments"].values():
+        del segment["merges"]
+    assert from_json(orjson.dumps(raw)) == create(2, NOW_MS, creation_id="c-1").begin_split(0)
 
 
 def test_the_record_in_full() -> None:
@@ -36,9 +50,10 @@ def test_the_record_in_full() -> None:
         "sealedAtEpoch": -1,
         "createdAtMs": NOW_MS,
         "sealedAtMs": -1,
+        "merges": 0,
     }
     assert json.loads(to_json(SPLIT_OPEN)) == {
-        "version": 1,
+        "version": 2,
         "creationId": "c-1",
         "epoch": 0,
         "nextSegmentId": 4,
@@ -47,7 +62,9 @@ def test_the_record_in_full() -> None:
             "1": {"segmentId": 1, "hashRange": {"start": 32768, "end": 65535}, **segment},
         },
         "properties": {"team": "a"},
-        "subscriptions": {"s": {"type": "QUEUE", "creationId": "s-1", "start": "LATEST", "createdAtMs": NOW_MS}},
+        "subscriptions": {
+            "s": {"type": "QUEUE", "creationId": "s-1", "start": "LATEST", "createdAtMs": NOW_MS, "deleting": False}
+        },
         "intent": {
             "parentIds": [1],
             "children": [
@@ -56,6 +73,11 @@ def test_the_record_in_full() -> None:
             ],
             "sealing": False,
         },
+        "pruned": {},
+        "deleting": False,
+        "autoScalePolicy": {"enabled": True, "splitMsgRateInThreshold": 5.0},
+        "lastSplitMs": -1,
+        "lastMergeMs": NOW_MS,
     }
 
 
@@ -127,7 +149,7 @@ def _set(*path: str | int, to: object) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (_set("version", to=2), "version 2; this software reads version 1"),
+        (_set("version", to=3), "version 3; this software reads versions 1 to 2"),
         (lambda raw: raw.pop("version"), "version"),
         (lambda raw: raw.pop("intent"), "intent"),
         (lambda raw: raw["segments"].pop("0"), "do not divide"),

@@ -1,0 +1,149 @@
+"""How far automatic splits and merges may go: the broker's settings, and what a topic wants otherwise (PIP-483).
+
+`AutoScalePolicy` is complete; `AutoScaleOverride` names the fields that a topic sets for itself, in any combination.
+Both have Pulsar's names on the outside (`splitMsgRateInThreshold`): administrators' clients map them onto classes.
+Bounds are checked where a policy comes in, so the decision (`broker.scalable.autoscale`) need not doubt them: every
+split threshold is above zero and above the merge threshold of the same rate. That gap keeps a segment that was just
+merged from being split again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from broker.errors import AutoScalePolicyInvalid
+
+SEGMENTS_MAX: Final = 1024
+"""The most that `max_segments` may be: about as many as a layout's record takes, history included."""
+_WHOLE_MAX: Final = 2**53 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AutoScalePolicy:
+    """What decides on one topic. Rates are per second, over the last minute; a batch counts as its messages."""
+
+    enabled: bool = True
+    max_segments: int = 64
+    """No split by itself when the topic has as many active segments."""
+    min_segments: int = 1
+    max_dag_depth: int = 10
+    """A segment with as many merges in its descent is not merged by itself again; splits are never held back."""
+    split_cooldown_seconds: int = 60
+    """Short: a group of consumers that arrives together causes one split."""
+    merge_cooldown_seconds: int = 300
+    merge_window_seconds: int = 300
+    """How long both segments must have been cold before they are merged."""
+    split_msg_rate_in: float = 10_000.0
+    split_bytes_rate_in: float = 50_000_000.0
+    split_msg_rate_out: float = 50_000.0
+    split_bytes_rate_out: float = 250_000_000.0
+    merge_msg_rate_in: float = 1_000.0
+    merge_bytes_rate_in: float = 5_000_000.0
+    merge_msg_rate_out: float = 5_000.0
+    merge_bytes_rate_out: float = 25_000_000.0
+
+    def check(self) -> "AutoScalePolicy":
+        """The policy itself.
+
+        Raises:
+            AutoScalePolicyInvalid: it breaks one of the bounds.
+        """
+        wrong = [sentence for is_wrong, sentence in self._wrong() if is_wrong]
+        if wrong:
+            raise AutoScalePolicyInvalid(" ".join(wrong))
+        return self
+
+    def _wrong(self) -> list[tuple[bool, str]]:
+        pairs = [
+            ("MsgRateIn", self.split_msg_rate_in, self.merge_msg_rate_in),
+            ("BytesRateIn", self.split_bytes_rate_in, self.merge_bytes_rate_in),
+            ("MsgRateOut", self.split_msg_rate_out, self.merge_msg_rate_out),
+            ("BytesRateOut", self.split_bytes_rate_out, self.merge_bytes_rate_out),
+        ]
+        return [
+            (self.min_segments < 1, "minSegments must be at least 1."),
+            (self.max_segments < self.min_segments, "maxSegments must be at least minSegments."),
+            (self.max_segments > SEGMENTS_MAX, f"maxSegments must be at most {SEGMENTS_MAX}."),
+            (self.max_dag_depth < 0, "maxDagDepth must not be negative."),
+            (self.split_cooldown_seconds < 0, "splitCooldownSeconds must not be negative."),
+            (self.merge_cooldown_seconds < 0, "mergeCooldownSeconds must not be negative."),
+            (self.merge_window_seconds < 0, "mergeWindowSeconds must not be negative."),
+            *((merge < 0, f"merge{rate}Threshold must not be negative.") for rate, _split, merge in pairs),
+            *(
+                (not split > merge, f"split{rate}Threshold must be above merge{rate}Threshold.")
+                for rate, split, merge in pairs
+            ),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class AutoScaleOverride:
+    """What a topic sets for itself; None leaves a field to the broker's settings. See `AutoScalePolicy`."""
+
+    enabled: bool | None = None
+    max_segments: int | None = None
+    min_segments: int | None = None
+    max_dag_depth: int | None = None
+    split_cooldown_seconds: int | None = None
+    merge_cooldown_seconds: int | None = None
+    merge_window_seconds: int | None = None
+    split_msg_rate_in: float | None = None
+    split_bytes_rate_in: float | None = None
+    split_msg_rate_out: float | None = None
+    split_bytes_rate_out: float | None = None
+    merge_msg_rate_in: float | None = None
+    merge_bytes_rate_in: float | None = None
+    merge_msg_rate_out: float | None = None
+    merge_bytes_rate_out: float | None = None
+
+    def over(self, policy: AutoScalePolicy) -> AutoScalePolicy:
+        """The policy with these fields in place of its own.
+
+        Raises:
+            AutoScalePolicyInvalid: together they break one of the bounds.
+        """
+        given = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
+        return replace(policy, **given).check()
+
+    def as_map(self) -> dict[str, bool | int | float]:
+        """Pulsar's form: the fields that are set, by their outer names."""
+        return {outer: value for name, outer in _NAMES.items() if (value := getattr(self, name)) is not None}
+
+
+def override_of(raw: Mapping[str, object]) -> AutoScaleOverride:
+    """Read Pulsar's form; a field that is missing or null is not set.
+
+    Raises:
+        AutoScalePolicyInvalid: a field is unknown, or is not of its kind.
+    """
+    given: dict[str, bool | int | float] = {}
+    for outer, value in raw.items():
+        name = _INNER_NAMES.get(outer)
+        if name is None:
+            raise AutoScalePolicyInvalid(f"An automatic scaling policy has no field {outer[:50]!r}.")
+        if value is not None:
+            given[name] = _value(name, outer, value)
+    return AutoScaleOverride(**given)  # type: ignore[arg-type]  # Each is of its field's kind: `_value` saw to that.
+
+
+def _outer_name(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest) + ("Threshold" if "_rate_" in name else "")
+
+
+_NAMES: Final = {field.name: _outer_name(field.name) for field in fields(AutoScaleOverride)}
+_INNER_NAMES: Final = {outer: name for name, outer in _NAMES.items()}
+
+
+def _value(name: str, outer: str, value: object) -> bool | int | float:
+    if name == "enabled":
+        if isinstance(value, bool):
+            return value
+        raise AutoScalePolicyInvalid(f"{outer} must be true or false.")
+    is_rate = "_rate_" in name
+    if isinstance(value, bool) or not isinstance(value, (int, float) if is_rate else int):
+        raise AutoScalePolicyInvalid(f"{outer} must be a {'number' if is_rate else 'whole number'}.")
+    assert isinstance(value, int | float)
+    if not -_WHOLE_MAX <= value <= _WHOLE_MAX:
+        raise AutoScalePolicyInvalid(f"{outer} is too large.")
+    return float(value) if is_rate else value

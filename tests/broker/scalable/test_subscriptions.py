@@ -1,0 +1,188 @@
+"""Subscriptions of scalable topics: created, deleted and moved on every segment, stopped at every write."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from broker.errors import BrokerError, SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
+from broker.scalable.layout import StartPosition, SubscriptionKind
+from broker.topic import Topic
+from storage.cursor import CursorError
+from tests.support.disk import SimulatedFiles
+from tests.support.outlet import recording_consumer
+from tests.support.rooms import TOPIC, Rooms, publish, rooms
+from tests.support.schedules import every_schedule
+from tests.support.steered_store import SteeredStore, Stopped
+
+STEPS_MAX = 60
+STREAM = SubscriptionKind.STREAM
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+async def segments(broker: Rooms) -> dict[int, Topic]:
+    layout = await broker.layouts.get(TOPIC)
+    return {
+        segment_id: await broker.topics.get(TOPIC.segment_name(segment.descriptor))
+        for segment_id, segment in layout.segments.items()
+    }
+
+
+async def backlogs(broker: Rooms, name: str = "s") -> dict[int, int]:
+    return {
+        segment_id: topic.subscriptions[name].backlog_entries for segment_id, topic in (await segments(broker)).items()
+    }
+
+
+async def cursor_records(store: SteeredStore) -> list[str]:
+    return [record.key for record in await store.scan("/cursors/", "/cursors~")]
+
+
+async def test_deleting_a_subscription_removes_its_cursors_everywhere(broker: Rooms, store: SteeredStore) -> None:
+    """D16: on sealed segments too; one made again under the name is new."""
+    await broker.controller.create_topic(TOPIC, 2, {})
+    for name in ("s", "kept"):
+        await broker.controller.subscriptions.add(TOPIC, name, STREAM, StartPosition.EARLIEST)
+    await publish((await segments(broker))[0], b"a")
+    await broker.controller.split(TOPIC, 0)
+    await broker.controller.subscriptions.delete(TOPIC, "s")
+    assert (await broker.layouts.get(TOPIC)).subscriptions.keys() == {"kept"}
+    assert {key.rsplit("/", 1)[1] for key in await cursor_records(store)} == {"kept"}
+    with pytest.raises(SubscriptionNotFound):
+        await broker.controller.subscriptions.delete(TOPIC, "s")
+    await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.LATEST)
+    assert await backlogs(broker) == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert await backlogs(broker, "kept") == {0: 1, 1: 0, 2: 0, 3: 0}
+    with pytest.raises(TopicNotFound):
+        await broker.controller.subscriptions.delete(TOPIC.__class__.parse(f"{TOPIC}2"), "s")
+
+
+async def test_a_subscription_with_consumers_is_deleted_by_force_alone(broker: Rooms) -> None:
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+    topic = (await segments(broker))[0]
+    consumer, _outlet = recording_consumer()
+    topic.subscriptions["s"].add_consumer(consumer)
+    told: list[str] = []
+
+    class Client:
+        def topic_closed(self) -> None:
+            told.append("closed")
+
+    topic.attend(consumer, Client())
+    with pytest.raises(SubscriptionInUse):
+        await broker.controller.subscriptions.delete(TOPIC, "s")
+    assert "s" in topic.subscriptions
+    await broker.controller.subscriptions.delete(TOPIC, "s", force=True)
+    assert told == ["closed"]
+    assert "s" not in topic.subscriptions
+
+
+async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:
+    """D10, D16: the next controller goes on; nothing of the subscription is left, or all of it is there."""
+    for step in range(1, STEPS_MAX):
+        store, files = SteeredStore(), SimulatedFiles(seed=5)
+        died = False
+        try:
+            async with rooms(store, files) as broker:
+                await broker.controller.create_topic(TOPIC, 2, {})
+                await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+                await publish((await segments(broker))[0], b"a")
+                await broker.controller.split(TOPIC, 0)
+                store.fail_at(step)
+                await broker.controller.subscriptions.delete(TOPIC, "s")
+        except* (Stopped, BrokerError, CursorError):
+            died = True
+        store.fail_at(None)
+        async with rooms(store, files.kill()) as broker:
+            await broker.controller.recover()
+            layout = await broker.layouts.get(TOPIC)
+            assert layout.subscriptions.keys() == layout.living_subscriptions()
+            if layout.subscriptions:
+                assert await backlogs(broker) == {0: 1, 1: 0, 2: 0, 3: 0}
+                await broker.controller.subscriptions.delete(TOPIC, "s")
+            assert await cursor_records(store) == []
+        if not died:
+            assert step > 4, "there were steps to die at"
+            return
+    pytest.fail("the deletion never ended")
+
+
+async def test_nobody_subscribes_to_what_is_being_deleted(broker: Rooms) -> None:
+    """Until the deletion is repeated, or finished by the next controller."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+    await broker.layouts.change(TOPIC, lambda layout: layout.begin_removing_subscription("s"))
+    with pytest.raises(SubscriptionEnding):
+        await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+    with pytest.raises(SubscriptionNotFound):
+        await broker.controller.subscriptions.skip_all(TOPIC, "s")
+    await broker.controller.split(TOPIC, 0)
+    assert "s" not in (await segments(broker))[1].subscriptions, "a child gets no cursor of it"
+    await broker.controller.subscriptions.delete(TOPIC, "s")
+    await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+
+
+@every_schedule(examples_max=40)
+async def test_whatever_meets_a_deletion_leaves_every_cursor_or_none() -> None:
+    """D10, D16: consumers that subscribe, and a split, at the same moment."""
+    store = SteeredStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+        segment = await broker.segment(TOPIC, 0)
+
+        async def open_it() -> None:
+            await broker.controller.subscriptions.open(segment, "s", STREAM, StartPosition.EARLIEST)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_it)
+            nursery.start_soon(broker.controller.split, TOPIC, 0)
+            nursery.start_soon(broker.controller.subscriptions.delete, TOPIC, "s")
+        layout = await broker.layouts.get(TOPIC)
+        assert layout.subscriptions.keys() == layout.living_subscriptions()
+        assert len(await cursor_records(store)) == (3 if layout.subscriptions else 0)
+
+
+async def test_skip_all_passes_over_everything_on_sealed_segments_too(broker: Rooms) -> None:
+    await broker.controller.create_topic(TOPIC, 2, {})
+    await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+    for topic in (await segments(broker)).values():
+        await publish(topic, b"old")
+    await broker.controller.merge(TOPIC, 0, 1)
+    await publish((await segments(broker))[2], b"old")
+    assert await backlogs(broker) == {0: 1, 1: 1, 2: 1}
+    await broker.controller.subscriptions.skip_all(TOPIC, "s")
+    assert await backlogs(broker) == {0: 0, 1: 0, 2: 0}
+    topics = await segments(broker)
+    assert topics[0].subscriptions["s"].is_drained
+    await publish(topics[2], b"new")
+    assert await backlogs(broker) == {0: 0, 1: 0, 2: 1}
+    with pytest.raises(SubscriptionNotFound):
+        await broker.controller.subscriptions.skip_all(TOPIC, "other")
+
+
+async def test_seeking_by_time_goes_back_on_every_segment(broker: Rooms) -> None:
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+    await publish((await segments(broker))[0], b"a")
+    await broker.controller.split(TOPIC, 0)
+    await publish((await segments(broker))[1], b"b")
+    await broker.controller.subscriptions.skip_all(TOPIC, "s")
+    now_ms = 1_000_000
+    await broker.controller.subscriptions.seek_to_time(TOPIC, "s", now_ms + 1)
+    assert await backlogs(broker) == {0: 0, 1: 0, 2: 0}
+    await broker.controller.subscriptions.seek_to_time(TOPIC, "s", now_ms)
+    assert await backlogs(broker) == {0: 1, 1: 1, 2: 0}
+    with pytest.raises(SubscriptionNotFound):
+        await broker.controller.subscriptions.seek_to_time(TOPIC, "other", 0)

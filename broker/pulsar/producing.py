@@ -35,6 +35,9 @@ INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
 REPLACED_SECONDS_MAX: Final = 30
 """How long a send that met a sealed segment waits until its client has the new layout."""
 
+CLOSED_REMEMBERED_MAX: Final = 1024
+"""Producers of one connection that the broker closed and the client has not opened again, as far as remembered."""
+
 UNKNOWN_PRODUCER: Final = "this connection has no producer of this id"
 
 
@@ -197,7 +200,8 @@ class ProducerFace:
         self._producers: dict[int, ProducerSession] = {}
         self._openings = Openings("producer")
         # Ids whose producers the broker closed: sends that were on their way are dropped, as the client resends them.
-        self._closed_here: set[int] = set()
+        # In the order of closing; beyond the bound the first are forgotten, and such a send is refused.
+        self._closed_here: dict[int, None] = {}
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -231,6 +235,8 @@ class ProducerFace:
             await self._open(request)
 
     async def _open(self, request: pb.CommandProducer) -> None:
+        # It has heard of the close: no more sends to the producer before are on their way.
+        self._closed_here.pop(request.producer_id, None)
         if request.producer_id in self._producers:
             raise NotSupported(f"producer id {request.producer_id} is in use on this connection")
         if request.producer_access_mode != pb.Shared:
@@ -245,7 +251,6 @@ class ProducerFace:
             request.producer_id, name, topic, self._outbox, self._traffic, self._closed_by_broker
         )
         topic.attend_producer(producer)
-        self._closed_here.discard(request.producer_id)
         self._producers[request.producer_id] = producer
         self._nursery.start_soon(producer.run)
         self._outbox.put(encode_command(commands.producer_success(request.request_id, name)))
@@ -272,7 +277,9 @@ class ProducerFace:
 
     def _closed_by_broker(self, producer_id: int) -> None:
         self._producers.pop(producer_id, None)
-        self._closed_here.add(producer_id)
+        self._closed_here[producer_id] = None
+        if len(self._closed_here) > CLOSED_REMEMBERED_MAX:
+            del self._closed_here[next(iter(self._closed_here))]
 
 
 def refusal_of(send: pb.CommandSend, fault: Fault) -> bytes:

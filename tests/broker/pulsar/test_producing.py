@@ -205,3 +205,22 @@ async def test_a_failure_of_one_producer_ends_its_connection_alone(
     await other.publish(2, 0)
     assert (await other.receive()).type == Type.SEND_RECEIPT
     assert topic.producer_count == 1
+
+
+async def test_closed_producers_are_not_remembered_for_ever(
+    broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends to one that the broker has just closed are dropped; what is remembered of old ones is bounded."""
+    monkeypatch.setattr(producing, "CLOSED_REMEMBERED_MAX", 2)
+    for producer_id in (1, 2, 3):
+        await client.produce(producer_id, PLAIN)
+    await broker.topics.unload(TopicName.parse(PLAIN))
+    closed = [(await client.receive()).close_producer.producer_id for _ in range(3)]
+    for producer_id in closed:
+        await client.publish(producer_id, 0)
+    refused = (await client.receive()).send_error
+    assert refused.producer_id == closed[0]
+    await client.receives_nothing_more()
+    assert (await client.produce(closed[1], "topic://public/default/none")).type == Type.ERROR
+    await client.publish(closed[1], 0)
+    assert (await client.receive()).send_error.producer_id == closed[1]

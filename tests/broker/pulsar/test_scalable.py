@@ -4,6 +4,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
+from broker.scalable.layouts import layout_key
 from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, connected, message
 from tidewire.wire.pulsar import commands
@@ -160,3 +161,69 @@ async def test_consumers_of_topics_that_are_not_there(client: WireClient) -> Non
     for number in range(3):
         answer = await client.ask(commands.scalable_topic_subscribe(70, str(TOPIC), NAME, f"c-{number}", 30))
         assert answer.scalable_topic_subscribe_response.error == pb.TopicNotFound
+
+
+async def test_a_damaged_layout_is_refused_by_the_protocols_error(broker: Rooms, client: WireClient) -> None:
+    """Every command that needs it is answered, and the connection goes on."""
+    await two_segments(broker)
+    segment = str(await broker.segment(TOPIC, 0))
+    await broker.metadata.put(layout_key(TOPIC), b"{}")
+    lookup = await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
+    assert lookup.scalable_topic_update.error == pb.MetadataError
+    subscribe = await client.ask(commands.scalable_topic_subscribe(70, str(TOPIC), NAME, "c", 30))
+    assert subscribe.scalable_topic_subscribe_response.error == pb.MetadataError
+    for command in (
+        commands.producer(segment, 1, 1),
+        commands.subscribe(segment, NAME, 2, 2, initial_position=EARLIEST),
+    ):
+        assert (await client.ask(command)).error.error == pb.MetadataError
+    await client.receives_nothing_more()
+
+
+async def test_both_parents_of_a_merge_are_read_before_the_child(broker: Rooms, client: WireClient) -> None:
+    """D10, D11: over the wire, as a client sees it: the layout, producers that leave, then messages in order."""
+    await two_segments(broker)
+    names = [str(await broker.segment(TOPIC, segment_id)) for segment_id in (0, 1)]
+    assert await register(client, 30) == {0, 1}
+    for segment_id in (0, 1):
+        await take(broker, client, segment_id)
+        await client.produce(segment_id, names[segment_id])
+        await client.publish(segment_id, 0, b"first %d" % segment_id)
+        assert (await client.receive()).type == Type.SEND_RECEIPT
+    update = (await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))).scalable_topic_update
+    assert update.dag.epoch == 0
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.controller.merge, TOPIC, 0, 1)
+        pushed = {command.type: command for command in [await client.receive(), await client.receive()]}
+        dag = pushed[Type.SCALABLE_TOPIC_UPDATE].scalable_topic_update.dag
+        assert {segment.segment_id: list(segment.parent_ids) for segment in dag.segments} == {0: [], 1: [], 2: [0, 1]}
+        assert [segment.segment_id for segment in dag.segments if segment.state == pb.ACTIVE] == [2]
+        assigned = pushed[Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE].scalable_topic_assignment_update.assignment
+        assert {segment.segment_id for segment in assigned.segments} == {0, 1}, "the child waits"
+        # What was under way to a parent is taken until its producer leaves.
+        await client.publish(0, 1, b"second 0")
+        assert (await client.receive()).type == Type.SEND_RECEIPT
+        for producer_id in (0, 1):
+            assert (await client.ask(commands.close_producer(producer_id, 50 + producer_id))).type == Type.SUCCESS
+    child = str(await broker.segment(TOPIC, 2))
+    assert (await client.produce(0, names[0])).error.error == pb.TopicTerminatedError
+    await client.produce(2, child)
+    await client.publish(2, 0, b"third")
+    assert (await client.receive()).type == Type.SEND_RECEIPT
+
+    ids: dict[int, list[pb.MessageIdData]] = {200: [], 201: []}
+    await client.send(commands.flow(200, 10), commands.flow(201, 10))
+    for _ in range(3):
+        delivered = (await client.receive()).message
+        ids[delivered.consumer_id].append(delivered.message_id)
+    assert {consumer_id: len(found) for consumer_id, found in ids.items()} == {200: 2, 201: 1}
+    await client.send(commands.ack(200, [ids[200][-1]], cumulative=True))
+    await wait_all_tasks_blocked()
+    assert await assignment(client) == (30, {1}), "one parent is drained, the other is not"
+    await client.send(commands.ack(201, [ids[201][-1]], cumulative=True))
+    assert await assignment(client) == (30, {2})
+    await take(broker, client, 2)
+    await client.send(commands.flow(202, 10))
+    last = await client.receive()
+    assert (last.type, last.message.consumer_id) == (Type.MESSAGE, 202)

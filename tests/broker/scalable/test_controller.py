@@ -3,13 +3,18 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
+import structlog.testing
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.errors import BrokerError, NotActive, TopicExists, TopicInUse, TopicNotFound
+from broker.errors import BrokerError, LayoutUnreadable, NotActive, TopicExists, TopicInUse, TopicNotFound
+from broker.names import TopicName
 from broker.scalable import controller
 from broker.scalable.layout import Layout, SegmentState, StartPosition, SubscriptionKind
+from broker.scalable.layout_record import from_json
+from broker.scalable.layouts import layout_key
 from broker.topic import Topic
+from storage.cursor import CursorError
 from storage.errors import LedgerSealed
 from storage.metadata.store import Op
 from storage.position import EARLIEST
@@ -380,3 +385,133 @@ async def test_a_client_that_comes_back_at_once_does_not_revive_a_deleted_topic(
     assert "back" not in producer.told
     assert list(broker.topics) == []
     assert [record.key for record in await broker.metadata.scan("", "~") if "orders" in record.key] == []
+
+
+async def leftovers(store: SteeredStore) -> list[str]:
+    """Keys of records that have to do with the topic."""
+    return [record.key for record in await store.scan("", "~") if "orders" in record.key]
+
+
+async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:
+    """D16: the next controller finishes it, and nothing of the topic is left; children of an open split included."""
+    for step in range(1, STEPS_MAX):
+        store, files = SteeredStore(), SimulatedFiles(seed=5)
+        died = False
+        try:
+            async with rooms(store, files) as broker:
+                await broker.controller.create_topic(TOPIC, 1, {})
+                await subscribe(broker, "s")
+                await publish((await segments(broker))[0], b"a")
+                await broker.controller.split(TOPIC, 0)
+                layout = await broker.layouts.change(TOPIC, lambda layout: layout.begin_split(1))
+                assert layout.intent is not None
+                for child in layout.intent.children:
+                    await (await broker.topics.get(TOPIC.segment_name(child.descriptor))).subscribe("s", EARLIEST)
+                store.fail_at(step)
+                await broker.controller.delete_topic(TOPIC, force=True)
+        except* (Stopped, BrokerError, CursorError):
+            died = True
+        store.fail_at(None)
+        async with rooms(store, files.kill()) as broker:
+            begun = await store.get(layout_key(TOPIC))
+            if died and begun is not None and from_json(begun.value).is_deleting:
+                with pytest.raises(TopicNotFound):
+                    await broker.layouts.get(TOPIC)
+                with pytest.raises(TopicNotFound):
+                    await broker.topics.get(TOPIC.segment_name(layout.segments[2].descriptor))
+                with pytest.raises(TopicExists):
+                    await broker.controller.create_topic(TOPIC, 1, {})
+                assert await broker.layouts.names() == []
+            await broker.controller.recover()
+            if await broker.layouts.names():
+                await check_whole(broker, {"s"}, [b"a"])
+                await broker.controller.delete_topic(TOPIC, force=True)
+            assert await leftovers(store) == []
+            await broker.controller.create_topic(TOPIC, 1, {})
+            await subscribe(broker, "s")
+            await check_whole(broker, {"s"}, [])
+        if not died:
+            assert step > 8, "there were steps to die at"
+            return
+    pytest.fail("the deletion never ended")
+
+
+async def test_an_interrupted_deletion_is_repeated(broker: Rooms, store: SteeredStore) -> None:
+    """D16: by whoever asks again, although the topic does not exist any more."""
+    await broker.controller.create_topic(TOPIC, 2, {})
+    with trio.CancelScope() as scope:
+
+        async def hang_up(ops: Sequence[Op]) -> None:
+            if store.commits - begun == 2:
+                scope.cancel()
+
+        begun, store.before = store.commits, hang_up
+        await broker.controller.delete_topic(TOPIC, force=False)
+    store.before = None
+    assert scope.cancelled_caught
+    assert await broker.layouts.names() == []
+    await broker.controller.delete_topic(TOPIC, force=False)
+    assert await leftovers(store) == []
+
+
+async def test_a_layout_that_cannot_be_read_makes_its_topic_unavailable_alone(store: SteeredStore) -> None:
+    """The broker starts, says so, and serves the others; a repaired record is taken up."""
+    other = TopicName.parse("topic://public/default/other")
+    files = SimulatedFiles(seed=5)
+    async with rooms(store, files) as broker:
+        for topic in (TOPIC, other):
+            await broker.controller.create_topic(topic, 1, {})
+        await broker.layouts.change(other, lambda layout: layout.begin_split(0))
+    record = await store.get(layout_key(TOPIC))
+    assert record is not None
+    await store.put(layout_key(TOPIC), b'{"version": 2')
+    await store.put("/topics/stray", b"")
+    async with rooms(store, files.kill()) as broker:
+        with structlog.testing.capture_logs() as logs:
+            await broker.controller.recover()
+        told = [line for line in logs if line["log_level"] == "error"]
+        assert [line.get("topic", line.get("key")) for line in told] == ["/topics/stray", str(TOPIC)]
+        assert (await broker.layouts.get(other)).intent is None
+        for refused in (broker.controller.split(TOPIC, 0), broker.controller.delete_topic(TOPIC, force=True)):
+            with pytest.raises(LayoutUnreadable):
+                await refused
+        with pytest.raises(LayoutUnreadable):
+            await broker.topics.get(TopicName.parse("segment://public/default/orders/0000-ffff-0"))
+        assert sorted(map(str, await broker.layouts.names())) == [str(TOPIC), str(other)]
+        await store.put(layout_key(TOPIC), record.value)
+        await broker.controller.split(TOPIC, 0)
+
+
+async def test_a_follower_outlives_a_damaged_layout(broker: Rooms, store: SteeredStore) -> None:
+    """It is told that there is none, once the damage is there, and of the next that can be read."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    record = await store.get(layout_key(TOPIC))
+    assert record is not None
+    pushed: list[int | None] = []
+
+    def follower(layout: Layout | None) -> None:
+        pushed.append(None if layout is None else layout.epoch)
+
+    broker.feeds.follow(TOPIC, follower)
+    await wait_all_tasks_blocked()
+    await store.put(layout_key(TOPIC), b"[]")
+    await wait_all_tasks_blocked()
+    await store.put(layout_key(TOPIC), record.value)
+    await wait_all_tasks_blocked()
+    assert pushed == [0, None, 0]
+    broker.feeds.unfollow(TOPIC, follower)
+
+
+async def test_properties_are_replaced(broker: Rooms) -> None:
+    await broker.controller.create_topic(TOPIC, 1, {"a": "1", "b": "2"})
+    await broker.controller.set_properties(TOPIC, {"b": "3"})
+    layout = await broker.layouts.get(TOPIC)
+    assert (layout.properties, layout.epoch) == ({"b": "3"}, 0)
+
+
+async def test_nothing_is_remembered_of_topics_that_were_changed(broker: Rooms) -> None:
+    for _ in range(3):
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await broker.controller.split(TOPIC, 0)
+        await broker.controller.delete_topic(TOPIC, force=False)
+    assert len(broker.controller.turns) == 0

@@ -207,3 +207,22 @@ async def test_drained_by_a_consumer(broker: Rooms) -> None:
         await subscription.wait_drained()
     await wait_all_tasks_blocked()
     assert member.segments == {1, 2}
+
+
+async def test_seeking_back_into_a_drained_parent_takes_its_children_away(broker: Rooms) -> None:
+    """D11: its messages come again, so they come before those of the children again."""
+    await topic_with(broker, 2)
+    for segment_id in (0, 1):
+        await publish(await topic_of(broker, segment_id), b"a")
+    member = Member("a")
+    await broker.groups.join(TOPIC, NAME, member)
+    await broker.controller.merge(TOPIC, 0, 1)
+    for segment_id in (0, 1):
+        await drain(broker, segment_id)
+    assert member.segments == {2}
+    await broker.controller.subscriptions.seek_to_time(TOPIC, NAME, 0)
+    await wait_all_tasks_blocked()
+    assert member.segments == {0, 1}
+    await broker.controller.subscriptions.skip_all(TOPIC, NAME)
+    await wait_all_tasks_blocked()
+    assert member.segments == {2}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tidewire.client.client import Client, connect
     from tidewire.client.consumers import Consumer
+    from tidewire.client.dead_letters import DeadLetterPolicy
     from tidewire.client.errors import (
         BrokerBusy,
         Closed,
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
     )
     from tidewire.client.message import Message, MessageId, Position
     from tidewire.client.producer import Producer
+    from tidewire.client.queue_consumer import QueueConsumer
     from tidewire.client.reader import Reader
+    from tidewire.client.redelivery import BackoffPolicy
     from tidewire.client.sending import Batching, Receipt
     from tidewire.client.stream_consumer import StreamConsumer
     from tidewire.client.transactions import Transaction, TransactionState
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "client": ("Client", "connect"),
     "consumers": ("Consumer",),
+    "dead_letters": ("DeadLetterPolicy",),
     "errors": (
         "BrokerBusy",
         "Closed",
@@ -83,7 +87,9 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "message": ("Message", "MessageId", "Position"),
     "producer": ("Producer",),
+    "queue_consumer": ("QueueConsumer",),
     "reader": ("Reader",),
+    "redelivery": ("BackoffPolicy",),
     "sending": ("Batching", "Receipt"),
     "stream_consumer": ("StreamConsumer",),
     "transactions": ("Transaction", "TransactionState"),
@@ -91,6 +97,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "BackoffPolicy",
     "Batching",
     "BrokerBusy",
     "Client",
@@ -98,6 +105,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Consumer",
+    "DeadLetterPolicy",
     "InvalidName",
     "InvalidTopic",
     "Message",
@@ -113,6 +121,7 @@ __all__ = [
     "Producer",
     "ProducerFenced",
     "ProtocolViolation",
+    "QueueConsumer",
     "Reader",
     "Receipt",
     "Refused",

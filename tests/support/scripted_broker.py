@@ -18,6 +18,7 @@ connection is a `memory_stream_pair`. It keeps what it was sent in `broker.comma
 - `await broker.seen(SEND, 3)`: wait until three such commands have come.
 
 Left out, because no test of the client needs it: checking what it is sent, permits, redelivery to another consumer,
+individual acknowledgements (all is sent again to a new session, but for what was acknowledged cumulatively),
 batches as anything but one entry, and making a finished transaction invisible.
 """
 
@@ -85,6 +86,8 @@ class _Consumer:
     """The first entry that is not."""
     has_permits: bool = False
     told_end: bool = False
+    redeliveries: Counter[int] = field(default_factory=Counter)
+    """By entry, how often it was asked for again."""
 
     def deliver(self, segment: Segment) -> None:
         if not self.has_permits:
@@ -92,6 +95,11 @@ class _Consumer:
         while self.next_entry < len(segment.entries):
             self.peer.deliver(self.consumer_id, segment.ledger_id, self.next_entry, segment.entries[self.next_entry])
             self.next_entry += 1
+
+    def deliver_again(self, segment: Segment, entry: int) -> None:
+        self.redeliveries[entry] += 1
+        count = self.redeliveries[entry]
+        self.peer.deliver(self.consumer_id, segment.ledger_id, entry, segment.entries[entry], redelivery_count=count)
 
     def tell_end(self, segment: Segment) -> None:
         if segment.sealed and self.has_permits and not self.told_end and self.acknowledged >= len(segment.entries):
@@ -216,9 +224,12 @@ class Peer:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # The client has gone; a broker finds that out later.
 
-    def deliver(self, consumer_id: int, ledger_id: int, entry_id: int, payload: bytes) -> None:
+    def deliver(
+        self, consumer_id: int, ledger_id: int, entry_id: int, payload: bytes, *, redelivery_count: int = 0
+    ) -> None:
         """Send an entry."""
-        self.send_bytes(encode_payload_command(commands.message(consumer_id, ledger_id, entry_id), payload))
+        command = commands.message(consumer_id, ledger_id, entry_id, redelivery_count=redelivery_count)
+        self.send_bytes(encode_payload_command(command, payload))
 
     async def serve(self) -> None:
         """Read and answer until the connection ends."""
@@ -528,6 +539,24 @@ class ScriptedBroker:
         if ack.HasField("request_id"):
             peer.send(commands.ack_response(ack.consumer_id, ack.request_id))
 
+    def _redeliver_unacknowledged_messages(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.redeliver_unacknowledged_messages
+        segment, consumer = peer.consumers[request.consumer_id]
+        for told in request.message_ids:
+            consumer.deliver_again(segment, position(told)[1])
+
+    def _seek(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.seek
+        segment, consumer = peer.consumers.pop(request.consumer_id)
+        segment.consumers.remove(consumer)
+        ledger, entry = position(request.message_id)
+        if ledger != segment.ledger_id:
+            entry = 0 if ledger < segment.ledger_id else len(segment.entries)
+        assert consumer.subscription is not None
+        segment.cursors[consumer.subscription] = entry
+        peer.send(commands.success(request.request_id))
+        peer.send(commands.close_consumer(request.consumer_id))
+
     def _close_consumer(self, peer: Peer, frame: Frame) -> None:
         request = frame.command.close_consumer
         segment, consumer = peer.consumers.pop(request.consumer_id, (None, None))
@@ -555,6 +584,11 @@ class ScriptedBroker:
         request = frame.command.add_partition_to_txn
         txn = (request.txnid_most_bits, request.txnid_least_bits)
         peer.send(commands.add_partition_to_txn_response(request.request_id, txn))
+
+    def _add_subscription_to_txn(self, peer: Peer, frame: Frame) -> None:
+        request = frame.command.add_subscription_to_txn
+        txn = (request.txnid_most_bits, request.txnid_least_bits)
+        peer.send(commands.add_subscription_to_txn_response(request.request_id, txn))
 
     def _end_txn(self, peer: Peer, frame: Frame) -> None:
         request = frame.command.end_txn

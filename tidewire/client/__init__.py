@@ -5,8 +5,10 @@ Users import from `tidewire`. The files, from the outside in:
 - `client`: `connect` and `Client`; owns the task group
 - `producer`, `segment_producer`: routing, and one segment's session
 - `outbox`, `sending`: what is waiting and how it is batched, and one message on its way
-- `stream_consumer`, `consumers`, `reader`: the three kinds of consumer
-- `topic_consumer`, `inbox`, `acknowledgements`: one segment's session, what has arrived, what was dealt with
+- `stream_consumer`, `queue_consumer`, `consumers`, `reader`: the kinds of consumer
+- `redelivery`, `dead_letters`: when a message comes again, and where it goes when it did too often
+- `topic_consumer`, `subscribing`, `seeking`, `inbox`: one segment's session, how it begins and moves, what has arrived
+- `acknowledgements`, `confirmations`: what was dealt with, and having that confirmed
 - `transactions`, `coordinators`: one transaction, and who decides it
 - `layout`, `layout_watch`: a topic's segments, and how we know of them
 - `network`, `connection`, `names`: brokers by address and by topic, and one connection

@@ -8,6 +8,7 @@ none are, since some brokers heed only that. Bits are kept for entries acknowled
 what the application holds unacknowledged.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tidewire.client.message import Position
@@ -77,6 +78,12 @@ class Acknowledgements:
         self._upto = self._cumulative
         self._confirmed = None
 
+    def forget(self) -> None:
+        """The subscription is moved: nothing of what was acknowledged, told or not, says anything any more."""
+        self._upto = self._cumulative = self._confirmed = None
+        self._left.clear()
+        self._individual.clear()
+
     def confirmed(self, place: Position) -> None:
         """The broker has taken in that all is acknowledged up to here."""
         if self._confirmed is None or place.order > self._confirmed.order:
@@ -104,6 +111,23 @@ class Acknowledgements:
             for start in range(0, len(ids), IDS_PER_COMMAND_MAX)
         )
         return taken
+
+
+def together(places: Iterable[Position]) -> AckCommand:
+    """Exactly these messages, whatever was acknowledged before: what a transaction is told."""
+    left: dict[tuple[int, int], int] = {}
+    for place in places:
+        entry = (place.ledger_id, place.entry_id)
+        if place.batch_index < 0:
+            left[entry] = 0
+        else:
+            left[entry] = left.get(entry, (1 << place.batch_size) - 1) & ~(1 << place.batch_index)
+    return AckCommand([_entry_id(entry, bits) for entry, bits in left.items()], cumulative=False)
+
+
+def upto(place: Position) -> AckCommand:
+    """This message and all before it."""
+    return AckCommand([_upto_id(place)], cumulative=True)
 
 
 def _upto_id(place: Position) -> pb.MessageIdData:

@@ -17,14 +17,17 @@ from tidewire.client.backoff import DELAY_SECONDS_MAX
 from tidewire.client.connection import ConnectionStatistics, Dial
 from tidewire.client.consumers import Consumer, Initial, Receiving, SubscriptionType
 from tidewire.client.coordinators import Coordinators
+from tidewire.client.dead_letters import DeadLetterPolicy
 from tidewire.client.errors import is_retriable
 from tidewire.client.names import Address, parse_address
 from tidewire.client.network import CLOSE_SECONDS_MAX, Network, Settings, dial_tcp
 from tidewire.client.producer import Compression, Producer
+from tidewire.client.queue_consumer import AT_ONCE, NEGATIVE_ACK_BACKOFF_DEFAULT, QueueConsumer
 from tidewire.client.reader import Reader, Start
+from tidewire.client.redelivery import BackoffPolicy
 from tidewire.client.sending import Batching
 from tidewire.client.stream_consumer import StreamConsumer
-from tidewire.client.topic_consumer import QUEUE_MESSAGES_MAX
+from tidewire.client.subscribing import QUEUE_MESSAGES_MAX
 from tidewire.client.transactions import Transaction, TransactionState
 
 TRANSACTION_SECONDS: Final = 60.0
@@ -111,6 +114,55 @@ class Client:
             TidewireError: it could not be subscribed to.
         """
         consumer = StreamConsumer(self._network, topic, subscription, name, initial, queue_messages_max)
+        try:
+            yield await consumer.open()
+        finally:
+            await _closed(consumer)
+
+    @asynccontextmanager
+    async def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        name: str | None = None,
+        *,
+        initial: Initial = "earliest",
+        queue_messages_max: int = QUEUE_MESSAGES_MAX,
+        negative_ack_backoff: BackoffPolicy = NEGATIVE_ACK_BACKOFF_DEFAULT,
+        processing_timeout_seconds: float | None = None,
+        processing_timeout_backoff: BackoffPolicy = AT_ONCE,
+        dead_letter_policy: DeadLetterPolicy | None = None,
+    ) -> AsyncIterator[QueueConsumer]:
+        """A consumer of a scalable topic, message by message: each goes to one consumer of the subscription, unordered.
+
+        Args:
+            topic: `topic://...`.
+            subscription: whose progress the broker keeps; made if there is none of this name.
+            name: what to call it in the broker's statistics.
+            initial: where a new subscription begins.
+            queue_messages_max: messages of each segment that may be fetched ahead, and so are kept from others.
+            negative_ack_backoff: after what time a message that was given back comes again.
+            processing_timeout_seconds: a message that is neither acknowledged nor given back so long after `receive`
+                returned it comes again by itself; without, it waits for this consumer's end.
+            processing_timeout_backoff: by how much longer that time gets, each time.
+            dead_letter_policy: after how many times a message is put aside, and where.
+
+        Raises:
+            TopicNotFound: there is no such topic, or no such dead-letter topic.
+            TidewireError: it could not be subscribed to.
+        """
+        consumer = QueueConsumer(
+            self._network,
+            topic,
+            subscription,
+            name,
+            initial,
+            queue_messages_max,
+            negative_ack_backoff=negative_ack_backoff,
+            processing_timeout_seconds=processing_timeout_seconds,
+            processing_timeout_backoff=processing_timeout_backoff,
+            dead_letter_policy=dead_letter_policy,
+        )
         try:
             yield await consumer.open()
         finally:

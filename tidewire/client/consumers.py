@@ -11,13 +11,15 @@ from typing import Final, Literal, Self, TypeAlias
 
 import anyio
 
+from tidewire.client.confirmations import Confirmation
 from tidewire.client.errors import Closed, InvalidName, OperationTimedOut, TidewireError, fresh
 from tidewire.client.inbox import Inbox
 from tidewire.client.layout_watch import partitions_of
 from tidewire.client.message import Message, MessageId
 from tidewire.client.names import is_scalable
 from tidewire.client.network import Network
-from tidewire.client.topic_consumer import Confirmation, SubscriptionPlan, TopicConsumer
+from tidewire.client.subscribing import SubscriptionPlan
+from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Initial: TypeAlias = Literal["earliest", "latest"]

@@ -86,6 +86,22 @@ class Coordinators:
 
         await self._network.persistently(announce, f"adding {topic} to transaction {transaction_id}")
 
+    async def include_subscription(self, transaction_id: tuple[int, int], topic: str, subscription: str) -> None:
+        """Announce that the transaction is going to acknowledge on a subscription of the topic or segment.
+
+        Raises:
+            TidewireError: it was refused, or nobody could be told in time.
+        """
+
+        async def announce() -> None:
+            connection = await self._connection(transaction_id[0])
+            await connection.request(
+                partial(commands.add_subscription_to_txn, txn=transaction_id, subscriptions=[(topic, subscription)]),
+                pb.CommandAddSubscriptionToTxnResponse,
+            )
+
+        await self._network.persistently(announce, f"adding {subscription} of {topic} to transaction {transaction_id}")
+
     async def end(self, transaction_id: tuple[int, int], *, commit: bool) -> None:
         """Commit or abort; returns when the outcome is durable. Unanswered, it is asked again, with the same id.
 

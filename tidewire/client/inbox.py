@@ -28,6 +28,8 @@ class Source(Protocol):
 
     segment_id: int
     topic: str
+    since_ms: int | None
+    """Messages published before this time are not wanted; None once one was handed out."""
 
     @property
     def start_after(self) -> Position | None:
@@ -88,6 +90,13 @@ class Inbox:
             self._ready.clear()
             self._ready_source = None
 
+    def drop_entry(self, source: Source, ledger_id: int, entry_id: int) -> None:
+        """Forget what is not delivered of an entry whose turn it is: all of it will come again."""
+        if self._ready and self._ready_source is source:
+            place = self._ready[0].message_id
+            if (place.ledger_id, place.entry_id) == (ledger_id, entry_id):
+                self._ready.clear()
+
     def holds(self, source: Source) -> bool:
         """Whether something has come from this source and is not delivered."""
         if self._ready and self._ready_source is source:
@@ -140,6 +149,7 @@ class Inbox:
         self._last = message.message_id
         source = self._ready_source
         assert source is not None
+        source.since_ms = None
         source.delivered(message.message_id, ends_entry=not self._ready)
         return message
 
@@ -187,6 +197,9 @@ class Inbox:
         if after is not None and (ledger_id, entry_id) <= after[:2]:
             # The entry that a reader starts within is sent whole.
             self._ready = deque(message for message in self._ready if message.message_id.position.order > after.order)
+        since_ms = source.since_ms
+        while since_ms is not None and self._ready and self._ready[0].publish_time_ms < since_ms:
+            self._ready.popleft()
         if not self._ready:
             # Nothing of it is wanted, so nobody will be told of its last message.
             source.delivered(MessageId(segment_id, ledger_id, entry_id), ends_entry=True)

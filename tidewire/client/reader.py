@@ -16,7 +16,8 @@ from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import MessageId, Position
 from tidewire.client.network import Network
-from tidewire.client.topic_consumer import AFTER_ALL, BEFORE_ALL, SubscriptionPlan, TopicConsumer
+from tidewire.client.subscribing import AFTER_ALL, BEFORE_ALL, SubscriptionPlan
+from tidewire.client.topic_consumer import TopicConsumer
 
 Start: TypeAlias = Literal["earliest", "latest"] | MessageId
 """Where a reader begins: at the first message there is, at the first one to come, or right behind a message."""

@@ -10,11 +10,13 @@ listen, and costs nothing with others.
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, Self
 
 import anyio
 
+from tidewire.client.acknowledgements import upto
 from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Kind
 from tidewire.client.consumers import (
@@ -27,10 +29,12 @@ from tidewire.client.consumers import (
 )
 from tidewire.client.errors import ConnectionLost, InvalidName, SubscriptionBusy, TidewireError, TopicNotFound, fresh
 from tidewire.client.layout_watch import controller_of
-from tidewire.client.message import Message, MessageId
+from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.names import is_scalable
 from tidewire.client.network import TRANSIENT, Network
-from tidewire.client.topic_consumer import SubscriptionPlan, TopicConsumer
+from tidewire.client.subscribing import SubscriptionPlan
+from tidewire.client.topic_consumer import TopicConsumer
+from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -84,17 +88,24 @@ class StreamConsumer(Receiving):
         self._inbox.check()
         await self._until_opened(list(self._segments.values()))
 
-    async def acknowledge_cumulative(self, message: Message | MessageId, *, confirmed: bool = False) -> None:
+    async def acknowledge_cumulative(
+        self, message: Message | MessageId, *, confirmed: bool = False, transaction: Transaction | None = None
+    ) -> None:
         """This message, and all that this consumer had delivered before it on any segment, were dealt with.
 
         The broker is told soon; what is not told when a connection is lost comes again. Segments that are no longer
         in this consumer's share are left to whoever has them now. With `confirmed`, return only when the broker has
         taken it in (on Tidewire: durably).
 
+        In a `transaction`, they are acknowledged if it commits; if not, they come again. Returns when the broker has
+        noted it, durably. A commit waits for acknowledgements that are on their way, and fails when one of them failed.
+
         Raises:
-            ConnectionLost: only if `confirmed`: the messages may come again, to this consumer or to whoever has their
-                segment now.
-            Refused: only if `confirmed`: the broker does not accept it.
+            ConnectionLost: only if `confirmed` or in a transaction: the messages may come again, to this consumer or to
+                whoever has their segment now. The transaction has to be run again.
+            TransactionConflict: another open transaction has acknowledged some of them.
+            TransactionEnded: the transaction takes no more.
+            Refused: only if `confirmed` or in a transaction: the broker does not accept it.
         """
         self._inbox.check()
         message_id = message.message_id if isinstance(message, Message) else message
@@ -104,10 +115,16 @@ class StreamConsumer(Receiving):
             for segment_id, place in vector.items()
             if (consumer := self._segments.get(segment_id)) is not None
         ]
-        if not confirmed:
+        if transaction is not None:
+            told = [(consumer, upto(place)) for consumer, place in places]
+            await transaction.acknowledge(self.subscription, told)
+        elif not confirmed:
             for consumer, place in places:
                 consumer.acknowledge_upto(place)
-            return
+        else:
+            await self._confirm(vector, places)
+
+    async def _confirm(self, vector: Mapping[int, Position], places: Sequence[tuple[TopicConsumer, Position]]) -> None:
         lost = None
         if left := sorted(vector.keys() - self._segments.keys()):
             lost = ConnectionLost(f"segments {left} of {self.topic} are no longer in this consumer's share")

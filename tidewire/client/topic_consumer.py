@@ -9,20 +9,21 @@ once they are half of that; what is in the inbox is bounded by them (and by one 
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import anyio
 
-from tidewire.client.acknowledgements import AckCommand, Acknowledgements
+from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, AckCommand, Acknowledgements
 from tidewire.client.background import BackgroundTask
+from tidewire.client.confirmations import Confirmation, acknowledge_answered
 from tidewire.client.connection import Connection, Kind
-from tidewire.client.errors import ConnectionLost, NotAllowed, Refused, SubscriptionBusy, TidewireError, fresh
+from tidewire.client.errors import ConnectionLost, NotAllowed, SubscriptionBusy, TidewireError, fresh
 from tidewire.client.inbox import Delivery, Inbox
 from tidewire.client.message import MessageId, Position
 from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.subscribing import AFTER_ALL, SubscriptionPlan, seek_command, subscribe_command
 from tidewire.client.waking import Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -30,29 +31,6 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
 
 _log: Final = logging.getLogger(__name__)
-
-QUEUE_MESSAGES_MAX: Final = 1000
-"""Messages of one segment that may wait in the inbox, unless the consumer was given another number."""
-
-BEFORE_ALL: Final = Position(-1, -1)
-AFTER_ALL: Final = Position(2**63 - 1, 2**63 - 1)
-"""What a reader starts after: everything to come, whatever there is; or only what is not there yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionPlan:
-    """How to subscribe."""
-
-    subscription: str
-    consumer_name: str | None = None
-    sub_type: pb.CommandSubscribe.SubType = pb.CommandSubscribe.SubType.Exclusive
-    initial_position: pb.CommandSubscribe.InitialPosition = pb.CommandSubscribe.InitialPosition.Earliest
-    """Where a subscription that does not exist yet begins."""
-    is_durable: bool = True
-    """Whether the broker keeps the position; a reader keeps it by itself."""
-    queue_messages_max: int = QUEUE_MESSAGES_MAX
-    bears: tuple[type[Refused], ...] = ()
-    """Refusals that ask for patience rather than for giving up."""
 
 
 class TopicConsumer:
@@ -67,7 +45,9 @@ class TopicConsumer:
         segment_id: int,
         topic: str,
         start_after: Position | None = None,
+        since_ms: int | None = None,
         on_change: Callable[[], None] = lambda: None,
+        on_loss: Callable[[int], None] = lambda _segment_id: None,
     ) -> None:
         """A consumer of `topic`; `start` begins.
 
@@ -78,8 +58,11 @@ class TopicConsumer:
             segment_id: what its message ids say.
             topic: the topic, partition or segment.
             start_after: of a reader: the last message that is not wanted; moves on with what is delivered.
+            since_ms: of a reader: its first message is one published at this time or later, ms since the epoch.
             on_change: called when it may have finished, and at each refusal that the plan bears; from the task that
                 reads the connection or that receives, so it returns at once and raises nothing.
+            on_loss: called with `segment_id` when a session has ended: what it brought and was not acknowledged comes
+                again by itself. Returns at once and raises nothing.
         """
         self.segment_id = segment_id
         self.topic = topic
@@ -88,8 +71,11 @@ class TopicConsumer:
         self._network = network
         self._inbox = inbox
         self._plan = plan
+        self.since_ms = since_ms
+        """See `Source`."""
         self._start_after = start_after
         self._on_change = on_change
+        self._on_loss = on_loss
         self._acknowledgements = Acknowledgements()
         self._permits_due = 0
         self._wake = Signal()
@@ -101,6 +87,9 @@ class TopicConsumer:
         self._is_closed_by_broker = False
         # The broker says that on this session nothing comes after what has come.
         self._is_ended = False
+        # The subscription is being moved: what still comes is from where it stood before; and the session's end is due.
+        self._is_moving = False
+        self._is_moved = False
         self._is_stopping = False
         self._task: BackgroundTask | None = None
 
@@ -159,13 +148,15 @@ class TopicConsumer:
 
     async def _hold_session(self) -> None:
         connection = await self._network.owner_of(self.topic)
-        self._lost, self._is_closed_by_broker = None, False
+        self._lost, self._is_closed_by_broker, self._is_moving, self._is_moved = None, False, False, False
         self._consumer_id = connection.attach(Kind.CONSUMER, self)
         try:
             await self._subscribe(connection)
             self._connection = connection
             self._backoff.reset()
             self._permits_due = 0
+            # First, so that what was dealt with on an earlier session is not sent again.
+            await self._tell(connection)
             connection.write(encode_command(commands.flow(self._consumer_id, self._plan.queue_messages_max)))
             self.opened.set()
             while not self._is_over():
@@ -180,27 +171,16 @@ class TopicConsumer:
             # What is dropped comes again on the next session, and the end after it.
             self._is_ended = False
             self._inbox.drop(self)
+            self._on_loss(self.segment_id)
             connection.detach(Kind.CONSUMER, self._consumer_id)
             if not self._is_closed_by_broker:
                 connection.write(encode_command(commands.close_consumer(self._consumer_id)))
 
     async def _subscribe(self, connection: Connection) -> None:
         self._attempts += 1
-        plan = self._plan
         after = self._start_after
         await connection.request(
-            partial(
-                commands.subscribe,
-                self.topic,
-                plan.subscription,
-                self._consumer_id,
-                sub_type=plan.sub_type,
-                name=plan.consumer_name,
-                durable=plan.is_durable,
-                initial_position=plan.initial_position,
-                start=None if after is None else _start_id(after),
-                consumer_epoch=0,
-            ),
+            partial(subscribe_command, self.topic, self._plan, self._consumer_id, after, self.since_ms),
             pb.CommandSuccess,
         )
         if after == AFTER_ALL:
@@ -220,7 +200,7 @@ class TopicConsumer:
     def _is_over(self) -> bool:
         if self._lost is not None:
             raise fresh(self._lost)
-        return self._is_stopping or self._is_closed_by_broker
+        return self._is_stopping or self._is_closed_by_broker or self._is_moved
 
     async def _tell(self, connection: Connection) -> None:
         while self._acknowledgements:
@@ -262,6 +242,64 @@ class TopicConsumer:
         self._acknowledgements.add(place)
         return Confirmation(connection, self._consumer_id, self._acknowledgements.take(), None, place)
 
+    async def acknowledge_in(self, txn: tuple[int, int], command: AckCommand) -> None:
+        """Acknowledge in a transaction; returns when the broker has taken it in.
+
+        Raises:
+            ConnectionLost: there is no session, or it ended first: the transaction has to be run again.
+            Refused: the broker does not accept it.
+        """
+        if self._connection is None:
+            raise ConnectionLost(f"{self.topic} is not connected at the moment")
+        await acknowledge_answered(self._connection, self._consumer_id, command, txn)
+
+    # ------------------------------------------------------------------------------------------------- going back
+
+    def redeliver(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Ask for these (ledger, entry) again, behind what was acknowledged until now. Without a session, they come."""
+        connection = self._connection
+        if connection is None:
+            return
+        for command in self._acknowledgements.take():
+            connection.write(
+                encode_command(commands.ack(self._consumer_id, command.message_ids, cumulative=command.cumulative))
+            )
+        for entry in entries:
+            self._inbox.drop_entry(self, *entry)
+        for start in range(0, len(entries), IDS_PER_COMMAND_MAX):
+            ids = [message_id(*entry) for entry in entries[start : start + IDS_PER_COMMAND_MAX]]
+            connection.write(encode_command(commands.redeliver(self._consumer_id, ids)))
+
+    async def seek(self, to: Position | int) -> None:
+        """Move the subscription: behind a message, or to the first one that came at a time, in ms since the epoch.
+
+        What was acknowledged before is told before. From then on nothing is delivered of what had come until then; a
+        new session brings what is to come, also when this fails or is cancelled.
+
+        Raises:
+            ConnectionLost: there is no session, or it ended first; the broker may have done it.
+            Refused: the broker does not do it.
+        """
+        connection, consumer_id = self._connection, self._consumer_id
+        if connection is None:
+            raise ConnectionLost(f"{self.topic} is not connected at the moment")
+        await self._tell(connection)
+        if self._connection is not connection or self._consumer_id != consumer_id:
+            raise ConnectionLost(f"{self.topic} lost its session")
+        self._is_moving = True
+        self._inbox.drop(self)
+        self._acknowledgements.forget()
+        try:
+            await connection.request(partial(seek_command, consumer_id, to), pb.CommandSuccess)
+            if isinstance(to, Position) and not to.is_whole_entry:
+                # A broker goes on with whole entries.
+                for index in range(to.batch_index + 1):
+                    self._acknowledgements.add(to._replace(batch_index=index))
+        finally:
+            if self._consumer_id == consumer_id:
+                self._is_moved = True
+                self._wake.set()
+
     # ------------------------------------------------------------------------------------------------- what is heard
 
     def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
@@ -269,7 +307,7 @@ class TopicConsumer:
         if command.type == pb.BaseCommand.MESSAGE:
             assert payload is not None, "the decoder refuses a MESSAGE without payload"
             message = command.message
-            if self._is_stopping:
+            if self._is_stopping or self._is_moving:
                 # What came before it may have been dropped already, and a gap must not be delivered.
                 return
             self._inbox.put(
@@ -313,6 +351,7 @@ class TopicConsumer:
         """Begin to close: from now on nothing that comes is delivered, nor what is waiting."""
         self._is_stopping = True
         self._inbox.drop(self)
+        self.opened.set()
         self._wake.set()
 
     async def aclose(self) -> None:
@@ -325,52 +364,3 @@ class TopicConsumer:
                 await self._task.wait()
         finally:
             self._task.cancel()
-
-
-class Confirmation:
-    """Acknowledgements taken out to be told now, on the session of this moment, with an answer."""
-
-    __slots__ = ("_acknowledgements", "_connection", "_consumer_id", "_place", "_told")
-
-    def __init__(
-        self,
-        connection: Connection,
-        consumer_id: int,
-        told: list[AckCommand],
-        acknowledgements: Acknowledgements | None,
-        place: Position,
-    ) -> None:
-        """What is `told`; once answered, `acknowledgements` learn that all up to `place` is confirmed."""
-        self._connection = connection
-        self._consumer_id = consumer_id
-        self._told = told
-        self._acknowledgements = acknowledgements
-        self._place = place
-
-    async def wait(self) -> None:
-        """Tell, and return when the broker has taken it in.
-
-        Raises:
-            ConnectionLost: the session ended first; the messages may come again.
-            Refused: the broker does not accept it.
-        """
-        for command in self._told:
-            acknowledge = partial(_confirmed_ack, self._consumer_id, command)
-            try:
-                await self._connection.request(acknowledge, pb.CommandAckResponse)
-            except Refused as refused:
-                if refused.code == pb.ServerError.ConsumerNotFound:
-                    raise ConnectionLost(f"the session ended before the acknowledgement came: {refused}") from refused
-                raise
-        if self._acknowledgements is not None and self._told:
-            self._acknowledgements.confirmed(self._place)
-
-
-def _start_id(after: Position) -> pb.MessageIdData:
-    if after.is_whole_entry:
-        return message_id(after.ledger_id, after.entry_id)
-    return message_id(after.ledger_id, after.entry_id, batch_index=after.batch_index, batch_size=after.batch_size)
-
-
-def _confirmed_ack(consumer_id: int, command: AckCommand, request_id: int) -> pb.BaseCommand:
-    return commands.ack(consumer_id, command.message_ids, cumulative=command.cumulative, request_id=request_id)

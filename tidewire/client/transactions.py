@@ -6,8 +6,10 @@ asked for any number of times with the same id.
 """
 
 import logging
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
@@ -21,13 +23,17 @@ from tidewire.client.errors import (
 from tidewire.client.waking import Changes
 
 if TYPE_CHECKING:
+    from tidewire.client.acknowledgements import AckCommand
     from tidewire.client.coordinators import Coordinators
     from tidewire.client.sending import Outgoing
+    from tidewire.client.topic_consumer import TopicConsumer
 
 _log: Final = logging.getLogger(__name__)
 
 ABANDON_SECONDS_MAX: Final = 5.0
 """How long aborting may take when the program is already on its way out; after that the broker's time-out does it."""
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class TransactionState(Enum):
@@ -53,7 +59,11 @@ class Transaction:
         self._state = TransactionState.OPEN
         # By topic or segment: set once the coordinator knows that it takes part.
         self._included: dict[str, anyio.Event] = {}
+        # By segment and subscription: the same.
+        self._included_subscriptions: dict[tuple[str, str], anyio.Event] = {}
         self._sends: set[Outgoing] = set()
+        self._acknowledging = 0
+        # Notified when nothing is on its way any more, or something failed.
         self._sends_ended = Changes()
         self._failure: TidewireError | None = None
 
@@ -67,7 +77,7 @@ class Transaction:
         return self._state
 
     async def commit(self) -> None:
-        """Wait for the answers to all sends, then commit; on return the outcome is durable.
+        """Wait for the answers to all sends and acknowledgements, then commit; on return the outcome is durable.
 
         Readers see all of it then or, on brokers that apply decisions asynchronously, very soon after. Cancelled
         before it is decided, the transaction is neither committed nor aborted: abort it.
@@ -76,10 +86,10 @@ class Transaction:
             TransactionEnded: it is over or ending already.
             TransactionConflict: it was aborted before, by its time-out for instance.
             OutcomeUnknown: nobody answered in time.
-            TidewireError: a send had failed; the transaction is aborted, and this is the send's error.
+            TidewireError: a send or an acknowledgement had failed; the transaction is aborted, and this is its error.
         """
         self._begin_end("committed")
-        while self._sends and self._failure is None:
+        while (self._sends or self._acknowledging) and self._failure is None:
             await self._sends_ended.wait()
         if self._failure is not None:
             failure = fresh(self._failure)
@@ -105,7 +115,7 @@ class Transaction:
         taken_back = TransactionEnded(f"{self!r} was aborted before this message was sent")
         for message in [message for message in self._sends if not message.is_sent]:
             message.finish(taken_back)
-        while self._sends:
+        while self._sends or self._acknowledging:
             await self._sends_ended.wait()
         await self._decide(commit=False)
 
@@ -161,20 +171,43 @@ class Transaction:
         Raises:
             TidewireError: it was refused, or nobody could be told in time.
         """
-        while not self.includes(topic):
-            asked = self._included.get(topic)
-            if asked is not None:
-                # Somebody else asks. If they fail or are cancelled, the entry is gone and it is our turn.
-                await asked.wait()
-                continue
-            done = self._included[topic] = anyio.Event()
+        await _once(self._included, topic, partial(self._coordinators.include, self.transaction_id, topic))
+
+    async def acknowledge(self, subscription: str, told: "Sequence[tuple[TopicConsumer, AckCommand]]") -> None:
+        """Acknowledge on a subscription's segments; returns when all of them have it. A failure dooms the transaction.
+
+        Raises:
+            TransactionEnded: it takes no more.
+            TidewireError: the first failure, when all are through.
+        """
+        self.check_open()
+        errors: list[TidewireError] = []
+
+        async def acknowledge_one(consumer: "TopicConsumer", command: "AckCommand") -> None:
             try:
-                await self._coordinators.include(self.transaction_id, topic)
-            except BaseException:
-                del self._included[topic]
-                done.set()
-                raise
-            done.set()
+                key = (consumer.topic, subscription)
+                announce = partial(self._coordinators.include_subscription, self.transaction_id, *key)
+                await _once(self._included_subscriptions, key, announce)
+                await consumer.acknowledge_in(self.transaction_id, command)
+            except TidewireError as error:
+                errors.append(error)
+
+        self._acknowledging += 1
+        try:
+            async with anyio.create_task_group() as tasks:
+                for consumer, command in told:
+                    tasks.start_soon(acknowledge_one, consumer, command)
+        except BaseException:
+            # Cancelled: nobody knows whether they are part of it.
+            errors.append(TransactionEnded(f"an acknowledgement in {self!r} was cancelled"))
+            raise
+        finally:
+            self._acknowledging -= 1
+            if errors and self._failure is None:
+                self._failure = errors[0]
+            self._sends_ended.notify()
+        if errors:
+            raise fresh(errors[0])
 
     def send_begins(self, message: "Outgoing") -> None:
         """A message of this transaction is on its way."""
@@ -185,5 +218,22 @@ class Transaction:
         self._sends.discard(message)
         if isinstance(message.answer, TidewireError) and self._failure is None:
             self._failure = message.answer
-        if not self._sends or self._failure is not None:
+        if not (self._sends or self._acknowledging) or self._failure is not None:
             self._sends_ended.notify()
+
+
+async def _once(done: dict[_Key, anyio.Event], key: _Key, work: Callable[[], Awaitable[None]]) -> None:
+    """Return when `work` was done for this key, by us or by somebody else; `done` keeps it."""
+    while (known := done.get(key)) is None or not known.is_set():
+        if known is not None:
+            # Somebody else is at it. If they fail or are cancelled, the entry is gone and it is our turn.
+            await known.wait()
+            continue
+        mine = done[key] = anyio.Event()
+        try:
+            await work()
+        except BaseException:
+            del done[key]
+            mine.set()
+            raise
+        mine.set()

@@ -18,6 +18,7 @@ class Source:
     def __init__(self, segment_id: int, start_after: Position | None = None) -> None:
         self.segment_id = segment_id
         self.topic = f"segment-{segment_id}"
+        self.since_ms: int | None = None
         self._start_after = start_after
         self.taken_messages: list[int] = []
         self.delivered_ids: list[tuple[MessageId, bool]] = []

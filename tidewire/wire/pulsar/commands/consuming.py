@@ -25,12 +25,17 @@ def subscribe(
     durable: bool = True,
     initial_position: pb.CommandSubscribe.InitialPosition = _InitialPosition.Latest,
     start: pb.MessageIdData | None = None,
+    start_seconds_ago: int | None = None,
     priority_level: int | None = None,
     consumer_epoch: int | None = None,
     schema: pb.Schema | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> pb.BaseCommand:
-    """Opens a consumer. `start` is for readers (not `durable`), `initial_position` for a subscription that is new."""
+    """Opens a consumer.
+
+    `initial_position` is for a subscription that is new. Of readers (not `durable`), `start` is the message behind
+    which they begin, and `start_seconds_ago` has them begin with what came at most so long ago instead.
+    """
     content = pb.CommandSubscribe(
         topic=topic,
         subscription=subscription,
@@ -41,6 +46,7 @@ def subscribe(
         durable=durable,
         initial_position=initial_position,
         start_message_id=start,
+        start_message_rollback_duration_sec=start_seconds_ago,
         priority_level=priority_level,
         consumer_epoch=consumer_epoch,
         schema=schema,

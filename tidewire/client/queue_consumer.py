@@ -1,0 +1,327 @@
+"""Consumption of a scalable topic by many at once: each message goes to one of a subscription's consumers.
+
+The consumer subscribes, shared, to every segment the topic has, sealed ones too, and to those that come. So there is no
+order, not by key either, and no coordinator: messages are acknowledged one by one, and who is slow holds nobody up.
+
+A message that cannot be processed is given back (`negative_acknowledge`) and comes again after a while, to this
+consumer or another; one that is not acknowledged in time is given back by itself, if the consumer was told to. The
+broker counts how often a message came again, and one that did too often is put aside (dead_letters.py).
+
+The one timer here is for the next message that has to come again (redelivery.py), and runs only while there is one.
+"""
+
+from collections.abc import Iterable
+from random import Random
+from typing import Final, Self
+
+import anyio
+
+from tidewire.client.acknowledgements import together
+from tidewire.client.background import BackgroundTask
+from tidewire.client.consumers import (
+    Initial,
+    Receiving,
+    all_confirmed,
+    initial_position,
+    new_name,
+    within_operation_time,
+)
+from tidewire.client.dead_letters import SUFFIX, DeadLetterPolicy, DeadLetters
+from tidewire.client.errors import InvalidName, TidewireError, TopicNotFound
+from tidewire.client.layout_watch import TopicLayout, open_layout
+from tidewire.client.message import Message, MessageId
+from tidewire.client.names import is_scalable
+from tidewire.client.network import Network
+from tidewire.client.redelivery import BackoffPolicy, EntryKey, Redeliveries
+from tidewire.client.seeking import SeekTarget, places_of, seek_all
+from tidewire.client.subscribing import SubscriptionPlan
+from tidewire.client.topic_consumer import TopicConsumer
+from tidewire.client.transactions import Transaction
+from tidewire.client.waking import Signal
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+NEGATIVE_ACK_BACKOFF_DEFAULT: Final = BackoffPolicy.exponential(1.0, 60.0)
+"""How long a message that was given back stays away, unless the consumer was told otherwise."""
+
+AT_ONCE: Final = BackoffPolicy.fixed(0.0)
+"""No wait at all."""
+
+
+class QueueConsumer(Receiving):
+    """Consumes a scalable topic together with others, message by message. Made by `Client.queue_consumer`."""
+
+    def __init__(
+        self,
+        network: Network,
+        topic: str,
+        subscription: str,
+        name: str | None,
+        initial: Initial,
+        queue_messages_max: int,
+        *,
+        negative_ack_backoff: BackoffPolicy = NEGATIVE_ACK_BACKOFF_DEFAULT,
+        processing_timeout_seconds: float | None = None,
+        processing_timeout_backoff: BackoffPolicy = AT_ONCE,
+        dead_letter_policy: DeadLetterPolicy | None = None,
+    ) -> None:
+        """For the client's own use; `open` comes next."""
+        super().__init__(network, topic, queue_messages_max)
+        if not is_scalable(topic):
+            raise InvalidName(f"{topic} is not a scalable topic; consume it by a plain consumer of type 'shared'")
+        if processing_timeout_seconds is not None and not processing_timeout_seconds > 0:
+            raise ValueError(f"{processing_timeout_seconds} s to process a message")
+        self.subscription = subscription
+        self.name = name or new_name("queue")
+        self._initial = initial_position(initial)
+        self._negative_ack_backoff = negative_ack_backoff
+        self._processing_timeout_seconds = processing_timeout_seconds
+        self._processing_timeout_backoff = processing_timeout_backoff
+        self._random = Random()  # noqa: S311 - spreads redeliveries, guards nothing
+        self._layout = TopicLayout(topic)
+        self._redeliveries = Redeliveries()
+        self._sooner = Signal()
+        self._dead_letter_policy = dead_letter_policy
+        self._dead_letters: DeadLetters | None = None
+        self._tasks: list[BackgroundTask] = []
+
+    async def open(self) -> Self:
+        """Subscribe to every segment.
+
+        Raises:
+            TidewireError: there is no such topic or dead-letter topic, or it was refused or could not be asked for in
+                time.
+        """
+        policy = self._dead_letter_policy
+        if policy is not None:
+            if policy.initial_subscription_name is not None:
+                await self._keep_dead_letters_for(policy, policy.initial_subscription_name)
+            self._dead_letters = DeadLetters(
+                self._network,
+                policy,
+                self.topic,
+                self.subscription,
+                put_aside=self._acknowledge_one,
+                failed=self._give_back,
+            )
+            await self._dead_letters.open()
+        self._layout, watch = await open_layout(self._network, self.topic)
+        if watch is not None:
+            self._tasks.append(watch)
+        self._follow(self._initial)
+        for work, name in ((self._follow_layout(), "queue consumer"), (self._give_back_when_due(), "redelivery")):
+            self._tasks.append(self._network.start(work, f"{name} of {self.topic}", self._inbox.fail))
+        await within_operation_time(self._network, self._until_opened(list(self._segments.values())), self.topic)
+        return self
+
+    async def _keep_dead_letters_for(self, policy: DeadLetterPolicy, subscription: str) -> None:
+        topic = policy.dead_letter_topic or self.topic + SUFFIX
+        if not is_scalable(topic):
+            raise ValueError(f"{topic}: subscriptions are made beforehand on topic:// topics only")
+        consumer = QueueConsumer(self._network, topic, subscription, None, "earliest", 1)
+        try:
+            await consumer.open()
+        finally:
+            await consumer.aclose()
+
+    # ----------------------------------------------------------------------------------------------------- its segments
+
+    async def _follow_layout(self) -> None:
+        try:
+            while True:
+                # A segment that comes later holds messages that are later than the subscription.
+                self._follow(pb.CommandSubscribe.InitialPosition.Earliest)
+                await self._layout.changes.wait()
+        except TidewireError as error:
+            self._inbox.fail(error)
+
+    def _follow(self, initial: pb.CommandSubscribe.InitialPosition) -> None:
+        layout = self._layout.current
+        for segment_id in [known for known in self._segments if known not in layout.segments]:
+            consumer = self._segments.pop(segment_id)
+            consumer.stop()
+            self._inbox.forget(segment_id)
+            self._redeliveries.forget_segment(segment_id)
+            self._network.start(consumer.aclose(), f"leaving {consumer.topic}")
+        for segment_id, segment in layout.segments.items():
+            if segment_id in self._segments:
+                continue
+            plan = SubscriptionPlan(
+                self.subscription,
+                f"{self.name}-seg-{segment_id}",
+                pb.CommandSubscribe.SubType.Shared,
+                initial,
+                queue_messages_max=self._queue_messages_max,
+                # The segment may have been removed, since all had read it; the next layout says so.
+                bears=(TopicNotFound,),
+            )
+            self._segments[segment_id] = consumer = TopicConsumer(
+                self._network,
+                self._inbox,
+                plan,
+                segment_id=segment_id,
+                topic=segment.topic,
+                on_loss=self._redeliveries.forget_segment,
+            )
+            consumer.start()
+
+    # -------------------------------------------------------------------------------------------------------- receiving
+
+    async def receive(self) -> Message:
+        """The next message; waits for one as long as it takes. Cancelled, no message is lost.
+
+        Raises:
+            MessageCorrupted: the next entry cannot be read. The next call goes on behind it.
+            TidewireError: there will be no further message, and why.
+        """
+        while True:
+            if self._dead_letters is not None:
+                await self._dead_letters.room()
+            message = await self._inbox.receive()
+            # From here on nothing waits, so that a cancelled call takes nothing.
+            if self._dead_letters is None or not self._dead_letters.takes(message):
+                break
+            self._dead_letters.put(message)
+        if self._processing_timeout_seconds is not None:
+            delay = self._processing_timeout_backoff.delay_seconds(message.redelivery_count, self._random)
+            self._hold(message.message_id, self._processing_timeout_seconds + delay)
+        return message
+
+    async def __anext__(self) -> Message:
+        """As `receive`."""
+        return await self.receive()
+
+    # ---------------------------------------------------------------------------------------------------- acknowledging
+
+    async def acknowledge(
+        self, *messages: Message | MessageId, confirmed: bool = False, transaction: Transaction | None = None
+    ) -> None:
+        """The messages were dealt with and need not come again. The broker is told soon, several at a time.
+
+        What is not told when a connection is lost comes again. With `confirmed`, return only when the broker has taken
+        it in (on Tidewire: durably).
+
+        In a `transaction`, they are acknowledged if it commits; if not, they come again, to whomever. Returns when the
+        broker has noted it, durably; several messages at once cost one note for each segment. A commit waits for
+        acknowledgements that are on their way, and fails when one of them failed.
+
+        Raises:
+            ConnectionLost: only if `confirmed`: the messages may come again. In a transaction: run it again.
+            TransactionConflict: the message is acknowledged already, or in another transaction that is still open.
+            TransactionEnded: the transaction takes no more.
+            Refused: only if `confirmed` or in a transaction: the broker does not accept it.
+        """
+        self._inbox.check()
+        ids = [message.message_id if isinstance(message, Message) else message for message in messages]
+        by_segment: dict[int, list[MessageId]] = {}
+        for message_id in ids:
+            by_segment.setdefault(message_id.segment_id, []).append(message_id)
+        consumers = {segment_id: self._consumer_of(segment_id) for segment_id in by_segment}
+        if transaction is not None:
+            await transaction.acknowledge(
+                self.subscription,
+                [
+                    (consumer, together(message_id.position for message_id in by_segment[segment_id]))
+                    for segment_id, consumer in consumers.items()
+                    if consumer is not None
+                ],
+            )
+        for message_id in ids:
+            self._redeliveries.settle(message_id)
+        if transaction is not None:
+            return
+        confirmations = []
+        for segment_id, consumer in consumers.items():
+            # Of a segment that is gone, all is acknowledged.
+            if consumer is not None:
+                for message_id in by_segment[segment_id]:
+                    consumer.acknowledge(message_id.position)
+                if confirmed:
+                    confirmations.append(consumer.confirmation(by_segment[segment_id][-1].position, upto=False))
+        await all_confirmed(confirmations)
+
+    async def negative_acknowledge(self, *messages: Message | MessageId) -> None:
+        """The messages could not be processed: let them come again after a while, to this consumer or another.
+
+        How long that takes is up to the consumer's `negative_ack_backoff`; it grows with each time that a message came
+        again, which only a `Message` knows of itself. Of a batch, all that is not acknowledged comes again.
+        """
+        self._inbox.check()
+        for message in messages:
+            if isinstance(message, Message):
+                self._give_back(message)
+            else:
+                self._hold(message, self._negative_ack_backoff.delay_seconds(0, self._random))
+
+    def _consumer_of(self, segment_id: int) -> TopicConsumer | None:
+        consumer = self._segments.get(segment_id)
+        if consumer is None and segment_id < 0:
+            raise ValueError(f"that is not the id of a message of {self.topic}")
+        return consumer
+
+    def _acknowledge_one(self, message: Message) -> None:
+        self._redeliveries.settle(message.message_id)
+        consumer = self._segments.get(message.message_id.segment_id)
+        if consumer is not None:
+            consumer.acknowledge(message.message_id.position)
+
+    def _give_back(self, message: Message) -> None:
+        delay = self._negative_ack_backoff.delay_seconds(message.redelivery_count, self._random)
+        self._hold(message.message_id, delay)
+
+    def _hold(self, message_id: MessageId, seconds: float) -> None:
+        if self._redeliveries.hold(message_id, anyio.current_time() + seconds):
+            self._sooner.set()
+
+    async def _give_back_when_due(self) -> None:
+        while True:
+            due = self._redeliveries.next_due
+            if due is None:
+                await self._sooner.wait()
+                continue
+            with anyio.move_on_after(max(0.0, due - anyio.current_time())):
+                await self._sooner.wait()
+            self._ask_again(self._redeliveries.take_due(anyio.current_time()))
+
+    def _ask_again(self, entries: Iterable[EntryKey]) -> None:
+        by_segment: dict[int, list[tuple[int, int]]] = {}
+        for segment_id, *entry in entries:
+            by_segment.setdefault(segment_id, []).append((entry[0], entry[1]))
+        for segment_id, wanted in by_segment.items():
+            consumer = self._segments.get(segment_id)
+            if consumer is not None:
+                consumer.redeliver(wanted)
+
+    # ---------------------------------------------------------------------------------------------- moving, and the end
+
+    async def seek(self, to: SeekTarget) -> None:
+        """Move the subscription, for all of its consumers: what comes next is what follows the place.
+
+        What any of them had received before is to be left as it is: acknowledging it later acknowledges it all the
+        same. A transaction that is open may do that too.
+
+        Args:
+            to: "earliest", "latest" (skip all there is), behind a message, or the first that came at a time. Behind a
+                message means: behind it on its segment, and on the others behind what this consumer had received when
+                it received that one.
+
+        Raises:
+            TidewireError: it was refused, or did not succeed in time; parts of it may have been done.
+        """
+        self._inbox.check()
+        await seek_all(self._network, self._segments, places_of(self._layout.current, to), self.topic)
+
+    async def skip_all(self) -> None:
+        """Acknowledge everything that the topic holds now, for all consumers of the subscription; as `seek("latest")`.
+
+        Raises:
+            TidewireError: as `seek`.
+        """
+        await self.seek("latest")
+
+    async def aclose(self) -> None:
+        """Tell the broker what was acknowledged, and leave; the rest goes to other consumers at once."""
+        for task in self._tasks:
+            task.cancel()
+        if self._dead_letters is not None:
+            await self._dead_letters.aclose()
+        await super().aclose()

@@ -32,7 +32,7 @@ def message(entry: int, index: int = -1, segment: int = 0) -> MessageId:
 
 def test_an_entry_is_asked_for_once_and_then_forgotten() -> None:
     book = Redeliveries()
-    assert book.next_due is None
+    assert [book.next_due] == [None]
     assert book.hold(message(1, 0), 5.0)
     assert not book.hold(message(1, 1), 6.0)
     assert book.hold(message(2), 4.0)
@@ -40,8 +40,7 @@ def test_an_entry_is_asked_for_once_and_then_forgotten() -> None:
     assert list(book.take_due(3.9)) == []
     assert list(book.take_due(5.0)) == [EntryKey(0, 7, 2), EntryKey(0, 7, 1)]
     # The other message of the batch comes with it.
-    assert not len(book)
-    assert book.next_due is None
+    assert [len(book), book.next_due] == [0, None]
 
 
 def test_what_is_settled_is_not_asked_for_and_a_later_word_counts() -> None:

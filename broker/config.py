@@ -122,6 +122,9 @@ class BrokerSettings(BaseSettings):
 
     default_initial_segments: int = Field(1, ge=1, le=1024)
     """Segments of a new scalable topic whose creator does not say how many."""
+    segment_retention_seconds: float = Field(7 * 86_400.0, ge=0, allow_inf_nan=False)
+    """How long a segment that was split or merged is kept at least. After that it is removed with its messages as soon
+    as every subscription has drained it; without subscriptions it stays."""
     transaction_coordinators: int = Field(16, ge=1, le=1024)
     """Coordinators that clients spread their transactions over. Raise it at will; lower it when none is open."""
     txn_timeout_seconds_max: float = Field(3600.0, gt=0, allow_inf_nan=False)

@@ -31,6 +31,7 @@ from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
 from broker.scalable.namespaces import NamespaceFeeds
+from broker.scalable.pruning import Pruner
 from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic, TopicServices
 from broker.topics import Topics
@@ -174,6 +175,16 @@ async def _compose(
     topics = Topics(claims, layouts, open_topic, nursery, session.id)
     controller = Controller(layouts, topics, feeds, now_ms=wall_clock_ms, nursery=nursery)
     await controller.recover()
+    pruner = Pruner(
+        layouts,
+        topics,
+        feeds,
+        controller.turns,
+        metadata=metadata,
+        retention_ms=round(settings.segment_retention_seconds * 1000),
+        now_ms=wall_clock_ms,
+    )
+    nursery.start_soon(pruner.run)
 
     async def redrive(segment: str) -> None:
         """Load the segment: taking it over applies what was decided."""

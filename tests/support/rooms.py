@@ -18,9 +18,11 @@ from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
 from broker.scalable.namespaces import NamespaceFeeds
+from broker.scalable.pruning import Pruner
 from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic, TopicServices
 from broker.topics import Topics
+from storage.clock import WallClock
 from storage.entry import Entry, TxnId
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import DirectoryLedgerStore
@@ -76,6 +78,18 @@ class Rooms:
             timeout_ms_max=1_000_000,
             timeout_alarm=Alarm(now_ms),
             final_alarm=Alarm(now_ms),
+        )
+
+    def pruner(self, *, retention_ms: int = 0, clock: WallClock = now_ms) -> Pruner:
+        """One that a test runs."""
+        return Pruner(
+            self.layouts,
+            self.topics,
+            self.feeds,
+            self.controller.turns,
+            metadata=self.metadata,
+            retention_ms=retention_ms,
+            now_ms=clock,
         )
 
     async def segment(self, topic: TopicName, segment_id: int) -> TopicName:

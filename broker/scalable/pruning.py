@@ -1,0 +1,210 @@
+"""Pruning: a sealed segment that every subscription has drained, and that was kept long enough, goes with its data.
+
+Two steps, each by itself. A segment is taken out of the layout by compare-and-set, on the condition that the
+subscriptions are still those whose cursors were looked at; from then on no client is told of it. What is taken out
+stands in the layout's record among `pruned` until its data is gone, so that whoever finds it there goes on.
+
+Ancestors go first (`Layout.prune` says why), so only segments without parents are looked at. One task waits for each:
+first for its time, asleep, then for its cursors, parked on their records. A topic without subscriptions keeps
+everything: nobody has said that he is done with it.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+import trio
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import BrokerError, LayoutUnreadable, NotPrunable, TopicNotFound
+from broker.names import TopicName
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layout import Layout, Segment
+from broker.scalable.layout_record import from_json
+from broker.scalable.layouts import KEY_PREFIX, Layouts, topic_of
+from broker.scalable.turns import Turns
+from broker.topic import Topic
+from broker.topics import Topics
+from storage.clock import WallClock
+from storage.cursor import CursorError, cursor_key
+from storage.cursor_record import decode
+from storage.errors import StorageError
+from storage.metadata.store import MetadataStore, starting_with
+from txn.alarm import Alarm
+from txn.errors import OwnershipLost
+
+log = structlog.get_logger(__name__)
+
+EXPECTED = (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError)
+"""What may keep a segment from being looked at or removed; it stays then, until the next start at most."""
+
+
+@dataclass(eq=False, slots=True)
+class _Watched:
+    """The segments of one topic that a task waits for."""
+
+    segments: dict[int, trio.CancelScope] = field(default_factory=dict)
+    creation_id: str = ""
+
+
+class Pruner:
+    """Prunes the scalable topics of this broker while `run` runs."""
+
+    def __init__(
+        self,
+        layouts: Layouts,
+        topics: Topics,
+        feeds: LayoutFeeds,
+        turns: Turns[TopicName],
+        *,
+        metadata: MetadataStore,
+        retention_ms: int,
+        now_ms: WallClock,
+    ) -> None:
+        """Set up.
+
+        Args:
+            layouts: what is changed.
+            topics: the segments.
+            feeds: who has to know of a layout before data goes.
+            turns: those of changes of a topic's segments.
+            metadata: where cursors and layouts are watched.
+            retention_ms: how long a segment is kept at least, from when it was replaced.
+            now_ms: the clock of the layouts' times.
+        """
+        self._layouts = layouts
+        self._topics = topics
+        self._feeds = feeds
+        self._turns = turns
+        self._metadata = metadata
+        self._retention_ms = retention_ms
+        self._now_ms = now_ms
+        self._watched: dict[TopicName, _Watched] = {}
+        self._removing: set[TopicName] = set()
+        """Topics of which a task removes what was pruned."""
+
+    async def run(self) -> None:
+        """Prune until cancelled; also remove what an earlier run has taken out of a layout but not removed."""
+        async with trio.open_nursery() as nursery, self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
+            while True:
+                change = await watch.next()
+                for key in change.deleted:
+                    self._follow(key, None, nursery)
+                for record in change.records:
+                    try:
+                        self._follow(record.key, from_json(record.value), nursery)
+                    except LayoutUnreadable:
+                        # Said where the topic is asked for.
+                        self._follow(record.key, None, nursery)
+
+    def _follow(self, key: str, layout: Layout | None, nursery: trio.Nursery) -> None:
+        topic = topic_of(key)
+        if topic is None:
+            return
+        watched = self._watched.setdefault(topic, _Watched())
+        is_living = layout is not None and not layout.is_deleting
+        roots = _roots(layout) if is_living and layout is not None else {}
+        is_new = layout is None or watched.creation_id != layout.creation_id
+        for segment_id in tuple(watched.segments):
+            if is_new or segment_id not in roots:
+                watched.segments.pop(segment_id).cancel()
+        if layout is None or not is_living:
+            del self._watched[topic]
+            return
+        watched.creation_id = layout.creation_id
+        for segment in roots.values():
+            if segment.id not in watched.segments:
+                scope = watched.segments[segment.id] = trio.CancelScope()
+                nursery.start_soon(self._watch, topic, segment, scope)
+        if layout.pruned and topic not in self._removing:
+            self._removing.add(topic)
+            nursery.start_soon(self._remove, topic)
+
+    async def _watch(self, topic: TopicName, segment: Segment, scope: trio.CancelScope) -> None:
+        """Take the segment out of the layout once its time has come and it is drained."""
+        assert segment.sealed_at_ms is not None, "it is sealed"
+        with scope:
+            due = Alarm(self._now_ms, delay_ms=self._retention_ms)
+            due.at_latest(segment.sealed_at_ms)
+            await due.wait()
+            try:
+                await self._prune_when_drained(topic, segment)
+            except EXPECTED as error:
+                log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
+
+    async def _prune_when_drained(self, topic: TopicName, segment: Segment) -> None:
+        name = topic.segment_name(segment.descriptor)
+        here = await self._topics.get(name)
+        await here.wait_sealed()
+        prefix = cursor_key(str(name), "")
+        cursors: dict[str, bytes] = {}
+        async with self._metadata.watch_range(*starting_with(prefix)) as watch:
+            while True:
+                change = await watch.next()
+                for key in change.deleted:
+                    cursors.pop(key, None)
+                for record in change.records:
+                    cursors[record.key] = record.value
+                all_drained = all(_is_drained(here, value) for value in cursors.values())
+                if all_drained and await self._take_out(topic, segment.id, cursors.keys()):
+                    return
+
+    async def _take_out(self, topic: TopicName, segment_id: int, drained: Set[str]) -> bool:
+        """Prune the segment if every subscription's cursor is among those drained; whether nothing is left to do."""
+
+        def pruned(layout: Layout) -> Layout:
+            segment = layout.segments.get(segment_id)
+            living = layout.living_subscriptions()
+            if segment is None or not living:
+                return layout
+            name = str(topic.segment_name(segment.descriptor))
+            if not drained >= {cursor_key(name, subscription) for subscription in living}:
+                return layout
+            try:
+                return layout.prune(segment_id)
+            except NotPrunable:
+                return layout
+
+        async with self._turns.of(topic):
+            layout = await self._layouts.change(topic, pruned)
+        if segment_id in layout.pruned:
+            log.info("segment pruned", topic=str(topic), segment=segment_id, epoch=layout.epoch)
+        return segment_id not in layout.segments
+
+    async def _remove(self, topic: TopicName) -> None:
+        """Remove the data of what was taken out."""
+        try:
+            async with self._turns.of(topic):
+                while (layout := await self._layouts.get(topic)).pruned:
+                    # Clients turn away from it before it turns them away.
+                    await self._feeds.reached(topic, layout.epoch)
+                    segment = next(iter(layout.pruned.values()))
+                    name = topic.segment_name(segment.descriptor)
+                    with self._topics.deleting([name]):
+                        await self._topics.delete(name)
+                        await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id))
+        except TopicNotFound:
+            # The whole topic is being deleted, and what is left of its segments with it.
+            log.debug("topic deleted while pruning", topic=str(topic))
+        except EXPECTED as error:
+            log.warning("a pruned segment is not removed yet", topic=str(topic), reason=str(error))
+        finally:
+            self._removing.discard(topic)
+
+
+def _roots(layout: Layout) -> Mapping[int, Segment]:
+    """The segments that could be pruned, as far as the layout knows."""
+    busy = () if layout.intent is None else layout.intent.parents
+    return {
+        segment.id: segment
+        for segment in layout.segments.values()
+        if not segment.is_active and not segment.parents and segment.id not in busy
+    }
+
+
+def _is_drained(topic: Topic, cursor: bytes) -> bool:
+    end = topic.sealed_end
+    assert end is not None, "it was sealed, and stays so"
+    _identity, acknowledged = decode(cursor, topic.next_after)
+    return topic.next_after(acknowledged.mark_delete) > end

@@ -1,0 +1,266 @@
+"""Pruning: when a sealed segment goes, when it stays, and what is left when it dies at any write."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.errors import BrokerError, TopicNotFound
+from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
+from broker.topic import Topic
+from storage.cursor import CursorError
+from storage.metadata.store import Check
+from tests.support.disk import SimulatedFiles
+from tests.support.idle import TaskSteps
+from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.schedules import every_schedule
+from tests.support.steered_store import SteeredStore, Stopped
+from txn.errors import OwnershipLost
+from txn.states import EndAction
+
+STEPS_MAX = 80
+STREAM = SubscriptionKind.STREAM
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+async def subscribe(broker: Rooms, name: str) -> None:
+    await broker.controller.subscriptions.add(TOPIC, name, STREAM, StartPosition.EARLIEST)
+
+
+async def topic_of(broker: Rooms, segment_id: int) -> Topic:
+    return await broker.topics.get(await broker.segment(TOPIC, segment_id))
+
+
+async def drain(broker: Rooms, segment_id: int, name: str = "s") -> None:
+    """Acknowledge everything in a segment, durably."""
+    topic = await topic_of(broker, segment_id)
+    cursor = topic.subscriptions[name].cursor
+    cursor.acknowledge_cumulative(topic.ledger.last_position)
+    await cursor.synced()
+    await wait_all_tasks_blocked()
+
+
+async def ids(broker: Rooms) -> set[int]:
+    return set((await broker.layouts.get(TOPIC)).segments)
+
+
+async def traces(store: SteeredStore, descriptor: str) -> list[str]:
+    """Keys of records that have to do with a segment."""
+    return [record.key for record in await store.scan("", "~") if descriptor in record.key]
+
+
+async def split_topic(broker: Rooms) -> None:
+    """Segment 0 with two messages, split; read by `s` and `t`."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    for name in ("s", "t"):
+        await subscribe(broker, name)
+    for payload in (b"a", b"b"):
+        await publish(await topic_of(broker, 0), payload)
+    await broker.controller.split(TOPIC, 0)
+
+
+async def test_a_parent_goes_when_every_subscription_has_drained_it(
+    broker: Rooms, store: SteeredStore, nursery: trio.Nursery
+) -> None:
+    """D11: with its data and cursors; clients are pushed a layout in which the children have no parent."""
+    nursery.start_soon(broker.pruner().run)
+    pushed: list[tuple[int, set[int]]] = []
+
+    def follower(layout: Layout | None) -> None:
+        assert layout is not None
+        pushed.append((layout.epoch, set(layout.segments)))
+
+    await split_topic(broker)
+    broker.feeds.follow(TOPIC, follower)
+    await drain(broker, 0, "s")
+    assert await ids(broker) == {0, 1, 2}
+    segment = await broker.segment(TOPIC, 0)
+    await drain(broker, 0, "t")
+    layout = await broker.layouts.get(TOPIC)
+    assert layout.segments.keys() == {1, 2}
+    assert [child.parents for child in layout.segments.values()] == [(), ()]
+    assert (layout.epoch, layout.pruned) == (2, {})
+    assert pushed[-1] == (2, {1, 2})
+    assert await traces(store, "0000-ffff-0") == []
+    with pytest.raises(TopicNotFound):
+        await broker.topics.get(segment)
+    await broker.controller.split(TOPIC, 1)
+    broker.feeds.unfollow(TOPIC, follower)
+
+
+async def test_without_subscriptions_everything_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:
+    """Nobody has said that he is done; a reader may come."""
+    nursery.start_soon(broker.pruner().run)
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await broker.controller.split(TOPIC, 0)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2}
+    await subscribe(broker, "s")
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {1, 2}, "an empty segment is drained from the start"
+
+
+async def test_deleting_the_last_subscription_that_holds_a_segment_prunes_it(
+    broker: Rooms, nursery: trio.Nursery
+) -> None:
+    """Its cursor was all that was in the way; but the last one's deletion prunes nothing."""
+    nursery.start_soon(broker.pruner().run)
+    await split_topic(broker)
+    await drain(broker, 0, "s")
+    await broker.controller.subscriptions.delete(TOPIC, "t")
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {1, 2}
+    await publish(await topic_of(broker, 1), b"c")
+    await broker.controller.split(TOPIC, 1)
+    await broker.controller.subscriptions.delete(TOPIC, "s")
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {1, 2, 3, 4}
+
+
+async def test_ancestors_go_first_and_then_their_heirs(broker: Rooms, nursery: trio.Nursery) -> None:
+    """D11: an empty segment in between waits for its parent, so that nothing is handed out too early."""
+    nursery.start_soon(broker.pruner().run)
+    await split_topic(broker)
+    await broker.controller.merge(TOPIC, 1, 2)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2, 3}
+    for name in ("s", "t"):
+        await drain(broker, 0, name)
+    await wait_all_tasks_blocked()
+    layout = await broker.layouts.get(TOPIC)
+    assert layout.segments.keys() == {3}
+    assert layout.segments[3].merges == 1
+
+
+async def test_messages_of_an_open_transaction_keep_their_segment(broker: Rooms, nursery: trio.Nursery) -> None:
+    """T20: whoever has acknowledged everything that can be read has not drained it yet."""
+    nursery.start_soon(broker.pruner().run)
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await subscribe(broker, "s")
+    txn = await broker.coordinator.new_transaction(0, 1_000)
+    await publish(await topic_of(broker, 0), b"a", txn)
+    await broker.controller.split(TOPIC, 0)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2}
+    await broker.coordinator.end(txn, EndAction.COMMIT)
+    await wait_all_tasks_blocked()
+    assert [entry.payload for entry in await visible(await topic_of(broker, 0))] == [b"a"]
+    await drain(broker, 0)
+    assert await ids(broker) == {1, 2}
+
+
+async def test_a_segment_is_kept_for_its_time(broker: Rooms, nursery: trio.Nursery, mock_clock: MockClock) -> None:
+    """And nothing runs meanwhile: the time is slept through."""
+    start = trio.current_time()
+
+    def clock() -> int:
+        return 1_000_000 + round((trio.current_time() - start) * 1000)
+
+    with TaskSteps() as steps:
+        nursery.start_soon(broker.pruner(retention_ms=3_600_000, clock=clock).run)
+        await split_topic(broker)
+        for name in ("s", "t"):
+            await drain(broker, 0, name)
+        steps.clear()
+        mock_clock.jump(3_599)
+        await wait_all_tasks_blocked()
+        assert steps.of("Pruner._watch") == 0
+        assert await ids(broker) == {0, 1, 2}
+        mock_clock.jump(2)
+        await wait_all_tasks_blocked()
+    assert await ids(broker) == {1, 2}
+
+
+async def test_a_segment_that_cannot_be_looked_at_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:
+    """A damaged ledger harms nobody else."""
+    await split_topic(broker)
+    for name in ("s", "t"):
+        await drain(broker, 0, name)
+    parent = await broker.segment(TOPIC, 0)
+    await broker.topics.unload(parent)
+    real = broker.topics._open_topic
+
+    async def broken(name: object, claim: Check) -> Topic:
+        if name == parent:
+            raise OwnershipLost("not to be had")
+        return await real(parent, claim)
+
+    broker.topics._open_topic = broken
+    nursery.start_soon(broker.pruner().run)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2}
+    await publish(await topic_of(broker, 1), b"goes on")
+
+
+async def test_pruning_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:
+    """D10: nothing of a pruned segment is left behind, and what is not drained stays."""
+    for step in range(1, STEPS_MAX):
+        store, files = SteeredStore(), SimulatedFiles(seed=5)
+        died = False
+        try:
+            async with rooms(store, files) as broker, trio.open_nursery() as nursery:
+                await split_topic(broker)
+                await publish(await topic_of(broker, 1), b"c")
+                for name in ("s", "t"):
+                    await drain(broker, 0, name)
+                store.fail_at(step)
+                nursery.start_soon(broker.pruner().run)
+                await wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+        except* (Stopped, BrokerError, CursorError):
+            died = True
+        store.fail_at(None)
+        async with rooms(store, files.kill()) as broker, trio.open_nursery() as nursery:
+            await broker.controller.recover()
+            nursery.start_soon(broker.pruner().run)
+            await wait_all_tasks_blocked()
+            layout = await broker.layouts.get(TOPIC)
+            assert (set(layout.segments), layout.pruned) == ({1, 2}, {})
+            assert layout.invariants() == []
+            assert await traces(store, "0000-ffff-0") == []
+            assert [entry.payload for entry in await visible(await topic_of(broker, 1))] == [b"c"]
+            nursery.cancel_scope.cancel()
+        if not died:
+            assert step > 4, "there were steps to die at"
+            return
+    pytest.fail("pruning never ended")
+
+
+@every_schedule(examples_max=40)
+async def test_a_subscription_made_meanwhile_has_all_its_cursors() -> None:
+    """D10, D16: on what is left; nobody waits for a segment that is gone."""
+    store = SteeredStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as broker, trio.open_nursery() as nursery:
+        await split_topic(broker)
+        await drain(broker, 0, "s")
+        async with trio.open_nursery() as racing:
+            nursery.start_soon(broker.pruner().run)
+            racing.start_soon(drain, broker, 0, "t")
+            racing.start_soon(subscribe, broker, "new")
+        await wait_all_tasks_blocked()
+        layout = await broker.layouts.get(TOPIC)
+        for segment_id in layout.segments:
+            assert (await topic_of(broker, segment_id)).subscriptions.keys() == {"s", "t", "new"}
+        if 0 not in layout.segments:
+            assert await traces(store, "0000-ffff-0") == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_deleting_the_topic_removes_what_was_pruned_too(broker: Rooms, store: SteeredStore) -> None:
+    """D16: whether its data was removed by then or not."""
+    await split_topic(broker)
+    await broker.layouts.change(TOPIC, lambda layout: layout.prune(0))
+    assert await traces(store, "0000-ffff-0") != []
+    await broker.controller.delete_topic(TOPIC, force=True)
+    assert await traces(store, "orders") == []

@@ -62,7 +62,8 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "metadata": "etcd://[::1]:1, e:2", "metadata_connect_seconds_max": "3",
         "journal_file_bytes_max": "1MiB", "ledger_bytes_max": "2MiB",
         "ledger_age_seconds_max": "1.5", "message_bytes_max": "1KiB", "default_initial_segments": "3",
-        "transaction_coordinators": "2", "txn_timeout_seconds_max": "9", "txn_retention_seconds": "0", "segment_retention_seconds": "5",
+        "transaction_coordinators": "2", "txn_timeout_seconds_max": "9", "txn_retention_seconds": "0",
+        "segment_retention_seconds": "5",
     }  # fmt: skip
     assert texts.keys() == BrokerSettings.model_fields.keys()
     expected = {

@@ -252,7 +252,7 @@ class ConsumerFace:
         self._consumers[request.consumer_id] = session
         self._nursery.start_soon(session.run)
         self._put(commands.success(request.request_id))
-        self._scalable.segment_subscribed(name, request.subscription)
+        self._scalable.segment_subscribed(name, request.subscription, request.consumer_name)
 
     async def _durable(
         self, name: TopicName, request: pb.CommandSubscribe, kind: SubscriptionKind
@@ -281,7 +281,7 @@ class ConsumerFace:
         session = self._consumers.pop(request.consumer_id, None)
         if session is not None:
             session.close()
-            self._scalable.segment_closed(session.topic.name, session.subscription.name)
+            self._scalable.segment_closed(session.topic.name, session.subscription.name, session.consumer.name)
         self._put(commands.success(request.request_id))
 
     async def _seek(self, command: pb.BaseCommand) -> None:

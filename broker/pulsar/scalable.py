@@ -81,7 +81,7 @@ class _StreamConsumer:
         self._outbox = outbox
         self._answered = False
         self._segments: frozenset[int] = frozenset()
-        self._subscribed = set(subscribed)
+        self._subscribed = subscribed
         self._kept_back: tuple[Layout, frozenset[int]] | None = None
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
@@ -135,8 +135,8 @@ class ScalableFace:
         self._service_url = service_url
         self._sessions: dict[int, _LayoutSession] = {}
         self._consumers: list[_StreamConsumer] = []
-        # Segments with a consumer on this connection, by topic and subscription.
-        self._subscribed: defaultdict[tuple[TopicName, str], set[int]] = defaultdict(set)
+        # Segments with a consumer on this connection and that consumer's name, by topic and subscription.
+        self._subscribed: defaultdict[tuple[TopicName, str], set[tuple[int, str]]] = defaultdict(set)
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -170,11 +170,11 @@ class ScalableFace:
             self._groups.leave(consumer.topic, consumer.subscription, consumer)
         self._consumers.clear()
 
-    def segment_subscribed(self, name: TopicName, subscription: str) -> None:
+    def segment_subscribed(self, name: TopicName, subscription: str, consumer_name: str) -> None:
         """A consumer of this connection has subscribed to a segment, and the answer is in the outbox."""
         if name.segment is not None:
-            self._subscribed[name.scalable_topic, subscription].add(name.segment.segment_id)
-        ordered = self._consumers_of(name, subscription)
+            self._subscribed[name.scalable_topic, subscription].add((name.segment.segment_id, consumer_name))
+        ordered = self._consumers_of(name, subscription, consumer_name)
         for consumer, segment_id in ordered:
             consumer.segment_subscribed(segment_id)
         if name.domain is Domain.SEGMENT and not ordered:
@@ -183,16 +183,23 @@ class ScalableFace:
                 if session.topic == topic:
                     session.segment_subscribed()
 
-    def segment_closed(self, name: TopicName, subscription: str) -> None:
+    def segment_closed(self, name: TopicName, subscription: str, consumer_name: str) -> None:
         """The client has closed its consumer of a segment."""
         if name.segment is not None:
-            self._subscribed[name.scalable_topic, subscription].discard(name.segment.segment_id)
-        for consumer, segment_id in self._consumers_of(name, subscription):
+            self._subscribed[name.scalable_topic, subscription].discard((name.segment.segment_id, consumer_name))
+        for consumer, segment_id in self._consumers_of(name, subscription, consumer_name):
             if consumer.segment_closed(segment_id):
                 self._consumers.remove(consumer)
                 self._groups.leave(consumer.topic, consumer.subscription, consumer)
 
-    def _consumers_of(self, name: TopicName, subscription: str) -> list[tuple[_StreamConsumer, int]]:
+    def _consumers_of(
+        self, name: TopicName, subscription: str, consumer_name: str
+    ) -> list[tuple[_StreamConsumer, int]]:
+        """The ordered consumer that a consumer of a segment belongs to.
+
+        Several of one subscription may share a connection, and a segment that moves between them is closed by one and
+        subscribed to by the other; only the names tell which is which.
+        """
         if name.segment is None:
             return []
         topic = name.scalable_topic
@@ -200,6 +207,7 @@ class ScalableFace:
             (consumer, name.segment.segment_id)
             for consumer in self._consumers
             if consumer.topic == topic and consumer.subscription == subscription
+            if _belongs(consumer_name, name.segment.segment_id, consumer.name)
         ]
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
@@ -224,7 +232,11 @@ class ScalableFace:
         topic = scalable_name(request.topic)
         # A group only hears that there is no layout; this says why.
         await self._layouts.get(topic)
-        subscribed = self._subscribed[topic, request.subscription]
+        subscribed = {
+            segment_id
+            for segment_id, consumer_name in self._subscribed[topic, request.subscription]
+            if _belongs(consumer_name, segment_id, request.consumer_name)
+        }
         consumer = _StreamConsumer(request, topic, subscribed, self._outbox)
         # A client that registers anew under the name takes the place of its earlier registration.
         self._consumers = [
@@ -238,6 +250,11 @@ class ScalableFace:
         except TopicNotFound:
             self._consumers.remove(consumer)
             raise
+
+
+def _belongs(consumer_name: str, segment_id: int, ordered: str) -> bool:
+    """Whether a consumer of a segment is by its name part of that ordered consumer; without a name it may be."""
+    return consumer_name in ("", f"{ordered}-seg-{segment_id}")
 
 
 def scalable_name(text: str) -> TopicName:

@@ -53,3 +53,43 @@ async def test_an_assignment_waits_for_the_segments_of_the_one_before(broker: Ro
     await client.receives_nothing_more()
     await subscribe(broker, client, 0)
     assert await updated(client) == [1, 2]
+
+
+async def test_two_ordered_consumers_share_a_connection(broker: Rooms, client: WireClient) -> None:
+    """A segment that moves is closed by one of them and subscribed to by the other; neither has thereby left."""
+    await broker.controller.create_topic(TOPIC, 2, {})
+    names = [str(await broker.segment(TOPIC, number)) for number in range(2)]
+
+    async def assigned(consumer: str, consumer_id: int) -> list[int]:
+        answer = await client.ask(commands.scalable_topic_subscribe(5, str(TOPIC), "s", consumer, consumer_id))
+        segments = answer.scalable_topic_subscribe_response.assignment.segments
+        return [segment.segment_id for segment in segments]
+
+    async def subscribe_as(consumer: str, segment_id: int, consumer_id: int) -> None:
+        answer = await client.ask(
+            commands.subscribe(
+                names[segment_id],
+                "s",
+                consumer_id,
+                consumer_id,
+                name=f"{consumer}-seg-{segment_id}",
+                initial_position=pb.CommandSubscribe.InitialPosition.Earliest,
+            )
+        )
+        assert answer.type == Type.SUCCESS
+
+    assert await assigned("a", 1) == [0, 1]
+    await subscribe_as("a", 0, 10)
+    await subscribe_as("a", 1, 11)
+    await client.send(commands.scalable_topic_subscribe(5, str(TOPIC), "s", "b", 2))
+    answers = {}
+    for _ in range(2):
+        command = await client.receive()
+        answers[command.type] = command
+    kept = answers[Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE].scalable_topic_assignment_update
+    assert kept.consumer_id == 1
+    (stays,) = [segment.segment_id for segment in kept.assignment.segments]
+    moves = 1 - stays
+    assert (await client.ask(commands.close_consumer(10 + moves, 50))).type == Type.SUCCESS
+    await subscribe_as("b", moves, 20)
+    await client.receives_nothing_more()

@@ -1,0 +1,238 @@
+"""What transactions take, beside Apache Pulsar 5.0.0-M1, with the same Java v5 client in the same minutes.
+
+    .venv/bin/python scripts/bench_transactions.py [--rounds 200] [--history 100000] [--plot docs/performance]
+
+Both brokers run all the while, each as its users start it, and take turns phase by phase. Pulsar is a standalone with
+RocksDB metadata and one bookie that syncs its journal, as it does by default and as we do; `--reference-without-fsync`
+lets it off. How long a segment takes to open behind its past transactions is measured on a broker of ours alone.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import orjson
+import trio
+
+import tidewire
+from scripts.bench_idle import cpu_seconds, resident_mib
+from scripts.need import install, place
+from scripts.reference_pulsar import ARTIFACT, RunningPulsar, running_pulsar
+from tests.support.processes import RunningBroker, running_broker
+
+Subject = RunningBroker | RunningPulsar
+
+PROGRAM_SECONDS_MAX: Final = 1_800
+IDLE_SECONDS: Final = 20
+SETTLE_SECONDS: Final = 3
+RATE_WINDOW_SECONDS: Final = 10
+RATE_WINDOWS: Final = 4
+PARKED_CONSUMERS: Final = 200
+OPEN_TRANSACTIONS: Final = 1_000
+OPENINGS: Final = 5
+"""How often a broker is killed and its segment opened again; the median counts."""
+
+
+def java(subject: Subject, *arguments: object) -> "subprocess.Popen[str]":
+    """The Java program, started."""
+    target = place("pulsar-java-client")
+    return subprocess.Popen(
+        [
+            *("java", "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.TransactionBench"),
+            *(subject.service_url, subject.http_url, *map(str, arguments)),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def phase(subject: Subject, *arguments: object) -> Any:  # noqa: ANN401 - each phase has a shape of its own
+    """Run one phase and return what it measured."""
+    with java(subject, *arguments) as program:
+        output, _ = program.communicate(timeout=PROGRAM_SECONDS_MAX)
+    if program.returncode != 0:
+        raise SystemExit(f"the phase {arguments[0]} failed with status {program.returncode}")
+    return orjson.loads(output.splitlines()[-1])
+
+
+class Parked:
+    """While open: so many consumers parked and transactions open."""
+
+    def __init__(self, subject: Subject, consumers: int, transactions: int) -> None:
+        self._program = java(subject, "park", consumers, transactions)
+
+    def __enter__(self) -> None:
+        output = self._program.stdout
+        assert output is not None
+        if output.readline() != "parked\n":
+            raise SystemExit("the program that parks consumers failed")
+        time.sleep(SETTLE_SECONDS)  # noqa: TID251 - waiting is what is measured
+
+    def __exit__(self, *_exception: object) -> None:
+        self._program.communicate("\n", timeout=PROGRAM_SECONDS_MAX)
+
+
+def percentiles(milliseconds: Sequence[float]) -> tuple[float, float]:
+    """P50 and p99."""
+    ordered = sorted(milliseconds)
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, round(len(ordered) * 0.99))]
+
+
+def compare(ours: RunningBroker, theirs: RunningPulsar, rounds: int) -> Mapping[str, Any]:
+    """Print what both take; the commits' times, for the plot."""
+    subjects: Mapping[str, Subject] = {"tidewire": ours, "pulsar": theirs}
+
+    print("milliseconds p50 and p99           tidewire            pulsar")
+    commits = {name: phase(subject, "commits", rounds) for name, subject in subjects.items()}
+    p50s = {}
+    for participants in commits["tidewire"]:
+        row = {name: percentiles(taken[participants]) for name, taken in commits.items()}
+        p50s[int(participants)] = row["tidewire"][0]
+        ratio = row["tidewire"][0] / row["pulsar"][0]
+        _row(f"commit, {participants} segments", row, f"{ratio:.3f} of pulsar's (target: below 0.25)")
+    print(f"  p50, 64 segments to 1: {p50s[64] / p50s[1]:.2f} (target: at most 1.3)")
+    delivery = {name: percentiles(phase(subject, "delivery", rounds)) for name, subject in subjects.items()}
+    _row("delivery after commit returned", delivery, "target: p50 under 1")
+    publish = {name: phase(subject, "publish", rounds) for name, subject in subjects.items()}
+    for kind, what in (
+        ("outside", "publish outside of transactions"),
+        ("first", "  first of a transaction"),
+        ("later", "  second"),
+    ):
+        _row(what, {name: percentiles(taken[kind]) for name, taken in publish.items()})
+    p50 = {kind: percentiles(taken)[0] for kind, taken in publish["tidewire"].items()}
+    print(f"  p50, first to outside: {p50['first'] / p50['outside']:.2f} (target: at most 2.5)")
+    print(f"  p50, second to outside: {p50['later'] / p50['outside']:.2f} (target: at most 1.2)")
+
+    print("\ntransactions a second, one message each, 64 in flight, by windows of 10 s")
+    rates = {name: phase(subject, "rate", RATE_WINDOW_SECONDS, RATE_WINDOWS) for name, subject in subjects.items()}
+    for name, taken in rates.items():
+        print(f"  {name:10}" + "".join(f"{rate:9.0f}" for rate in taken))
+    ratio = statistics.fmean(rates["tidewire"]) / statistics.fmean(rates["pulsar"])
+    print(f"  to pulsar: {ratio:.1f} (target: at least 20)")
+
+    print("\nwaiting: one parked consumer, one open transaction, 20 s")
+    for name, subject in subjects.items():
+        with Parked(subject, 1, 1):
+            before = cpu_seconds(subject.pid)
+            time.sleep(IDLE_SECONDS)  # noqa: TID251 - the same
+            print(f"  {name:10}{cpu_seconds(subject.pid) - before:9.2f} s of CPU")
+    return commits
+
+
+def _row(what: str, row: Mapping[str, tuple[float, float]], remark: str = "") -> None:
+    cells = "".join(f"{row[name][0]:9.2f} {row[name][1]:9.2f}" for name in ("tidewire", "pulsar"))
+    print(f"{what:32}{cells}   {remark}", flush=True)
+
+
+def remember(folder: Path) -> None:
+    """Print what a broker of ours keeps in memory for who waits."""
+    for what, consumers, transactions in (
+        ("a parked consumer", PARKED_CONSUMERS, 0),
+        ("an open transaction", 0, OPEN_TRANSACTIONS),
+    ):
+        with running_broker(folder / f"{consumers} parked") as broker:
+            # What the first ones bring with them is not theirs.
+            with Parked(broker, min(consumers, 10), min(transactions, 10)):
+                before_mib = resident_mib(broker.pid)
+            with Parked(broker, consumers, transactions):
+                kib = (resident_mib(broker.pid) - before_mib) * 1024 / (consumers + transactions)
+                print(f"  memory of tidewire for {what}: {kib:.1f} KiB")
+
+
+def reopen(folder: Path, messages: int, *, in_transactions: bool) -> float:
+    """Seconds from a restarted broker's ready line until a message to the segment is durable; prints them."""
+    kind = "transactions" if in_transactions else "plain"
+    taken = []
+    with running_broker(folder / kind) as broker:
+        phase(broker, "history", messages, "history", kind)
+        for _opening in range(OPENINGS):
+            broker.kill()
+            start = time.perf_counter()
+            broker.start()
+            ready = time.perf_counter()
+            trio.run(_send_one, broker.service_url)
+            taken.append((ready - start, time.perf_counter() - ready))
+    ready_seconds = statistics.median(ready for ready, _ in taken)
+    open_seconds = statistics.median(opened for _, opened in taken)
+    what = "transactions" if in_transactions else "plain messages"
+    print(f"  {messages:,} {what}: {open_seconds:.3f} s, ready in {ready_seconds:.2f} s")
+    return open_seconds
+
+
+async def _send_one(service_url: str) -> None:
+    async with (
+        tidewire.connect(service_url) as client,
+        client.producer("topic://public/default/history") as producer,
+    ):
+        await producer.send(b"behind the history", key="key")
+
+
+def plot(path: Path, commits: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Commit over the number of segments."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    for name, taken in commits.items():
+        counts = [int(count) for count in taken]
+        (line,) = axes.plot(counts, [percentiles(times)[0] for times in taken.values()], "o-", label=f"{name}, p50")
+        tails = [percentiles(times)[1] for times in taken.values()]
+        axes.plot(counts, tails, "o:", color=line.get_color(), label=f"{name}, p99")
+    axes.set_xscale("log", base=4)
+    axes.set_yscale("log")
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xlabel("segments in the transaction")
+    axes.set_ylabel("commit, milliseconds")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path / "transactions.png", dpi=120)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description="What transactions take, beside Pulsar.")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument(
+        "--history", type=int, default=100_000, help="past transactions of a segment; 0: leave that out"
+    )
+    parser.add_argument("--reference-without-fsync", action="store_true")
+    parser.add_argument("--plot", type=Path, help="a folder for the plot")
+    options = parser.parse_args(arguments)
+    install("pulsar-java-client")
+    install(ARTIFACT)
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {options.rounds} rounds", flush=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewire-bench-")))
+        with (
+            running_broker(folder / "data") as ours,
+            running_pulsar(folder / "pulsar", fsync=not options.reference_without_fsync) as theirs,
+        ):
+            commits = compare(ours, theirs, options.rounds)
+        remember(folder)
+        if options.plot is not None:
+            plot(options.plot, commits)
+        if options.history:
+            print("\nopening a segment behind its past, after kill -9")
+            plain = reopen(folder, options.history, in_transactions=False)
+            behind = reopen(folder, options.history, in_transactions=True)
+            print(f"  transactions to plain: {behind / plain:.2f} (target: at most 1.5)")
+    print(f"load at the end {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -28,6 +28,7 @@ import trio
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, IntentOpen, LayoutUnreadable, TopicClosed, TopicInUse
 from broker.names import TopicName
+from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Intent, Layout, StartPosition, SubscriptionKind, create
 from broker.scalable.layouts import Layouts
@@ -64,14 +65,31 @@ class Controller:
     """Changes the layouts of scalable topics."""
 
     def __init__(
-        self, layouts: Layouts, topics: Topics, feeds: LayoutFeeds, *, now_ms: WallClock, nursery: trio.Nursery
+        self,
+        layouts: Layouts,
+        topics: Topics,
+        feeds: LayoutFeeds,
+        *,
+        now_ms: WallClock,
+        nursery: trio.Nursery,
+        auto_scale: AutoScalePolicy | None = None,
     ) -> None:
-        """Set up; `nursery` runs the splits and merges."""
+        """Set up.
+
+        Args:
+            layouts: what is changed.
+            topics: the segments.
+            feeds: who has to know of a layout before producers are sent away.
+            now_ms: the clock of the layouts' times.
+            nursery: runs the splits and merges.
+            auto_scale: the policy of topics that do not say otherwise; None: the defaults.
+        """
         self._nursery = nursery
         self._layouts = layouts
         self._topics = topics
         self._feeds = feeds
         self._now_ms = now_ms
+        self._auto_scale = AutoScalePolicy() if auto_scale is None else auto_scale
         # This process runs one split, merge, deletion or pruning of a topic at a time.
         self.turns: Turns[TopicName] = Turns()
         self.subscriptions = ScalableSubscriptions(layouts, topics, self.turns, now_ms=now_ms)
@@ -135,6 +153,33 @@ class Controller:
             TopicNotFound, LayoutTooLarge: nothing was changed.
         """
         await self._layouts.change(topic, lambda layout: layout.with_properties(properties))
+
+    async def auto_scale_override(self, topic: TopicName) -> AutoScaleOverride | None:
+        """What the topic wants otherwise than the broker's settings for automatic splits and merges; None: nothing.
+
+        Raises:
+            TopicNotFound
+        """
+        return (await self._layouts.get(topic)).auto_scale
+
+    async def set_auto_scale_override(self, topic: TopicName, override: AutoScaleOverride | None) -> None:
+        """Replace it, or remove it by None; durable on return.
+
+        Raises:
+            TopicNotFound, LayoutTooLarge: nothing was changed.
+            AutoScalePolicyInvalid: with the broker's settings it would make no policy; nothing was changed.
+        """
+        if override is not None:
+            override.over(self._auto_scale)
+        await self._layouts.change(topic, lambda layout: layout.with_auto_scale(override))
+
+    def auto_scale_policy(self, layout: Layout) -> AutoScalePolicy:
+        """What holds for a topic: the broker's settings with the topic's override.
+
+        Raises:
+            AutoScalePolicyInvalid: the settings have changed since it was set, and it does not go with them any more.
+        """
+        return self._auto_scale if layout.auto_scale is None else layout.auto_scale.over(self._auto_scale)
 
     async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
         """Remove the topic with all its segments; durable on return.

@@ -7,9 +7,18 @@ import structlog.testing
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.errors import BrokerError, LayoutUnreadable, NotActive, TopicExists, TopicInUse, TopicNotFound
+from broker.errors import (
+    AutoScalePolicyInvalid,
+    BrokerError,
+    LayoutUnreadable,
+    NotActive,
+    TopicExists,
+    TopicInUse,
+    TopicNotFound,
+)
 from broker.names import TopicName
 from broker.scalable import controller
+from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.layout import Layout, SegmentState, StartPosition, SubscriptionKind
 from broker.scalable.layout_record import from_json
 from broker.scalable.layouts import layout_key
@@ -515,3 +524,15 @@ async def test_nothing_is_remembered_of_topics_that_were_changed(broker: Rooms) 
         await broker.controller.split(TOPIC, 0)
         await broker.controller.delete_topic(TOPIC, force=False)
     assert len(broker.controller.turns) == 0
+
+
+async def test_a_topic_overrides_the_settings_for_automatic_scaling(broker: Rooms) -> None:
+    await broker.controller.create_topic(TOPIC, 1, {})
+    assert await broker.controller.auto_scale_override(TOPIC) is None
+    await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(max_segments=3))
+    assert await broker.controller.auto_scale_override(TOPIC) == AutoScaleOverride(max_segments=3)
+    assert broker.controller.auto_scale_policy(await broker.layouts.get(TOPIC)) == AutoScalePolicy(max_segments=3)
+    with pytest.raises(AutoScalePolicyInvalid):
+        await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(min_segments=100))
+    await broker.controller.set_auto_scale_override(TOPIC, None)
+    assert await broker.controller.auto_scale_override(TOPIC) is None

@@ -1,0 +1,181 @@
+"""When to split or merge a topic by itself: one pure decision from its layout, load and consumers (PIP-483).
+
+Splits are quick and merges lazy. A split protects throughput, so it waits only for a short cool-down, in which a group
+of consumers that arrives together counts as one reason. A merge only saves something, so both segments must have been
+cold for a while, another while must have passed since the last one, and it is left out when in doubt:
+
+    split   (a) an ordered subscription has more consumers than there are active segments: the busiest segment
+            (b) a rate of a segment is above its split threshold: the segment that is furthest above
+    merge       two neighbours, each below every merge threshold for the whole window, whose descent holds fewer merges
+                than the bound; the coldest pair. Not if there would be fewer segments than (a) asks for, or if the two
+                together were above a split threshold: that would only be split again.
+
+Whoever asks is told to split or to merge one thing at most, and asks again when something has changed, or when
+`next_look_ms` has come: the one moment at which time alone may change the answer. So nothing is looked at on a tick.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from broker.scalable.autoscale_policy import AutoScalePolicy
+from broker.scalable.layout import Layout, Segment
+
+_FOREVER_MS: Final = 1 << 62
+
+
+class SegmentLoad(NamedTuple):
+    """What one segment bears, per second, and since when it is about that."""
+
+    msg_rate_in: float
+    bytes_rate_in: float
+    msg_rate_out: float
+    bytes_rate_out: float
+    since_ms: int
+    """When this was reported; a report is made when a rate has changed noticeably."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Split this segment."""
+
+    segment_id: int
+    reason: str
+    """For the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Merge these two segments."""
+
+    first_id: int
+    second_id: int
+
+
+Decision = Split | Merge | None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the decision on a topic rests on, but for the time."""
+
+    layout: Layout
+    loads: Mapping[int, SegmentLoad]
+    """By segment. One without a report has had no traffic since `watching_since_ms`, unless no segment has any: of
+    such a topic nothing is known, and nobody gains by merging what nobody uses."""
+    consumers: Mapping[str, int]
+    """Consumers of each ordered subscription."""
+    policy: AutoScalePolicy
+    watching_since_ms: int
+
+
+def decide(situation: Situation, now_ms: int) -> Decision:
+    """What to do now. With time alone an answer that was None may change, and then stays until something is done."""
+    if not situation.policy.enabled or situation.layout.intent is not None:
+        return None
+    return _split(situation, now_ms) or _merge(situation, now_ms)
+
+
+def next_look_ms(situation: Situation, now_ms: int) -> int | None:
+    """The first moment after now at which `decide` may answer otherwise though the situation is the same; or never."""
+    if decide(situation, _FOREVER_MS) == decide(situation, now_ms):
+        return None
+    layout, policy = situation.layout, situation.policy
+    moments = [
+        _load_of(situation, segment).since_ms + policy.merge_window_seconds * 1000 for segment in layout.active()
+    ]
+    if layout.last_split_ms is not None:
+        moments.append(layout.last_split_ms + policy.split_cooldown_seconds * 1000)
+    if layout.last_merge_ms is not None:
+        moments.append(layout.last_merge_ms + policy.merge_cooldown_seconds * 1000)
+    return min((moment for moment in moments if moment > now_ms), default=None)
+
+
+def _split(situation: Situation, now_ms: int) -> Split | None:
+    layout, policy = situation.layout, situation.policy
+    active = layout.active()
+    if len(active) >= policy.max_segments or _is_within(layout.last_split_ms, policy.split_cooldown_seconds, now_ms):
+        return None
+    candidates = [segment for segment in active if segment.range.start < segment.range.end]
+    if _required(situation) > len(active) and candidates:
+        busiest = max(candidates, key=lambda segment: _busyness(situation, segment))
+        return Split(busiest.id, "more consumers than segments")
+    hot = [(max(_overload(situation, segment)), -segment.id) for segment in candidates]
+    if not hot or max(hot)[0] <= 1:
+        return None
+    segment_id = -max(hot)[1]
+    overload = _overload(situation, layout.segments[segment_id])
+    return Split(segment_id, f"{_RATES[overload.index(max(overload))]} is above its threshold")
+
+
+def _merge(situation: Situation, now_ms: int) -> Merge | None:
+    layout, policy = situation.layout, situation.policy
+    active = layout.active()
+    if (
+        not situation.loads.keys() & {segment.id for segment in active}
+        or len(active) <= max(policy.min_segments, _required(situation))
+        or _is_within(layout.last_merge_ms, policy.merge_cooldown_seconds, now_ms)
+    ):
+        return None
+    cold = [
+        (sum(_overload(situation, first)) + sum(_overload(situation, second)), first.range, first.id, second.id)
+        for first, second in pairwise(active)
+        if _may_merge(situation, first, second, now_ms)
+    ]
+    return Merge(*min(cold)[2:]) if cold else None
+
+
+def _may_merge(situation: Situation, first: Segment, second: Segment, now_ms: int) -> bool:
+    together = zip(_overload(situation, first), _overload(situation, second), strict=True)
+    return (
+        max(first.merges, second.merges) < situation.policy.max_dag_depth
+        and all(_is_cold(situation, segment, now_ms) for segment in (first, second))
+        and all(one + other <= 1 for one, other in together)
+    )
+
+
+def _is_cold(situation: Situation, segment: Segment, now_ms: int) -> bool:
+    policy, load = situation.policy, _load_of(situation, segment)
+    return (
+        now_ms - load.since_ms >= policy.merge_window_seconds * 1000
+        and load.msg_rate_in < policy.merge_msg_rate_in
+        and load.bytes_rate_in < policy.merge_bytes_rate_in
+        and load.msg_rate_out < policy.merge_msg_rate_out
+        and load.bytes_rate_out < policy.merge_bytes_rate_out
+    )
+
+
+def _required(situation: Situation) -> int:
+    return max(situation.consumers.values(), default=0)
+
+
+def _busyness(situation: Situation, segment: Segment) -> tuple[float, int, int]:
+    start, end = segment.range
+    return _load_of(situation, segment).msg_rate_in, end - start, -segment.id
+
+
+_RATES: Final = ("messages in", "bytes in", "messages out", "bytes out")
+
+
+def _overload(situation: Situation, segment: Segment) -> tuple[float, ...]:
+    """Each rate as a part of its split threshold: the measure in which messages and bytes can be compared and added."""
+    policy, load = situation.policy, _load_of(situation, segment)
+    return (
+        load.msg_rate_in / policy.split_msg_rate_in,
+        load.bytes_rate_in / policy.split_bytes_rate_in,
+        load.msg_rate_out / policy.split_msg_rate_out,
+        load.bytes_rate_out / policy.split_bytes_rate_out,
+    )
+
+
+def _load_of(situation: Situation, segment: Segment) -> SegmentLoad:
+    reported = situation.loads.get(segment.id)
+    if reported is None:
+        return SegmentLoad(0, 0, 0, 0, max(segment.created_at_ms, situation.watching_since_ms))
+    # A report on a segment of the same name, of a topic that was deleted, says nothing of this one.
+    return reported._replace(since_ms=max(segment.created_at_ms, reported.since_ms))
+
+
+def _is_within(last_ms: int | None, seconds: int, now_ms: int) -> bool:
+    return last_ms is not None and now_ms - last_ms < seconds * 1000

@@ -16,7 +16,7 @@ import trio
 from broker.errors import ProducerNameTaken, SubscriptionNotFound, TopicClosed
 from broker.names import Domain, TopicName
 from dispatch.consumer import Consumer
-from dispatch.subscription import Subscription
+from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
 from storage.clock import WallClock
 from storage.cursor import Cursor, CursorError, NonDurableCursor, cursor_key
 from storage.entry import Entry, TxnId
@@ -32,6 +32,8 @@ from txn.buffer import BufferCounters, TransactionBuffer
 from txn.errors import WrongDomain
 from txn.header_watch import HeaderWatch
 from txn.headers import is_v5
+from txn.op_removal import remove_strange_acks
+from txn.pending_acks import PendingAcks
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +77,7 @@ class Topic:
         self.ledger = ledger
         self.replaced = trio.Event()
         """Set when this sealed segment's successors are known to every client that follows the layout here."""
+        self._services = services
         self._metadata = services.metadata
         self._claim = claim
         self._buffer: TransactionBuffer | None = None
@@ -89,6 +92,8 @@ class Topic:
         self._producers_left = trio.Event()
         self._consumers: dict[Consumer, Attendee] = {}
         self._subscriptions: dict[str, Subscription] = {}
+        self._pending: dict[Subscription, PendingAcks] = {}
+        """Of a segment's durable subscriptions, what open transactions acknowledged."""
         self._subscribing = trio.Lock()
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
@@ -128,6 +133,10 @@ class Topic:
                 prefix = cursor_key(str(self.name), "")
                 for record in await self._metadata.scan(*starting_with(prefix)):
                     await self.subscribe(unquote(record.key.removeprefix(prefix)), self.readable.value)
+                if self._buffer is not None:
+                    await remove_strange_acks(
+                        str(self.name), besides=self._subscriptions, metadata=self._metadata, claim=self._claim
+                    )
                 task_status.started()
         finally:
             self._nursery = None
@@ -165,12 +174,10 @@ class Topic:
             TxnError, LedgerFailed: nothing was appended.
         """
         await self.ledger.wait_room()
-        if self._buffer is not None:
-            if txn is not None and not is_v5(txn):
-                raise WrongDomain(f"({txn.most},{txn.least}) is not the id of a v5 transaction, as {self.name} takes")
-            return await self._buffer.publish(payload, message_count, txn)
         if txn is not None:
-            raise WrongDomain(f"{self.name} is no segment of a scalable topic and takes no v5 transaction")
+            self._require_taking(txn)
+        if self._buffer is not None:
+            return await self._buffer.publish(payload, message_count, txn)
         return self.ledger.append(payload, message_count=message_count)
 
     def attend_producer(self, producer: AttendingProducer) -> None:
@@ -306,9 +313,12 @@ class Topic:
             cursor = await Cursor.open(
                 name, ledger=self.ledger, metadata=self._metadata, claim=self._claim, start=self._placed(start)
             )
-            subscription = Subscription(name, source=self, cursor=cursor)
+            pending = self._pending_acks(cursor)
+            subscription = Subscription(name, source=self, cursor=cursor, withheld=pending)
+            if pending is not None:
+                await pending.recover(subscription)
             self._subscriptions[name] = subscription
-            await nursery.start(self._run_subscription, subscription)
+            await nursery.start(self._run_subscription, subscription, pending)
             return subscription
 
     async def unsubscribe(self, name: str) -> tuple[Consumer, ...]:
@@ -362,6 +372,28 @@ class Topic:
             if attendee is not None:
                 attendee.topic_closed()
 
+    async def acknowledge_in_transaction(
+        self,
+        subscription: Subscription,
+        txn: TxnId,
+        acknowledgements: Iterable[Acknowledgement],
+        *,
+        cumulative: bool = False,
+    ) -> None:
+        """Acknowledge when `txn` is committed; durable on return, and nobody is sent it meanwhile.
+
+        Raises:
+            WrongDomain: v5 transactions acknowledge on segments, and only they do (D6).
+            AcknowledgementRefused, SubscriptionClosed: nothing was acknowledged.
+            TxnError, CursorError: see `PendingAcks.acknowledge`.
+        """
+        self._require_taking(txn)
+        pending = self._pending.get(subscription)
+        if pending is None:
+            raise AcknowledgementRefused(f"{subscription.name} remembers nothing, so it acknowledges in no transaction")
+        acks = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
+        await pending.acknowledge(txn, acks, cumulative=cumulative)
+
     @property
     def is_in_use(self) -> bool:
         """Whether clients are connected."""
@@ -377,14 +409,42 @@ class Topic:
         """Connected consumers and readers."""
         return len(self._consumers)
 
+    def _pending_acks(self, cursor: Cursor) -> PendingAcks | None:
+        if self._buffer is None:
+            return None
+        return PendingAcks(
+            str(self.name),
+            cursor,
+            metadata=self._metadata,
+            headers=self._services.headers,
+            claim=self._claim,
+            counters=self._services.buffers,
+        )
+
     async def _run_subscription(
-        self, subscription: Subscription, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self,
+        subscription: Subscription,
+        pending: PendingAcks | None,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         try:
-            await subscription.run(task_status=task_status)
+            async with trio.open_nursery() as nursery:
+                if pending is not None:
+                    self._pending[subscription] = pending
+                    nursery.start_soon(pending.run)
+                await subscription.run(task_status=task_status)
+                nursery.cancel_scope.cancel()
         finally:
+            self._pending.pop(subscription, None)
             if self._subscriptions.get(subscription.name) is subscription:
                 del self._subscriptions[subscription.name]
+
+    def _require_taking(self, txn: TxnId) -> None:
+        if self._buffer is None:
+            raise WrongDomain(f"{self.name} is no segment of a scalable topic and takes no v5 transaction")
+        if not is_v5(txn):
+            raise WrongDomain(f"({txn.most},{txn.least}) is not the id of a v5 transaction, as {self.name} takes")
 
     def _placed(self, start: Position) -> Position:
         return self.readable.value if start == LATEST else start

@@ -8,7 +8,7 @@ dispatcher is never scheduled.
 Reading is the only thing it waits for besides the signal. What changed during a read is judged after it: decisions are
 made and entries handed over without a pause, so no state is half changed when the task is cancelled.
 
-    handled_upto   every entry at or below was sent, skipped or acknowledged, or waits in `redelivery`
+    handled_upto   every entry at or below was sent, skipped, withheld or acknowledged, or waits in `redelivery`
     generation     counts rewinds; what was read before one is thrown away
 """
 
@@ -23,6 +23,7 @@ from dispatch.permits import UNACKED_MESSAGES_PER_CONSUMER_MAX, UNACKED_MESSAGES
 from dispatch.policy import Candidate, Policy
 from dispatch.redelivery import Redelivery
 from dispatch.source import Source
+from dispatch.withheld import Withheld
 from storage.cursor import AnyCursor
 from storage.entry import Entry
 from storage.position import EARLIEST, Position
@@ -48,7 +49,9 @@ class _Sendable(NamedTuple):
 class Dispatcher:
     """See the module's docstring. The subscription changes its state and calls `wake`."""
 
-    def __init__(self, source: Source, cursor: AnyCursor, policy: Policy, *, tracks_unacked: bool) -> None:
+    def __init__(
+        self, source: Source, cursor: AnyCursor, withheld: Withheld, policy: Policy, *, tracks_unacked: bool
+    ) -> None:
         self.policy = policy
         self.tracks_unacked = tracks_unacked
         """Whether each entry is remembered with who holds it, to send it again by itself (shared subscriptions)."""
@@ -61,6 +64,7 @@ class Dispatcher:
         """Set when the source is drained, or something else happened for which whoever waits for that should look."""
         self._source = source
         self._cursor = cursor
+        self._withheld = withheld
         self._handled_upto = cursor.mark_delete
         self._generation = 0
         self._turn = 0
@@ -88,6 +92,20 @@ class Dispatcher:
         self.redelivery.clear()
         self.progressed.set()
         self.progressed = trio.Event()
+        self.wake()
+
+    def go_back(self, position: Position) -> None:
+        """Send again, in order, what is not acknowledged from `position` on."""
+        if position <= self._handled_upto:
+            self._generation += 1
+            self._handled_upto = position.before()
+        self.wake()
+
+    def send_again(self, position: Position) -> None:
+        """Send one entry again that was set aside, whoever held it before."""
+        # Above, it comes by itself.
+        if position <= self._handled_upto:
+            self.redelivery.give_back(position)
         self.wake()
 
     async def run(self) -> None:
@@ -194,10 +212,22 @@ class Dispatcher:
             self._cursor.acknowledge(entry.position)
             self.redelivery.forget(entry.position)
             return None
-        bits = self._cursor.remaining_bits(entry.position)
+        bits = self.sendable_bits(entry.position)
         if bits is None:
             return _Sendable(entry, max(1, entry.message_count), None)
+        if not bits:
+            # Whoever spoke for it gives it back, or acknowledges it.
+            self.redelivery.set_aside(entry.position)
+            return None
         return _Sendable(entry, bits.bit_count(), words_from_bits(bits))
+
+    def sendable_bits(self, position: Position) -> int | None:
+        """Bit i is 1 if message i is neither acknowledged nor withheld; None for an entry of which that is all."""
+        bits = self._cursor.remaining_bits(position)
+        unreserved = self._withheld.unreserved(position)
+        if unreserved is None:
+            return bits
+        return unreserved if bits is None else unreserved & bits
 
     def _send(self, consumer: Consumer, items: Sequence[_Sendable]) -> None:
         deliveries = []

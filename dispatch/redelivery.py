@@ -2,7 +2,7 @@
 
 Kept only for subscriptions whose consumers acknowledge entries one by one (shared). The memory is proportional to the
 entries sent and not acknowledged, which the dispatcher bounds by `UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX`. An entry is
-in exactly one place: held by one consumer, or to be sent again.
+in at most one place: held by one consumer, or to be sent again. One that is set aside is in neither.
 
 Pure.
 """
@@ -111,6 +111,17 @@ class Redelivery(Generic[Holder]):
     def postpone(self, position: Position) -> None:
         """Send an entry later that was passed over while later ones were sent."""
         self._again.add(position)
+
+    def set_aside(self, position: Position) -> None:
+        """Somebody speaks for the whole entry: nobody holds it, and it is not sent until it is given back."""
+        self._take_back(position)
+        self._again.discard(position)
+
+    def give_back(self, position: Position) -> None:
+        """Nobody speaks for the entry any more: it is sent again, which counts as having been asked for."""
+        self._take_back(position)
+        self._again.add(position)
+        self._counts[position] = self.count(position) + 1
 
     def forget(self, position: Position) -> None:
         """An entry that is not to be sent again: acknowledged, or gone from the log."""

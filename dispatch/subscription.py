@@ -19,9 +19,10 @@ from dispatch.consumer import Consumer, ConsumerStatistics
 from dispatch.dispatcher import Dispatcher
 from dispatch.policy import Policy, exclusive, shared
 from dispatch.source import Source
+from dispatch.withheld import NothingWithheld, Withheld
 from storage.cursor import AnyCursor
 from storage.position import LATEST, Position
-from storage.ranges import bits_from_words, bits_within
+from storage.ranges import EntryAck, bits_from_words, bits_within
 
 
 class SubscriptionKind(IntEnum):
@@ -71,6 +72,11 @@ class Acknowledgement(NamedTuple):
     batch_size: int = 0
     """Messages in the batch if the consumer says so, else 0."""
 
+    def to_entry_ack(self) -> EntryAck:
+        """The same, as cursors take it."""
+        remaining = bits_within(bits_from_words(self.ack_set), self.batch_size)
+        return EntryAck(self.position, remaining, self.batch_size)
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
@@ -96,12 +102,17 @@ class Subscription:
         source: Source,
         cursor: AnyCursor,
         kind: SubscriptionKind = SubscriptionKind.EXCLUSIVE,
+        withheld: Withheld | None = None,
     ) -> None:
+        """Set up; what is `withheld` is not sent until it is given back."""
         self.name = name
         self._source = source
         self._cursor = cursor
         self._kind = kind
-        self._dispatcher = Dispatcher(source, cursor, _KINDS[kind].policy, tracks_unacked=_KINDS[kind].individual)
+        self._withheld: Withheld = NothingWithheld() if withheld is None else withheld
+        self._dispatcher = Dispatcher(
+            source, cursor, self._withheld, _KINDS[kind].policy, tracks_unacked=_KINDS[kind].individual
+        )
         self._is_closed = False
 
     @property
@@ -186,21 +197,68 @@ class Subscription:
         Raises:
             AcknowledgementRefused: one of them is wrong, and none was taken.
         """
-        given = list(acknowledgements)
-        if cumulative and _KINDS[self._kind].individual:
-            raise AcknowledgementRefused(f"a {self._kind.name} subscription takes no cumulative acknowledgement")
-        for acknowledgement in given:
-            self._check(acknowledgement.position, cumulative=cumulative)
-        for position, ack_set, batch_size in given:
-            remaining = bits_within(bits_from_words(ack_set), batch_size)
-            if cumulative:
-                self._cursor.acknowledge_cumulative(position.before() if remaining else position)
-                if remaining:
-                    self._cursor.acknowledge_batch(position, remaining)
-            else:
-                self._acknowledge_one(position, remaining)
+        given = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
+        self._require_acknowledgeable(given, cumulative=cumulative)
+        self.take(given, cumulative=cumulative)
+
+    def require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        """Hold that these may be acknowledged, now or when whoever withholds them has decided.
+
+        Raises:
+            AcknowledgementRefused: one of them is wrong.
+            SubscriptionClosed: it is not the time any more.
+        """
+        if self._is_closed:
+            raise SubscriptionClosed(f"subscription {self.name} is closed")
+        self._require_acknowledgeable(acks, cumulative=cumulative)
+
+    def take(self, acks: Sequence[EntryAck], *, cumulative: bool) -> list[EntryAck]:
+        """Take acknowledgements that were checked; those that the cursor has no room to remember.
+
+        These stay unacknowledged, and with their holders.
+        """
+        left = []
+        for ack in acks:
+            if not cumulative:
+                if not self._acknowledge_one(ack.position, ack.remaining):
+                    left.append(ack)
+                continue
+            self._cursor.acknowledge_cumulative(ack.position.before() if ack.remaining else ack.position)
+            if ack.remaining and not self._cursor.acknowledge_batch(ack.position, ack.remaining):
+                left.append(ack)
         if self._dispatcher.is_blocked:
             self._dispatcher.wake()
+        return left
+
+    def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        """These are withheld from now on, so nobody holds them any more."""
+        # Of a subscription that keeps order nobody is remembered to hold anything, and cumulative are only those.
+        if cumulative or not _KINDS[self._kind].individual:
+            return
+        for ack in acks:
+            bits = self._dispatcher.sendable_bits(ack.position)
+            if not bits:
+                self._dispatcher.redelivery.set_aside(ack.position)
+            else:
+                self._dispatcher.redelivery.partly_acknowledged(ack.position, bits.bit_count())
+        if self._dispatcher.is_blocked:
+            self._dispatcher.wake()
+
+    def give_back(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        """These are withheld no more: what of them is not acknowledged is sent again."""
+        if cumulative:
+            acks = [EntryAck(self._cursor.first_unacknowledged())]
+        again = [ack.position for ack in acks if not self._cursor.is_acknowledged(ack.position)]
+        if not again:
+            return
+        if not _KINDS[self._kind].individual:
+            self._dispatcher.go_back(min(again))
+        elif cumulative:
+            # It was acknowledged when the subscription was of another kind.
+            self._dispatcher.rewind()
+        else:
+            for position in again:
+                self._dispatcher.send_again(position)
 
     async def synced(self, upto: Position = LATEST) -> None:
         """Return once everything acknowledged before this call (at or below `upto`) is durable; see the cursor's."""
@@ -227,8 +285,10 @@ class Subscription:
 
         To go on with an entry itself, pass its `before()`; LATEST goes on with what becomes readable. Disconnects all
         consumers, as the reference does, and returns them: their sessions tell the clients, which then subscribe anew.
-        Takes effect at once and even if the caller is cancelled.
+        What is withheld is forgotten first; but for that it takes effect at once, and in any case even if the caller
+        is cancelled.
         """
+        await self._withheld.discard()
         disconnected = self._disconnect_all()
         self._dispatcher.rewind()
         await self._cursor.seek(self._source.readable.value if mark_delete == LATEST else mark_delete)
@@ -245,6 +305,7 @@ class Subscription:
         self._is_closed = True
         disconnected = self._disconnect_all()
         self._dispatcher.close()
+        await self._withheld.discard()
         await self._cursor.delete()
         return disconnected
 
@@ -300,6 +361,12 @@ class Subscription:
             consumers,
         )
 
+    def _require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        if cumulative and _KINDS[self._kind].individual:
+            raise AcknowledgementRefused(f"a {self._kind.name} subscription takes no cumulative acknowledgement")
+        for ack in acks:
+            self._check(ack.position, cumulative=cumulative)
+
     def _check(self, position: Position, *, cumulative: bool) -> None:
         """Whether the position could have been sent."""
         if position <= self._cursor.mark_delete:
@@ -309,16 +376,16 @@ class Subscription:
         if not cumulative and self._source.next_after(position.before()) != position:
             raise AcknowledgementRefused(f"there is no entry {position}")
 
-    def _acknowledge_one(self, position: Position, remaining: int) -> None:
-        if remaining:
-            self._cursor.acknowledge_batch(position, remaining)
-        else:
-            self._cursor.acknowledge(position)
+    def _acknowledge_one(self, position: Position, remaining: int) -> bool:
+        """Whether it was taken."""
+        cursor = self._cursor
+        taken = cursor.acknowledge_batch(position, remaining) if remaining else cursor.acknowledge(position)
         # A cursor that can remember no more takes nothing, and the entry stays with its holder.
         if self._cursor.is_acknowledged(position):
             self._dispatcher.redelivery.acknowledged(position)
         elif (bits := self._cursor.remaining_bits(position)) is not None:
             self._dispatcher.redelivery.partly_acknowledged(position, bits.bit_count())
+        return taken
 
     def _disconnect_all(self) -> tuple[Consumer, ...]:
         disconnected = self.consumers

@@ -13,7 +13,7 @@ Pure: no task, no disk.
 import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.position import EARLIEST, Position
 
@@ -25,6 +25,16 @@ RANGES_MAX: Final = 50_000
 client that acknowledges every other entry of a topic costs a bounded amount of memory."""
 
 _WORD_BITS: Final = 64
+
+
+class EntryAck(NamedTuple):
+    """The acknowledgement of one entry, or of some messages of a batch."""
+
+    position: Position
+    remaining: int = 0
+    """Bit i is 1 if message i of the batch is not acknowledged by this; 0: the whole entry is."""
+    batch_size: int = 0
+    """Messages in the batch if the client said so, else 0."""
 
 
 def bits_from_words(words: Sequence[int]) -> int:

@@ -41,6 +41,22 @@ class WrongDomain(TxnError):
     """A v5 transaction on a topic that takes v4 ones only, or the other way round (D6, T33)."""
 
 
+class TransactionConflict(TxnError):
+    """What is acknowledged is acknowledged already, or pending in another transaction; nothing was changed (T24)."""
+
+
+class PendingAcksFull(TxnError):
+    """Open transactions hold as many acknowledgements of the subscription as it remembers, or one command too many."""
+
+    retriable = True
+
+
+class PendingAcksDiscarded(TxnError):
+    """The subscription is being moved or removed, and forgets what open transactions acknowledged on it."""
+
+    retriable = True
+
+
 class OwnershipLost(TxnError):
     """This broker's claim on the segment is gone; the client finds the new owner by a lookup."""
 

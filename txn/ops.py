@@ -1,9 +1,12 @@
-"""Op records: what a transaction did, one record per (transaction, segment) for writes.
+"""Op records: what a transaction did; one per (transaction, segment) for writes, one per command for acknowledgements.
 
 `/txn/op/<tc>_<n>-<20 digits>`, in the transaction's partition. A write's record is durable before the segment's first
 entry of that transaction is appended and carries a true lower bound of that entry's position; so whoever owns the
 segment next finds every unresolved entry by its record (DESIGN section 7). It names the segment's creation id, so that
 a segment deleted and made again under the same name is another (D16).
+
+An acknowledgement's record is durable before the acknowledgement is answered and holds all of it; the cursor is changed
+when the transaction is committed (T22, T23). It names the cursor's creation id, for the same reason.
 
 Pure.
 """
@@ -17,10 +20,12 @@ import orjson
 from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, PutSequential, Record, exactly, starting_with
 from storage.position import Position
+from storage.ranges import EntryAck, bits_from_words, words_from_bits
 from txn.headers import txn_from_name, txn_name
 
 KEY_PREFIX: Final = "/txn/op/"
 WRITES_BY_SEGMENT: Final = "writes-by-segment"
+ACKS_BY_SUBSCRIPTION: Final = "acks-by-segment-subscription"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,61 @@ class WriteOp:
     def from_record(cls, record: Record) -> "WriteOp":
         """The op that `to_put` wrote."""
         fields = orjson.loads(record.value)
-        name, _, _ = record.key.removeprefix(KEY_PREFIX).rpartition("-")
         position = Position(fields["ledger"], fields["entry"])
-        return cls(txn_from_name(name), fields["segment"], fields["creation_id"], position)
+        return cls(_txn_of(record), fields["segment"], fields["creation_id"], position)
+
+
+@dataclass(frozen=True, slots=True)
+class AckOp:
+    """A transaction acknowledges on a subscription of a segment: what one command says."""
+
+    txn: TxnId
+    segment: str
+    subscription: str
+    creation_id: str
+    """The cursor's."""
+    cumulative: bool
+    acks: tuple[EntryAck, ...]
+
+    def to_put(self) -> PutSequential:
+        """The record to add, with its index entry."""
+        fields = {
+            "kind": "ack",
+            "segment": self.segment,
+            "subscription": self.subscription,
+            "creation_id": self.creation_id,
+            "cumulative": self.cumulative,
+            "acks": [
+                (ack.position.ledger, ack.position.entry, words_from_bits(ack.remaining), ack.batch_size)
+                for ack in self.acks
+            ],
+        }
+        name = txn_name(self.txn)
+        index = IndexEntry(ACKS_BY_SUBSCRIPTION, _subscription_index_key(self.segment, self.subscription))
+        return PutSequential(KEY_PREFIX + name, orjson.dumps(fields), name, (index,))
+
+    @classmethod
+    def from_record(cls, record: Record) -> "AckOp":
+        """The op that `to_put` wrote."""
+        fields = orjson.loads(record.value)
+        acks = tuple(
+            EntryAck(Position(ledger, entry), bits_from_words(words), batch_size)
+            for ledger, entry, words, batch_size in fields["acks"]
+        )
+        return cls(
+            _txn_of(record),
+            fields["segment"],
+            fields["subscription"],
+            fields["creation_id"],
+            fields["cumulative"],
+            acks,
+        )
+
+
+def segment_of(record: Record) -> str:
+    """The segment on which the transaction did what this op record says, of whichever kind."""
+    segment: str = orjson.loads(record.value)["segment"]
+    return segment
 
 
 def segment_index_key(segment: str) -> str:
@@ -65,6 +122,26 @@ def writes_of_segment(segment: str) -> tuple[str, str]:
     return exactly(segment_index_key(segment))
 
 
+def acks_of_subscription(segment: str, subscription: str) -> tuple[str, str]:
+    """The part of `acks-by-segment-subscription` that one subscription of a segment has."""
+    return exactly(_subscription_index_key(segment, subscription))
+
+
+def acks_of_segment(segment: str) -> tuple[str, str]:
+    """The part of `acks-by-segment-subscription` that all subscriptions of a segment have."""
+    return starting_with(_subscription_index_key(segment, ""))
+
+
 def ops_of(txn: TxnId) -> tuple[str, str]:
     """The key range of every op record of one transaction."""
     return starting_with(f"{KEY_PREFIX}{txn_name(txn)}-")
+
+
+def _subscription_index_key(segment: str, subscription: str) -> str:
+    # Percent-encoded, neither name holds a colon, so no two pairs of names meet in one key (T32).
+    return f"{segment_index_key(segment)}:{quote(subscription, safe='')}"
+
+
+def _txn_of(record: Record) -> TxnId:
+    name, _, _ = record.key.removeprefix(KEY_PREFIX).rpartition("-")
+    return txn_from_name(name)

@@ -22,7 +22,8 @@ from txn.headers import (
     finalized_ms_of,
     txn_of_key,
 )
-from txn.ops import WriteOp, ops_of
+from txn.op_removal import remove_ops
+from txn.ops import ops_of, segment_of
 from txn.states import EndAction, TxnState
 
 SWEEP_BATCH = 100
@@ -73,7 +74,7 @@ class HeaderSweep:
         retention_ms: int,
         now_ms: WallClock,
         alarm: Alarm,
-        redrive: Callable[[str], Awaitable[None]],
+        redrive: Callable[[str], Awaitable[bool]],
     ) -> None:
         """Set up.
 
@@ -82,7 +83,8 @@ class HeaderSweep:
             retention_ms: how long after its end a transaction stays known to clients.
             now_ms: the wall clock.
             alarm: rings `retention_ms` after each moment it is asked for.
-            redrive: makes the owner of a segment apply what was decided; called for op records left behind.
+            redrive: makes the owner of a segment apply what was decided; called for op records left behind. False if
+                the segment is gone, so that nobody ever will.
         """
         self._metadata = metadata
         self._retention_ms = retention_ms
@@ -121,8 +123,11 @@ class HeaderSweep:
         txn: TxnId = txn_of_key(record.key)
         leftovers = await self._metadata.scan(*ops_of(txn), limit=LEFTOVER_OPS_SHOWN)
         if leftovers:
-            for segment in {WriteOp.from_record(op).segment for op in leftovers}:
-                await self._redrive(segment)
+            # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
+            for segment in {segment_of(op) for op in leftovers}:
+                if not await self._redrive(segment):
+                    gone = [op.key for op in leftovers if segment_of(op) == segment]
+                    await remove_ops(gone, metadata=self._metadata)
             return False
         try:
             await self._metadata.commit([Delete(record.key, record.version)])

@@ -1,17 +1,17 @@
-"""Consumers and readers of one connection: SUBSCRIBE, FLOW, ACK and what goes with them.
+"""Consumers and readers of one connection: SUBSCRIBE, FLOW and what goes with them.
 
-The session's part is to translate; what is sent to whom, and when, is dispatch's. A consumer here is dispatch's outlet:
-it turns deliveries into MESSAGE frames and says by the connection's outbox whether it takes more.
+The session's part is to translate (ACK: `acknowledging.py`); what is sent to whom, and when, is dispatch's. A consumer
+here is dispatch's outlet: it turns deliveries into MESSAGE frames and says by the connection's outbox
+whether it takes more.
 """
 
 from collections.abc import Sequence
 
-import structlog
 import trio
 
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
 from broker.names import Domain, TopicName
-from broker.pulsar.faults import Fault, fault_of
+from broker.pulsar.acknowledging import Acknowledging, DurableAnswers
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
@@ -23,8 +23,7 @@ from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
 from dispatch.consumer import Consumer, Delivery
-from dispatch.subscription import Acknowledgement, AcknowledgementRefused, ConsumerBusy, Subscription, SubscriptionKind
-from storage.cursor import CursorError
+from dispatch.subscription import ConsumerBusy, Subscription, SubscriptionKind
 from storage.position import EARLIEST, LATEST, Position
 from storage.signal import Signal
 from tidewire.wire.pulsar import commands
@@ -39,10 +38,6 @@ _KINDS = {
 }
 _SCALABLE_KINDS = {SubscriptionKind.EXCLUSIVE: ScalableKind.STREAM, SubscriptionKind.SHARED: ScalableKind.QUEUE}
 
-NO_ACK_IN_TXN = "acknowledgements inside transactions are not served yet"
-
-log = structlog.get_logger(__name__)
-
 
 class ConsumerSession:
     """One consumer or reader of the connection."""
@@ -54,6 +49,7 @@ class ConsumerSession:
         topic: Topic,
         subscription: Subscription,
         face: "ConsumerFace",
+        answers: DurableAnswers,
         *,
         durable: bool,
     ) -> None:
@@ -63,32 +59,11 @@ class ConsumerSession:
         self.subscription = subscription
         self.durable = durable
         self._face = face
-        self._acks_to_answer: list[int] = []
-        self._acks_wake = Signal()
-        self._is_closed = False
-
-    async def run(self) -> None:
-        """Answer acknowledgements that ask for it once they are durable, until closed and all are answered."""
-        while self._acks_to_answer or not self._is_closed:
-            await self._acks_wake.wait()
-            requests, self._acks_to_answer = self._acks_to_answer, []
-            fault = None
-            try:
-                await self.subscription.synced()
-            except CursorError as error:
-                fault = fault_of(error)
-            for request_id in requests:
-                self._face.answer_ack(self.consumer.id, request_id, fault)
-
-    def answer_when_durable(self, request_id: int) -> None:
-        """Answer an acknowledgement that was taken, once it is durable."""
-        self._acks_to_answer.append(request_id)
-        self._acks_wake.set()
+        self.answers = answers
 
     def close(self) -> None:
         """Leave the subscription; what was not acknowledged goes to others."""
-        self._is_closed = True
-        self._acks_wake.set()
+        self.answers.close()
         self.subscription.remove_consumer(self.consumer)
         self.topic.leave(self.consumer)
         if not self.durable:
@@ -163,13 +138,14 @@ class ConsumerFace:
         self._nursery = nursery
         self._consumers: dict[int, ConsumerSession] = {}
         self._openings = Openings("consumer")
+        self._acknowledging = Acknowledging(self._consumers, outbox, nursery)
 
     @property
     def inline(self) -> dict[int, Inline]:
         """See `Face`."""
         return {
             pb.BaseCommand.FLOW: self._flow,
-            pb.BaseCommand.ACK: self._ack,
+            pb.BaseCommand.ACK: self._acknowledging.take,
             pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self._redeliver,
         }
 
@@ -204,13 +180,6 @@ class ConsumerFace:
             session.close()
             self._put(commands.close_consumer(consumer_id))
 
-    def answer_ack(self, consumer_id: int, request_id: int, fault: Fault | None = None) -> None:
-        """Answer an acknowledgement: it is durable, or was refused."""
-        if fault is None:
-            self._put(commands.ack_response(consumer_id, request_id))
-        else:
-            self._put(commands.ack_response(consumer_id, request_id, error=fault.code, message=fault.message))
-
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.subscribe
         with self._openings.opening(request.consumer_id, request.request_id):
@@ -238,7 +207,8 @@ class ConsumerFace:
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         outlet = _Outlet(request.consumer_id, _partition(name), epoch, self._outbox, self._traffic)
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
-        session = ConsumerSession(consumer, outlet, topic, subscription, self, durable=request.durable)
+        answers = self._acknowledging.answers(request.consumer_id, subscription)
+        session = ConsumerSession(consumer, outlet, topic, subscription, self, answers, durable=request.durable)
         try:
             subscription.add_consumer(consumer, kind)
         except ConsumerBusy as busy:
@@ -250,7 +220,7 @@ class ConsumerFace:
             raise
         topic.attend(consumer, session)
         self._consumers[request.consumer_id] = session
-        self._nursery.start_soon(session.run)
+        self._nursery.start_soon(answers.run)
         self._put(commands.success(request.request_id))
         self._scalable.segment_subscribed(name, request.subscription, request.consumer_name)
 
@@ -316,33 +286,6 @@ class ConsumerFace:
         session = self._consumers.get(flow.consumer_id)
         if session is not None:
             session.subscription.flow(session.consumer, flow.message_permits)
-
-    async def _ack(self, frame: Frame) -> None:
-        ack = frame.command.ack
-        asked = ack.HasField("request_id")
-        fault = self._take_ack(ack)
-        if fault is None and asked:
-            self._consumers[ack.consumer_id].answer_when_durable(ack.request_id)
-        elif fault is not None and asked:
-            self.answer_ack(ack.consumer_id, ack.request_id, fault)
-        elif fault is not None:
-            log.info("acknowledgement refused", reason=fault.message)
-
-    def _take_ack(self, ack: pb.CommandAck) -> Fault | None:
-        session = self._consumers.get(ack.consumer_id)
-        if session is None or session.consumer.was_sent_away:
-            return Fault(pb.ConsumerNotFound, f"this connection has no consumer {ack.consumer_id}")
-        if ack.HasField("txnid_least_bits"):
-            return Fault(pb.NotAllowedError, NO_ACK_IN_TXN)
-        acknowledgements = [
-            Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size)
-            for given in ack.message_id
-        ]
-        try:
-            session.subscription.acknowledge(acknowledgements, cumulative=ack.ack_type == pb.CommandAck.Cumulative)
-        except AcknowledgementRefused as refused:
-            return fault_of(refused)
-        return None
 
     async def _redeliver(self, frame: Frame) -> None:
         request = frame.command.redeliver_unacknowledged_messages

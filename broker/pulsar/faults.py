@@ -26,6 +26,9 @@ from txn.errors import (
     CoordinatorNotFound,
     InvalidTxnStatus,
     OwnershipLost,
+    PendingAcksDiscarded,
+    PendingAcksFull,
+    TransactionConflict,
     TransactionEnded,
     TransactionNotFound,
     WrongDomain,
@@ -57,6 +60,9 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     # The Java client fails the one send on NotAllowedError; any code it does not know would close the connection.
     TransactionEnded: pb.NotAllowedError,
     TransactionNotFound: pb.TransactionNotFound,
+    TransactionConflict: pb.TransactionConflict,
+    PendingAcksFull: pb.TooManyRequests,
+    PendingAcksDiscarded: pb.ServiceNotReady,
     InvalidTxnStatus: pb.InvalidTxnStatus,
     CoordinatorNotFound: pb.TransactionCoordinatorNotFound,
     # Whatever else is refused is refused for good; at a code that fits worse the Java client would ask again.

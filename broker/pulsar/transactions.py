@@ -78,7 +78,10 @@ class TransactionFace:
         self._put(commands.add_partition_to_txn_response(request.request_id, txn))
 
     async def _add_subscription(self, command: pb.BaseCommand) -> None:
-        raise NotSupported("acknowledgements inside transactions are not served yet")
+        # Likewise when the first acknowledgement arrives.
+        request = command.add_subscription_to_txn
+        txn = _txn_of(request.txnid_most_bits, request.txnid_least_bits, scalable=request.scalable)
+        self._put(commands.add_subscription_to_txn_response(request.request_id, txn))
 
     async def _end(self, command: pb.BaseCommand) -> None:
         request = command.end_txn

@@ -32,6 +32,8 @@ class Office:
     def __init__(self, metadata: MemoryStore) -> None:
         self.metadata = metadata
         self.redriven: list[str] = []
+        self.gone: set[str] = set()
+        """Segments that were deleted."""
         self.timeouts = Alarm(now_ms)
         self.finals = Alarm(now_ms, delay_ms=RETENTION_MS)
         self.coordinator = Coordinator(
@@ -47,8 +49,9 @@ class Office:
             metadata, retention_ms=RETENTION_MS, now_ms=now_ms, alarm=self.finals, redrive=self.redrive
         )
 
-    async def redrive(self, segment: str) -> None:
+    async def redrive(self, segment: str) -> bool:
         self.redriven.append(segment)
+        return segment not in self.gone
 
     async def header(self, txn: TxnId) -> Header | None:
         record = await self.metadata.get(header_key(txn))

@@ -94,26 +94,6 @@ async def test_v4_requests_are_told_that_they_are_not_served(client: WireClient)
     await client.receives_nothing_more()
 
 
-async def test_acknowledgements_in_transactions_say_that_they_are_not_served(broker: Rooms, client: WireClient) -> None:
-    """T33: in the answers' own error fields; the cursor is not moved."""
-    name = await segment(broker)
-    txn = await begin(client)
-    answer = await client.ask(commands.add_subscription_to_txn(5, txn, [(name, "s")]))
-    assert answer.type == Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE
-    assert answer.add_subscription_to_txn_response.error == pb.NotAllowedError
-    await client.produce(1, name)
-    await client.publish(1, 0)
-    receipt = (await client.receive()).send_receipt
-    earliest = pb.CommandSubscribe.Earliest
-    assert (await client.ask(commands.subscribe(name, "s", 2, 6, initial_position=earliest))).type == Type.SUCCESS
-    acknowledged = commands.ack(2, [receipt.message_id], request_id=7, txn=txn)
-    answer = await client.ask(acknowledged)
-    assert answer.type == Type.ACK_RESPONSE
-    assert answer.ack_response.error == pb.NotAllowedError
-    topic = await broker.topics.get(TopicName.parse(name))
-    assert topic.subscriptions["s"].backlog_entries == 1
-
-
 async def test_coordinators_and_transactions_that_are_not_there(client: WireClient) -> None:
     """T7: each by its own code."""
     answer = await client.ask(commands.new_txn(8, 99, 1_000))

@@ -1,0 +1,170 @@
+"""ACK, and the answers to it: outside transactions taken at once, inside one a record until it is decided.
+
+An acknowledgement that asks for an answer gets it when it is durable. Outside transactions one write of the cursor
+answers all that came before it. Inside a transaction each has an op record of its own, so each waits in a task of its
+own; their number is bounded by keeping the connection unread.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from broker.pulsar.faults import Fault, fault_of
+from broker.pulsar.outbox import Outbox
+from broker.topic import Topic
+from dispatch.consumer import Consumer
+from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
+from storage.cursor import CursorError
+from storage.entry import TxnId
+from storage.position import Position
+from storage.signal import Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame, encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import position
+
+IN_TRANSACTIONS_MAX: Final = 256
+"""Acknowledgements in transactions of one connection that are under way at once; above it nothing more is read."""
+
+log = structlog.get_logger(__name__)
+
+
+class DurableAnswers:
+    """Answers the acknowledgements of one consumer, once they are durable."""
+
+    def __init__(self, consumer_id: int, subscription: Subscription, outbox: Outbox) -> None:
+        self._consumer_id = consumer_id
+        self._subscription = subscription
+        self._outbox = outbox
+        self._requests: list[int] = []
+        self._wake = Signal()
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Answer until closed and all are answered."""
+        while self._requests or not self._is_closed:
+            await self._wake.wait()
+            requests, self._requests = self._requests, []
+            fault = None
+            try:
+                await self._subscription.synced()
+            except CursorError as error:
+                fault = fault_of(error)
+            for request_id in requests:
+                _answer(self._outbox, self._consumer_id, request_id, fault)
+
+    def answer_when_durable(self, request_id: int) -> None:
+        """Answer an acknowledgement that was taken."""
+        self._requests.append(request_id)
+        self._wake.set()
+
+    def close(self) -> None:
+        """The consumer is gone; what was taken is answered all the same."""
+        self._is_closed = True
+        self._wake.set()
+
+
+class AcknowledgingConsumer(Protocol):
+    """A consumer of the connection, as far as it acknowledges."""
+
+    @property
+    def consumer(self) -> Consumer:
+        """As its subscription knows it."""
+
+    @property
+    def topic(self) -> Topic:
+        """What it consumes."""
+
+    @property
+    def subscription(self) -> Subscription:
+        """By which."""
+
+    @property
+    def answers(self) -> DurableAnswers:
+        """Its own."""
+
+
+class Acknowledging:
+    """Serves the acknowledgements of one connection."""
+
+    def __init__(self, consumers: Mapping[int, AcknowledgingConsumer], outbox: Outbox, nursery: trio.Nursery) -> None:
+        """Set up; `consumers` are those open now, by their ids, and `nursery` is the connection's."""
+        self._consumers = consumers
+        self._outbox = outbox
+        self._nursery = nursery
+        self._places = trio.Semaphore(IN_TRANSACTIONS_MAX)
+
+    def answers(self, consumer_id: int, subscription: Subscription) -> DurableAnswers:
+        """For a consumer that opens; its `run` is to be started."""
+        return DurableAnswers(consumer_id, subscription, self._outbox)
+
+    async def take(self, frame: Frame) -> None:
+        """One ACK."""
+        ack = frame.command.ack
+        consumer = self._consumers.get(ack.consumer_id)
+        if consumer is None or consumer.consumer.was_sent_away:
+            self._refuse(ack, _no_consumer(ack))
+        elif ack.HasField("txnid_least_bits") or ack.HasField("txnid_most_bits"):
+            await self._places.acquire()
+            self._nursery.start_soon(self._take_in_transaction, consumer, ack)
+        else:
+            self._take_at_once(consumer, ack)
+
+    def _take_at_once(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
+        try:
+            consumer.subscription.acknowledge(_acknowledgements(ack), cumulative=_is_cumulative(ack))
+        except AcknowledgementRefused as refused:
+            self._refuse(ack, fault_of(refused))
+            return
+        if ack.HasField("request_id"):
+            consumer.answers.answer_when_durable(ack.request_id)
+
+    async def _take_in_transaction(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
+        txn = TxnId(ack.txnid_most_bits, ack.txnid_least_bits)
+        try:
+            if consumer.consumer.was_sent_away:
+                self._refuse(ack, _no_consumer(ack))
+                return
+            await consumer.topic.acknowledge_in_transaction(
+                consumer.subscription, txn, _acknowledgements(ack), cumulative=_is_cumulative(ack)
+            )
+        except Exception as error:
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            self._refuse(ack, fault)
+        else:
+            if ack.HasField("request_id"):
+                self._outbox.put(encode_command(commands.ack_response(ack.consumer_id, ack.request_id, txn=txn)))
+        finally:
+            self._places.release()
+
+    def _refuse(self, ack: pb.CommandAck, fault: Fault | None) -> None:
+        if ack.HasField("request_id"):
+            _answer(self._outbox, ack.consumer_id, ack.request_id, fault)
+        elif fault is not None:
+            log.info("acknowledgement refused", reason=fault.message)
+
+
+def _no_consumer(ack: pb.CommandAck) -> Fault:
+    return Fault(pb.ConsumerNotFound, f"this connection has no consumer {ack.consumer_id}")
+
+
+def _answer(outbox: Outbox, consumer_id: int, request_id: int, fault: Fault | None) -> None:
+    if fault is None:
+        outbox.put(encode_command(commands.ack_response(consumer_id, request_id)))
+    else:
+        refused = commands.ack_response(consumer_id, request_id, error=fault.code, message=fault.message)
+        outbox.put(encode_command(refused))
+
+
+def _acknowledgements(ack: pb.CommandAck) -> list[Acknowledgement]:
+    return [
+        Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size) for given in ack.message_id
+    ]
+
+
+def _is_cumulative(ack: pb.CommandAck) -> bool:
+    return ack.ack_type == pb.CommandAck.Cumulative

@@ -1,0 +1,32 @@
+"""What a subscription may not send although it is not acknowledged: it is spoken for, until somebody decides.
+
+Who speaks for it is not dispatch's to know (DESIGN section 3): the broker hands each subscription one of these.
+"""
+
+from typing import Protocol
+
+from storage.position import Position
+
+
+class Withheld(Protocol):
+    """The entries withheld from the consumers of one subscription."""
+
+    def unreserved(self, position: Position) -> int | None:
+        """Bit i is 1 if message i of the entry may be sent, so 0 if none may; None if nothing of it is withheld."""
+
+    async def discard(self) -> None:
+        """Forget all of it, durably: the subscription is about to be moved or removed. No checkpoint if there is none.
+
+        Until this returns nothing more is withheld, and it is not cancelled half-way.
+        """
+
+
+class NothingWithheld:
+    """For subscriptions that withhold nothing."""
+
+    def unreserved(self, position: Position) -> int | None:
+        """See `Withheld`."""
+        return None
+
+    async def discard(self) -> None:
+        """See `Withheld`."""

@@ -1,0 +1,37 @@
+"""Removing op records: of what was applied, and of what nobody will ever apply."""
+
+from collections.abc import Container, Sequence
+from typing import Final
+
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore
+from txn.errors import OwnershipLost
+from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_segment
+
+REMOVED_AT_ONCE_MAX: Final = 100
+"""Op records removed by one change set, which keeps it below etcd's 128 operations."""
+
+
+async def remove_ops(keys: Sequence[str], *, metadata: MetadataStore, claim: tuple[Check, ...] = ()) -> None:
+    """Remove these records, some in each change set; durable on return. May be repeated.
+
+    Raises:
+        Conflict: the claim is gone.
+    """
+    for start in range(0, len(keys), REMOVED_AT_ONCE_MAX):
+        await metadata.commit([*claim, *(Delete(key) for key in keys[start : start + REMOVED_AT_ONCE_MAX])])
+
+
+async def remove_strange_acks(segment: str, *, besides: Container[str], metadata: MetadataStore, claim: Check) -> None:
+    """Remove a segment's acknowledgements on subscriptions that it does not have, for its owner; durable on return.
+
+    `besides` are the subscriptions that it has.
+
+    Raises:
+        OwnershipLost: another broker owns the segment.
+    """
+    hits = await metadata.query(ACKS_BY_SUBSCRIPTION, *acks_of_segment(segment))
+    keys = [hit.record.key for hit in hits if AckOp.from_record(hit.record).subscription not in besides]
+    try:
+        await remove_ops(keys, metadata=metadata, claim=(claim,))
+    except Conflict as conflict:
+        raise OwnershipLost(f"{segment}: {conflict}") from conflict

@@ -1,0 +1,399 @@
+"""Acknowledgements inside transactions, of one subscription on one segment, driven by metadata (PIP-473).
+
+An acknowledgement in a transaction is an op record, conditioned on the open header and on the owner's claim; it is
+durable before the client is answered, and the cursor stays where it is (T22). From before that put its messages are
+reserved: no other transaction may acknowledge them and nobody is sent them (T24).
+
+When the header changes, this is told (`decided`) and materialises: of a committed transaction the cursor takes the
+acknowledgements, of an aborted one the messages are sent again. The op records go afterwards: after an abort at once,
+after a commit only when the cursor is durable past them. So every step can be repeated, by the next owner too, who
+finds the records by their index (T23, T25, T26). A header outlives its op records, so the decision is always there.
+
+What is acknowledged outside transactions is taken at once, whoever reserved it: its consumer says that it is done.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import trio
+
+from storage.cursor import Cursor, CursorError
+from storage.entry import TxnId
+from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavailable
+from storage.position import Position
+from storage.ranges import EntryAck
+from storage.signal import Signal
+from txn.buffer import OP_PUT_SECONDS_MAX, BufferCounters
+from txn.errors import (
+    OwnershipLost,
+    PendingAcksDiscarded,
+    PendingAcksFull,
+    TransactionConflict,
+    TransactionEnded,
+    TransactionNotFound,
+)
+from txn.header_watch import HeaderWatch
+from txn.headers import Header, header_key
+from txn.op_removal import remove_ops
+from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
+from txn.pending_transaction import AckTarget, Command, PendingTransaction
+from txn.reservations import Reservations, overlap
+from txn.states import TxnState
+
+PENDING_MAX: Final = 100_000
+"""Op records, and entries acknowledged one by one, that open transactions may have on one subscription together."""
+
+RECORD_BYTES_MAX: Final = 512 * 1024
+"""Of one command's op record; below what every metadata store takes in one piece."""
+
+
+class PendingAcks:
+    """See the module's docstring. Made with an open cursor; call `recover` before anything else, then `run`."""
+
+    def __init__(
+        self,
+        segment: str,
+        cursor: Cursor,
+        *,
+        metadata: MetadataStore,
+        headers: HeaderWatch,
+        claim: Check | None,
+        counters: BufferCounters,
+    ) -> None:
+        """Set up.
+
+        Args:
+            segment: the segment's name.
+            cursor: the subscription's progress.
+            metadata: where headers and op records stand.
+            headers: tells when a transaction ends.
+            claim: the owner's claim, a condition of everything this writes (D4).
+            counters: the broker's, to which this adds.
+        """
+        self._segment = segment
+        self._cursor = cursor
+        self._metadata = metadata
+        self._headers = headers
+        self._claim: tuple[Check, ...] = () if claim is None else (claim,)
+        self._counters = counters
+        self._subscription: AckTarget | None = None
+        self._reserved = Reservations()
+        self._pending: dict[TxnId, PendingTransaction] = {}
+        self._commands = 0
+        """In all of `_pending`."""
+        self._settling: list[PendingTransaction] = []
+        self._settle = Signal()
+        self._in_flight = 0
+        self._landed = trio.Event()
+        """Set when no op record is being put any more."""
+        self._discards = 0
+        """Moves and removals of the subscription that are under way."""
+        self._era = 0
+        """Counts those; what was acknowledged before one is not of the time after it."""
+        self._lost: str | None = None
+        """Why the segment is not this owner's any more, or may not be."""
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions have something here that is not done."""
+        return len(self._pending)
+
+    def unreserved(self, position: Position) -> int | None:
+        """See `Reservations.unreserved`: what of an entry may be sent."""
+        return self._reserved.unreserved(position)
+
+    async def acknowledge(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        """Acknowledge in a transaction; durable on return, and applied when the transaction is committed.
+
+        What stands at or below the mark-delete position is acknowledged already, and again without effect.
+
+        Raises:
+            TransactionNotFound, TransactionEnded: nothing was acknowledged.
+            TransactionConflict: something of it is acknowledged, or pending in another transaction (T24).
+            PendingAcksFull, PendingAcksDiscarded: refused; nothing was acknowledged.
+            OwnershipLost: another broker owns the segment.
+            CursorError: the subscription has ended.
+        """
+        era = self._era
+        header_version = await self._open_version(txn)
+        if self._discards or era != self._era:
+            raise PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} is being moved or removed")
+        assert self._subscription is not None, "recovered before anything is acknowledged"
+        self._subscription.require_acknowledgeable(acks, cumulative=cumulative)
+        given = [ack for ack in acks if ack.position > self._cursor.mark_delete]
+        if not given:
+            await self._confirm_nothing(txn)
+            return
+        self._require_free(txn, given, cumulative=cumulative)
+        put = AckOp(txn, self._segment, self._cursor.name, self._cursor.creation_id, cumulative, tuple(given)).to_put()
+        if len(put.value) > RECORD_BYTES_MAX or self._commands + self._reserved.entries + len(given) > PENDING_MAX:
+            raise PendingAcksFull(f"too much is pending on subscription {self._cursor.name} of {self._segment}")
+        pending = self._pending.setdefault(txn, PendingTransaction(txn))
+        command = Command(given, cumulative)
+        self._begin(pending, command)
+        self._subscription.set_aside(given, cumulative=cumulative)
+        try:
+            # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
+            with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
+                committed = await self._metadata.commit([Check(header_key(txn), header_version), *self._claim, put])
+            command.key = committed.keys[-1]
+            self._counters.op_writes += 1
+            self._counters.op_records_outstanding += 1
+        except Conflict as conflict:
+            # Nothing was written. After any other error that is not known, so the messages stay reserved.
+            self._withdraw(pending, command)
+            if conflict.key == header_key(txn):
+                await self._metadata.barrier()
+                self._require_open(txn)
+            raise self._ownership_lost(str(conflict)) from conflict
+        except (trio.TooSlowError, StoreUnavailable) as unknown:
+            raise self._ownership_lost("no answer of the metadata store to an op record") from unknown
+        except BaseException:
+            self._ownership_lost("an op record could not be written")
+            raise
+        finally:
+            self._land(pending)
+
+    def decided(self, txn: TxnId, state: TxnState) -> None:
+        """See `Participant`: the header of a transaction that acknowledged here has changed."""
+        pending = self._pending.get(txn)
+        if pending is None or pending.decided is not None:
+            return
+        pending.decided = state
+        if not pending.in_flight and not pending.is_discarded and self._lost is None:
+            self._materialise(pending)
+
+    async def recover(self, subscription: AckTarget) -> None:
+        """Take over what earlier owners left pending; to be called once, before anything is sent to consumers.
+
+        What is decided already is applied on return, in memory. Work is proportional to what was open (T25).
+        """
+        self._subscription = subscription
+        try:
+            await self._metadata.barrier()
+            asked = trio.current_time()
+            own = acks_of_subscription(self._segment, self._cursor.name)
+            hits = await self._metadata.query(ACKS_BY_SUBSCRIPTION, *own)
+            self._counters.index_queries += 1
+            self._counters.index_query_seconds += trio.current_time() - asked
+            strangers = []
+            for hit in hits:
+                op = AckOp.from_record(hit.record)
+                if op.creation_id == self._cursor.creation_id:
+                    command = Command(op.acks, op.cumulative, hit.record.key)
+                    self._begin(self._pending.setdefault(op.txn, PendingTransaction(op.txn)), command)
+                    self._counters.op_records_outstanding += 1
+                else:
+                    # It belongs to a subscription of the same name that was removed (D16).
+                    strangers.append(hit.record.key)
+            await self._remove(strangers)
+            await self._headers.catch_up(list(self._pending))
+            for pending in list(self._pending.values()):
+                if pending.decided is None and await self._metadata.get(header_key(pending.txn)) is None:
+                    # Headers outlive their op records, so an operator removed it: nothing says that it was committed.
+                    pending.decided = TxnState.ABORTED
+                self._land(pending, len(pending.commands))
+        except BaseException:
+            self._leave()
+            raise
+
+    async def run(self) -> None:
+        """Remove the op records of what was decided, until cancelled or until the cursor has ended.
+
+        Raises:
+            OwnershipLost: the claim is gone; whoever runs this closes the segment.
+        """
+        try:
+            while True:
+                await self._wait_for_work()
+                if self._lost is not None:
+                    raise OwnershipLost(self._lost)
+                while settled := self._applied():
+                    await self._finish(settled)
+        except CursorError:
+            # The subscription ends, and says why itself; what is pending is its next owner's.
+            return
+        finally:
+            self._leave()
+
+    async def discard(self) -> None:
+        """Forget everything pending and remove its op records, before the cursor is moved or removed.
+
+        Durable on return; until then nothing is acknowledged in transactions. Not cancelled half-way, because a
+        transaction that lost some of its acknowledgements could still be committed.
+
+        Raises:
+            OwnershipLost: another broker owns the segment, or the metadata store does not answer.
+        """
+        self._era += 1
+        if not self._pending:
+            return
+        self._discards += 1
+        try:
+            with trio.fail_after(OP_PUT_SECONDS_MAX * 2, shield=True):
+                while self._in_flight:
+                    await self._landed.wait()
+                doomed = list(self._pending.values())
+                for pending in doomed:
+                    pending.is_discarded = True
+                await self._remove([key for pending in doomed for key in pending.keys])
+        except (trio.TooSlowError, StoreUnavailable) as unknown:
+            raise self._ownership_lost("no answer of the metadata store to a removal of op records") from unknown
+        finally:
+            self._discards -= 1
+        for pending in doomed:
+            self._forget(pending)
+
+    async def _open_version(self, txn: TxnId) -> int:
+        """The version of the transaction's header, which must be open; a missing one is looked for behind a barrier."""
+        if self._metadata.peek(header_key(txn)) is None:
+            await self._metadata.barrier()
+        return self._require_open(txn)
+
+    def _require_open(self, txn: TxnId) -> int:
+        record = self._metadata.peek(header_key(txn))
+        if record is None:
+            raise TransactionNotFound(txn)
+        state = Header.from_value(record.value).state
+        if state.is_final:
+            raise TransactionEnded(txn, state)
+        return record.version
+
+    async def _confirm_nothing(self, txn: TxnId) -> None:
+        """All of it is acknowledged already; that has to be as durable as an op record would be."""
+        if not self._metadata.authoritative:
+            await self._metadata.barrier()
+        self._require_open(txn)
+        await self._cursor.synced(self._cursor.mark_delete)
+
+    def _require_free(self, txn: TxnId, acks: Iterable[EntryAck], *, cumulative: bool) -> None:
+        met = self._reserved.conflict(txn, list(acks), cumulative=cumulative)
+        if met is not None:
+            raise TransactionConflict(f"{met} is acknowledged in another transaction that is not decided")
+        if cumulative:
+            return
+        for ack in acks:
+            known = self._cursor.remaining_bits(ack.position)
+            is_known = self._cursor.is_acknowledged(ack.position)
+            # An acknowledgement of the whole entry means what is left of it.
+            if is_known or (known is not None and ack.remaining and overlap(EntryAck(ack.position, known), ack)):
+                raise TransactionConflict(f"{ack.position} is acknowledged already")
+
+    def _begin(self, pending: PendingTransaction, command: Command) -> None:
+        """Reserve what a command acknowledges, and be told of the decision from now on."""
+        self._headers.join(pending.txn, self)
+        pending.commands.append(command)
+        pending.in_flight += 1
+        self._commands += 1
+        self._in_flight += 1
+        self._reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
+
+    def _land(self, pending: PendingTransaction, count: int = 1) -> None:
+        """The outcome of so many puts is known, or never will be."""
+        pending.in_flight -= count
+        self._in_flight -= count
+        if not self._in_flight:
+            self._landed.set()
+            self._landed = trio.Event()
+        if pending.in_flight or pending.is_discarded or self._lost is not None:
+            # Once lost, it is not known which commands are the transaction's: that is the next owner's to find out.
+            return
+        if not pending.commands:
+            self._forget(pending)
+        elif pending.decided is not None:
+            self._materialise(pending)
+
+    def _withdraw(self, pending: PendingTransaction, command: Command) -> None:
+        """A command's op record was refused: its messages are free again."""
+        pending.commands.remove(command)
+        self._commands -= 1
+        # The transaction's other commands may reserve some of the same.
+        self._reserved.release(pending.txn)
+        for other in pending.commands:
+            self._reserved.reserve(pending.txn, other.acks, cumulative=other.cumulative)
+        assert self._subscription is not None, "set in recover"
+        self._subscription.give_back(command.acks, cumulative=command.cumulative)
+
+    def _materialise(self, pending: PendingTransaction) -> None:
+        """Apply the decision in memory; the records follow in `run`."""
+        assert self._subscription is not None, "set in recover"
+        if pending.decided is TxnState.COMMITTED:
+            for command in pending.commands:
+                pending.left += self._subscription.take(command.acks, cumulative=command.cumulative)
+            self._reserved.release(pending.txn)
+            self._reserved.reserve(pending.txn, pending.left, cumulative=False)
+        else:
+            self._reserved.release(pending.txn)
+            for command in pending.commands:
+                self._subscription.give_back(command.acks, cumulative=command.cumulative)
+        self._settling.append(pending)
+        self._settle.set()
+
+    async def _wait_for_work(self) -> None:
+        """Wait until something was decided; where the cursor had no room, until it may have some."""
+        if not any(pending.left for pending in self._settling):
+            await self._settle.wait()
+            return
+        durable = self._cursor.durable
+        durable.attach(self._settle)
+        try:
+            # Room that was made before the signal was attached is found by this try.
+            if not self._applied():
+                await self._settle.wait()
+        finally:
+            durable.detach(self._settle)
+
+    def _applied(self) -> list[PendingTransaction]:
+        """Those that are applied in memory, once what the cursor had no room for has been tried again."""
+        assert self._subscription is not None, "set in recover"
+        for pending in self._settling:
+            if pending.left:
+                pending.left = self._subscription.take(pending.left, cumulative=False)
+                if not pending.left:
+                    self._reserved.release(pending.txn)
+        return [pending for pending in self._settling if not pending.left]
+
+    async def _finish(self, settled: list[PendingTransaction]) -> None:
+        """Remove the records of what is applied."""
+        committed = [
+            ack.position
+            for pending in settled
+            if pending.decided is TxnState.COMMITTED
+            for command in pending.commands
+            for ack in command.acks
+        ]
+        if committed:
+            await self._cursor.synced(max(committed))
+        await self._remove([key for pending in settled if not pending.is_discarded for key in pending.keys])
+        for pending in settled:
+            self._forget(pending)
+
+    async def _remove(self, keys: Sequence[str]) -> None:
+        try:
+            await remove_ops(keys, metadata=self._metadata, claim=self._claim)
+        except Conflict as conflict:
+            raise self._ownership_lost(str(conflict)) from conflict
+
+    def _forget(self, pending: PendingTransaction) -> None:
+        """Nothing of the transaction is left here."""
+        if self._pending.get(pending.txn) is not pending:
+            return
+        del self._pending[pending.txn]
+        self._commands -= len(pending.commands)
+        self._counters.op_records_outstanding -= len(pending.keys)
+        self._reserved.release(pending.txn)
+        self._headers.leave(pending.txn, self)
+        if pending in self._settling:
+            self._settling.remove(pending)
+
+    def _leave(self) -> None:
+        """The subscription is served here no more; its next owner recovers what is left."""
+        for pending in self._pending.values():
+            self._headers.leave(pending.txn, self)
+            self._counters.op_records_outstanding -= len(pending.keys)
+
+    def _ownership_lost(self, reason: str) -> OwnershipLost:
+        """What to tell the client; `run` ends with the same."""
+        self._lost = f"{self._segment}: {reason}"
+        self._settle.set()
+        return OwnershipLost(self._lost)

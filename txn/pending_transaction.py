@@ -1,0 +1,57 @@
+"""What one transaction has acknowledged on one subscription, command by command, and what the subscription does for it.
+
+Dispatch's subscription is the `AckTarget` and knows of no transaction: the broker brings the two together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from storage.entry import TxnId
+from storage.ranges import EntryAck
+from txn.states import TxnState
+
+
+class AckTarget(Protocol):
+    """The subscription, as its pending acknowledgements see it. Nothing of it blocks."""
+
+    def require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        """Hold that these could be acknowledged outside a transaction; raises the subscription's own error."""
+
+    def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        """These are reserved from now on: nobody holds them, and they are not sent."""
+
+    def take(self, acks: Sequence[EntryAck], *, cumulative: bool) -> list[EntryAck]:
+        """Acknowledge them; those that the cursor has no room to remember, if any."""
+
+    def give_back(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        """These are not reserved any more: send again what of them is not acknowledged."""
+
+
+@dataclass(eq=False, slots=True)
+class Command:
+    """What one command acknowledges."""
+
+    acks: Sequence[EntryAck]
+    cumulative: bool
+    key: str | None = None
+    """Of its op record; None until that is known to be durable."""
+
+
+@dataclass(eq=False, slots=True)
+class PendingTransaction:
+    """What one transaction has on this subscription."""
+
+    txn: TxnId
+    commands: list[Command] = field(default_factory=list)
+    in_flight: int = 0
+    """Commands whose op record is being put. Until there are none, a decision is only noted."""
+    decided: TxnState | None = None
+    left: list[EntryAck] = field(default_factory=list)
+    """Of a committed transaction, what the cursor has no room for yet; it stays reserved."""
+    is_discarded: bool = False
+
+    @property
+    def keys(self) -> list[str]:
+        """Its op records."""
+        return [command.key for command in self.commands if command.key is not None]

@@ -223,6 +223,10 @@ class ManagedLedger:
         """
         return await self._reading.position_at_time(self._list, timestamp_ms)
 
+    async def position_of_age(self, age_ms: int) -> Position:
+        """As `position_at_time`, for the time so long ago by the clock that entries are stamped with."""
+        return await self.position_at_time(max(0, self._now_ms() - age_ms))
+
     # -- entries
 
     def append(

@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from tidewire.client.checkpoint import Checkpoint
+    from tidewire.client.checkpoint_consumer import CheckpointConsumer
     from tidewire.client.client import Client, connect
     from tidewire.client.consumers import Consumer
     from tidewire.client.dead_letters import DeadLetterPolicy
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from tidewire.client.transactions import Transaction, TransactionState
 
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
+    "checkpoint": ("Checkpoint",),
+    "checkpoint_consumer": ("CheckpointConsumer",),
     "client": ("Client", "connect"),
     "consumers": ("Consumer",),
     "dead_letters": ("DeadLetterPolicy",),
@@ -100,6 +104,8 @@ __all__ = [
     "BackoffPolicy",
     "Batching",
     "BrokerBusy",
+    "Checkpoint",
+    "CheckpointConsumer",
     "Client",
     "Closed",
     "ConnectFailed",

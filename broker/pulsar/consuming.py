@@ -196,14 +196,16 @@ class ConsumerFace:
             raise NotSupported("topics are not compacted, so none can be read compacted")
         name = TopicName.parse(request.topic)
         subscription: Subscription | None = None
+        start = EARLIEST
         if request.durable:
             topic, subscription = await self._durable(name, request, kind)
         else:
             topic = await self._topics.get(name)
+            start = await _reader_start(topic, request)
         # From here on nothing waits: it is open, or was called off before.
         await trio.lowlevel.checkpoint_if_cancelled()
         if subscription is None:
-            subscription = topic.subscribe_reader(request.subscription, _reader_start(request))
+            subscription = topic.subscribe_reader(request.subscription, start)
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         outlet = _Outlet(request.consumer_id, _partition(name), epoch, self._outbox, self._traffic)
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
@@ -311,8 +313,11 @@ def _partition(name: TopicName) -> int:
     return -1 if index is None else index
 
 
-def _reader_start(request: pb.CommandSubscribe) -> Position:
-    """The mark-delete position of a reader: it is sent what comes after its start message."""
+async def _reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
+    """The mark-delete position of a reader: it is sent what comes after its start message, or what is young enough."""
+    if request.start_message_rollback_duration_sec:
+        age_ms = request.start_message_rollback_duration_sec * 1000
+        return (await topic.ledger.position_of_age(age_ms)).before()
     if not request.HasField("start_message_id"):
         return EARLIEST if request.initial_position == pb.CommandSubscribe.Earliest else LATEST
     start = Position(*position(request.start_message_id))

@@ -1,4 +1,4 @@
-"""Queue consumers against a broker started as a user starts it, under asyncio and under Trio."""
+"""Queue and checkpoint consumers against a broker started as a user starts it, under asyncio and under Trio."""
 
 import uuid
 from collections import Counter
@@ -37,7 +37,9 @@ def new_topic(broker: RunningBroker, segments: int = 1) -> str:
     return Admin(broker.http_url).create(f"topic://public/default/{uuid.uuid4().hex}", segments)
 
 
-async def receive(consumer: tidewire.QueueConsumer | tidewire.Reader, count: int) -> list[tidewire.Message]:
+async def receive(
+    consumer: tidewire.QueueConsumer | tidewire.StreamConsumer | tidewire.Reader, count: int
+) -> list[tidewire.Message]:
     with anyio.fail_after(SECONDS_MAX):
         return [await consumer.receive() for _ in range(count)]
 
@@ -188,3 +190,62 @@ async def test_a_queue_goes_on_after_kill_9_and_what_was_confirmed_does_not_come
             rest = await receive(consumer, 80)
             assert values(got[::2]) + values(rest) != sent
             assert sorted(values(got[::2]) + values(rest)) == sent
+
+
+# ---------------------------------------------------------------------------------------------- checkpoint consumers
+
+
+@on_both_backends
+async def test_a_checkpoint_goes_on_where_it_was_taken_through_splits_merges_and_transactions(
+    broker: RunningBroker,
+) -> None:
+    topic, admin = new_topic(broker, 2), Admin(broker.http_url)
+    async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+        sent = await send(producer, 0, 100)
+        await admin.split(topic, 0)
+        async with client.transaction() as txn:
+            for number in range(100, 150):
+                sent.append(b"%04d" % number)
+                await producer.enqueue(sent[-1], key=str(number % 16), txn=txn)
+        stored: list[tuple[bytes, list[bytes]]] = []
+        got: list[bytes] = []
+        async with client.checkpoint_consumer(topic, "earliest") as consumer:
+            for count in (0, 70, 60):
+                got += [message.value for message in await receive(consumer, count)]
+                stored.append((consumer.checkpoint().to_bytes(), sorted(got)))
+        await admin.merge(topic, 2, 3)
+        sent += await send(producer, 150, 200)
+        for data, before in stored:
+            async with client.checkpoint_consumer(topic, tidewire.Checkpoint.from_bytes(data)) as consumer:
+                rest = await receive(consumer, 200 - len(before))
+                assert sorted(before + values(rest)) == sent
+
+
+@on_both_backends
+async def test_a_checkpoint_consumer_begins_at_the_latest_or_at_a_time(broker: RunningBroker) -> None:
+    topic, admin = new_topic(broker, 2), Admin(broker.http_url)
+    async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+        await send(producer, 0, 20)
+        await anyio.sleep(0.01)
+        moment = datetime.now(UTC)
+        later = await send(producer, 20, 40)
+        await admin.split(topic, 1)
+        async with client.checkpoint_consumer(topic, "latest") as latest:
+            latest_of_all = await send(producer, 40, 60)
+            assert values(await receive(latest, 20)) == latest_of_all
+        async with client.checkpoint_consumer(topic, moment) as consumer:
+            assert values(await receive(consumer, 40)) == later + latest_of_all
+
+
+@on_backends("asyncio")
+async def test_a_checkpoint_survives_kill_9_of_the_broker(mortal: RunningBroker) -> None:
+    topic = new_topic(mortal, 2)
+    async with tidewire.connect(mortal.service_url) as client, client.producer(topic) as producer:
+        sent = await send(producer, 0, 50)
+        async with client.checkpoint_consumer(topic, "earliest") as consumer:
+            got = values(await receive(consumer, 20))
+            checkpoint = consumer.checkpoint()
+            await anyio.to_thread.run_sync(mortal.restart)
+            assert sorted(got + values(await receive(consumer, 30))) == sent
+        async with client.checkpoint_consumer(topic, checkpoint) as consumer:
+            assert sorted(got + values(await receive(consumer, 30))) == sent

@@ -381,6 +381,8 @@ async def test_indexes_and_times_are_found(files: SimulatedFiles, metadata: Memo
             assert await ledger.position_at_time(2_000 + number // 2 * 10) == places[number // 2 * 2]
             assert await ledger.position_at_time(1_995 + number // 2 * 10) == places[number // 2 * 2]
         assert await ledger.position_at_time(9_999) == ledger.next_position
+        assert await ledger.position_of_age(10) == await ledger.position_at_time(clock.now_ms - 10)
+        assert await ledger.position_of_age(10**15) == places[0]
         await ledger.seal()
         assert await ledger.position_at_time(9_999) == ledger.next_position
         assert await ledger.position_of_index(5) == places[1]

@@ -614,6 +614,6 @@ async def scripted_broker() -> AsyncIterator[ScriptedBroker]:
         tasks.cancel_scope.cancel()
 
 
-def payload_of(value: bytes, *, key: str | None = None) -> bytes:
+def payload_of(value: bytes, *, key: str | None = None, publish_time_ms: int = 1_000) -> bytes:
     """A message as a producer would have sent it."""
-    return build_message(message_metadata("scripted", 0, 1_000, key=key), value)
+    return build_message(message_metadata("scripted", 0, publish_time_ms, key=key), value)

@@ -14,6 +14,7 @@ import anyio
 import anyio.abc
 
 from tidewire.client.backoff import DELAY_SECONDS_MAX
+from tidewire.client.checkpoint_consumer import CheckpointConsumer, CheckpointStart
 from tidewire.client.connection import ConnectionStatistics, Dial
 from tidewire.client.consumers import Consumer, Initial, Receiving, SubscriptionType
 from tidewire.client.coordinators import Coordinators
@@ -218,6 +219,29 @@ class Client:
             yield await reader.open()
         finally:
             await _closed(reader)
+
+    @asynccontextmanager
+    async def checkpoint_consumer(
+        self, topic: str, start: CheckpointStart = "latest", *, queue_messages_max: int = QUEUE_MESSAGES_MAX
+    ) -> AsyncIterator[CheckpointConsumer]:
+        """Reads a topic of either kind, and tells its position on all of its segments for you to keep.
+
+        For programs that store how far they have come together with what they make of it; the broker keeps nothing.
+
+        Args:
+            topic: `topic://...` or `persistent://...`.
+            start: "earliest", "latest" (what comes from now on), where a checkpoint says, or a time with its zone: what
+                was published then or later.
+            queue_messages_max: messages of each segment that may be fetched ahead.
+
+        Raises:
+            TidewireError: the topic could not be read.
+        """
+        consumer = CheckpointConsumer(self._network, topic, start, queue_messages_max)
+        try:
+            yield await consumer.open()
+        finally:
+            await _closed(consumer)
 
     # ---------------------------------------------------------------------------------------------------- transactions
 

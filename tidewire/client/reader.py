@@ -60,6 +60,11 @@ class Reader(Receiving):
         # Behind which message to begin a segment that the reader had been reading; and all others.
         self._places = start.vector() if isinstance(start, MessageId) else _NOWHERE
         self._otherwise = AFTER_ALL if start == "latest" else BEFORE_ALL
+        # From what time on messages are wanted, and on which segments some were received since.
+        self._since_ms: int | None = None
+        self._is_past_since: frozenset[int] = frozenset()
+        # Segments that are known to have been read to their end.
+        self._start_finished: frozenset[int] = frozenset()
         self._plan = SubscriptionPlan(
             f"reader-{token_hex(5)}",
             is_durable=False,
@@ -84,7 +89,11 @@ class Reader(Receiving):
             self._plan = SubscriptionPlan(
                 self._plan.subscription, is_durable=False, queue_messages_max=self._queue_messages_max
             )
-        self._finished = finished_at_start(self._layout.current, self._start)
+        layout = self._layout.current
+        self._finished = finished_at_start(layout, self._start)
+        # Also what those came of that were begun, since they had been read to their end.
+        self._finished |= layout.ancestors([*self._places, *self._start_finished])
+        self._finished |= self._start_finished & layout.segments.keys()
         self._advance()
         # What appears from now on is new, and wanted from its beginning.
         self._otherwise = BEFORE_ALL
@@ -123,6 +132,7 @@ class Reader(Receiving):
                 segment_id=segment.segment_id,
                 topic=segment.topic,
                 start_after=self._places.get(segment.segment_id, self._otherwise),
+                since_ms=None if segment.segment_id in self._is_past_since else self._since_ms,
                 on_change=self._layout.changes.notify,
             )
             self._segments[segment.segment_id] = consumer

@@ -114,6 +114,12 @@ class TopicConsumer:
         # Of a "latest" that could not be pinned, nothing is to be left out.
         return None if self._start_after == AFTER_ALL else self._start_after
 
+    @property
+    def place(self) -> Position:
+        """Of a reader: the last message that was delivered, or where it began."""
+        assert self._start_after is not None, "a reader begins somewhere"
+        return self._start_after
+
     def start(self) -> None:
         """Begin to consume, in the client's task group.
 

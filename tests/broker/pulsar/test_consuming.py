@@ -178,3 +178,21 @@ async def test_an_acknowledgement_on_its_way_does_not_undo_a_seek(broker: Rooms,
     await subscribe(client)
     await client.send(commands.flow(1, 10))
     assert [(await frame_of(client)).payload for _ in payloads] == payloads
+
+
+async def test_a_reader_may_begin_with_what_came_at_most_so_long_ago(broker: Rooms, client: WireClient) -> None:
+    payloads = await fill(broker, 3)
+    reader = {"durable": False, "start": message_id(-1, -1)}
+    assert (await subscribe(client, 1, "r1", start_seconds_ago=1, **reader)).type == Type.SUCCESS
+    await client.send(commands.flow(1, 10))
+    assert [(await frame_of(client)).payload for _ in range(3)] == payloads
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    later = broker.services.now_ms() + 5_000
+    topic.ledger._now_ms = lambda: later
+    new = message(b"new")
+    await publish(topic, new)
+    assert (await frame_of(client)).payload == new
+    assert (await subscribe(client, 2, "r2", start_seconds_ago=2, **reader)).type == Type.SUCCESS
+    await client.send(commands.flow(2, 10))
+    assert (await frame_of(client)).payload == new
+    await client.receives_nothing_more()

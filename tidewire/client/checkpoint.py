@@ -1,0 +1,75 @@
+"""How far a checkpoint consumer has come, as a value to be kept: what to go on with after a crash, or somewhere else.
+
+By segment it says behind which message to go on, or that the segment was read to its end. A segment that it does not
+name was not begun: it is read from its beginning once its parents are, as if the topic had just been split. So a
+checkpoint stays good through any splits and merges that come after it.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Self
+
+from tidewire.client.message import Position
+
+_FORMAT: Final = 1
+_MAGIC: Final = b"TWCP"
+_HEAD: Final = struct.Struct(">4sBqI")
+# Segment, ledger and entry are signed: -1 stands for none. Then the place in the batch, the batch's size, and flags.
+_PLACE: Final = struct.Struct(">qqqiiB")
+_FINISHED: Final = 1
+_IS_SINCE: Final = 2
+_NEVER: Final = -1
+
+_NOWHERE: Final[Mapping[int, Position]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Opaque but for `to_bytes` and `from_bytes`. Equal ones go on with the same messages."""
+
+    places: Mapping[int, Position] = field(default_factory=lambda: _NOWHERE, repr=False)
+    """By segment that is being read: the last message that was received of it."""
+    finished: frozenset[int] = field(default=frozenset(), repr=False)
+    """Segments that were read to their end, as far as the topic still has them."""
+    since_ms: int | None = None
+    """The time at which the consumer was told to begin, if it was."""
+    waiting: frozenset[int] = field(default=frozenset(), repr=False)
+    """Of `places`: segments of which no message was received since that time."""
+
+    def to_bytes(self) -> bytes:
+        """All of it, for `from_bytes` in this or another process. The format carries a version."""
+        places = [
+            (segment_id, place, _IS_SINCE if segment_id in self.waiting else 0)
+            for segment_id, place in self.places.items()
+        ]
+        places += [(segment_id, Position(-1, -1), _FINISHED) for segment_id in self.finished]
+        since_ms = _NEVER if self.since_ms is None else self.since_ms
+        parts = [_HEAD.pack(_MAGIC, _FORMAT, since_ms, len(places))]
+        parts += [_PLACE.pack(segment_id, *place, flags) for segment_id, place, flags in sorted(places)]
+        return b"".join(parts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            ValueError: the bytes are no checkpoint, or one of a format that this version does not know.
+        """
+        if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
+            raise ValueError(f"{len(data)} bytes are no checkpoint")
+        _magic, version, since_ms, count = _HEAD.unpack_from(data)
+        if version != _FORMAT:
+            raise ValueError(f"a checkpoint of format {version}; {_FORMAT} is known")
+        if len(data) != _HEAD.size + count * _PLACE.size:
+            raise ValueError(f"a checkpoint of {count} segments has another size than {len(data)} bytes")
+        places, finished, waiting = {}, set(), set()
+        for segment_id, ledger_id, entry_id, batch_index, batch_size, flags in _PLACE.iter_unpack(data[_HEAD.size :]):
+            if flags & _FINISHED:
+                finished.add(segment_id)
+                continue
+            places[segment_id] = Position(ledger_id, entry_id, batch_index, batch_size)
+            if flags & _IS_SINCE:
+                waiting.add(segment_id)
+        return cls(places, frozenset(finished), None if since_ms == _NEVER else since_ms, frozenset(waiting))

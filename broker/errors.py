@@ -66,6 +66,14 @@ class ProducerNameTaken(BrokerError):
     """Another producer of this name is connected to the topic."""
 
 
+class IncompatibleSchema(BrokerError):
+    """The schema makes no sense, or does not go with the topic's; nothing was changed."""
+
+
+class SchemaNotFound(BrokerError):
+    """The topic has no schema, or none of this version."""
+
+
 class LayoutError(BrokerError):
     """A change of a scalable topic's layout was refused; nothing was changed."""
 

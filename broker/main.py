@@ -33,6 +33,7 @@ from broker.scalable.layouts import Layouts
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
 from broker.scalable.stream_groups import StreamGroups
+from broker.schemas.registry import Schemas
 from broker.topic import Topic, TopicServices
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -215,6 +216,7 @@ async def _compose(
         feeds=feeds,
         namespaces=NamespaceFeeds(metadata, nursery),
         groups=groups,
+        schemas=Schemas(metadata, wall_clock_ms),
         coordinator=coordinator,
         traffic=traffic,
         server_version=f"Tidewire {version}",

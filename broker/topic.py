@@ -15,6 +15,7 @@ import trio
 
 from broker.errors import ProducerNameTaken, SubscriptionNotFound, TopicClosed
 from broker.names import Domain, TopicName
+from broker.schemas.registry import owner_of, removal_of
 from dispatch.consumer import Consumer
 from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
 from storage.clock import WallClock
@@ -91,6 +92,8 @@ class Topic:
         self._is_retired = ledger.is_sealed
         self._producers_left = trio.Event()
         self._consumers: dict[Consumer, Attendee] = {}
+        # Those of them that take messages of whatever schema the topic has.
+        self._undemanding: set[Consumer] = set()
         self._subscriptions: dict[str, Subscription] = {}
         self._pending: dict[Subscription, PendingAcks] = {}
         """Of a segment's durable subscriptions, what open transactions acknowledged."""
@@ -162,6 +165,9 @@ class Topic:
         if self._buffer is not None:
             await self._buffer.discard()
         await self.ledger.delete()
+        if self.name.domain is Domain.PERSISTENT and owner_of(self.name) == self.name:
+            # Those of segments go with their scalable topic's layout, those of partitions with the whole of them.
+            await self._metadata.commit(removal_of(self.name))
 
     # Publishing
 
@@ -357,13 +363,16 @@ class Topic:
         if self._nursery is not None:
             self._nursery.start_soon(subscription.close)
 
-    def attend(self, consumer: Consumer, attendee: Attendee) -> None:
+    def attend(self, consumer: Consumer, attendee: Attendee, *, takes_any_schema: bool = False) -> None:
         """Register a connected consumer, to be told when it has to go."""
         self._consumers[consumer] = attendee
+        if takes_any_schema:
+            self._undemanding.add(consumer)
 
     def leave(self, consumer: Consumer) -> None:
         """Undo `attend`; harmless when it was not registered."""
         self._consumers.pop(consumer, None)
+        self._undemanding.discard(consumer)
 
     def send_away(self, consumers: Iterable[Consumer]) -> None:
         """Tell consumers that their subscription disconnected that they have to subscribe anew."""
@@ -393,6 +402,17 @@ class Topic:
             raise AcknowledgementRefused(f"{subscription.name} remembers nothing, so it acknowledges in no transaction")
         acks = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
         await pending.acknowledge(txn, acks, cumulative=cumulative)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has produced here and nobody is connected, but for consumers that take any schema."""
+        has_data = self.ledger.next_index > 0 or self.ledger.is_sealed
+        return not (has_data or self._producers or self._consumers.keys() - self._undemanding)
+
+    @property
+    def claim(self) -> Check:
+        """The condition under which this broker may write for the topic."""
+        return self._claim
 
     @property
     def is_in_use(self) -> bool:
@@ -459,3 +479,4 @@ class Topic:
             attendee.topic_closed()
         self._producers.clear()
         self._consumers.clear()
+        self._undemanding.clear()

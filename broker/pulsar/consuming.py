@@ -16,6 +16,7 @@ from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.scalable import ScalableFace
+from broker.pulsar.schemas import SchemaGate
 from broker.scalable.controller import Controller
 from broker.scalable.layout import StartPosition
 from broker.scalable.layout import SubscriptionKind as ScalableKind
@@ -127,10 +128,12 @@ class ConsumerFace:
         topics: Topics,
         controller: Controller,
         scalable: ScalableFace,
+        schemas: SchemaGate,
         traffic: Traffic,
         nursery: trio.Nursery,
     ) -> None:
         self._outbox = outbox
+        self._schemas = schemas
         self._scalable = scalable
         self._topics = topics
         self._controller = controller
@@ -195,12 +198,15 @@ class ConsumerFace:
         if request.read_compacted:
             raise NotSupported("topics are not compacted, so none can be read compacted")
         name = TopicName.parse(request.topic)
+        topic = await self._topics.get(name)
+        if request.HasField("schema"):
+            # First, so that a schema which the topic refuses leaves no subscription there.
+            await self._schemas.admit_consumer(topic, request.schema)
         subscription: Subscription | None = None
         start = EARLIEST
         if request.durable:
             topic, subscription = await self._durable(name, request, kind)
         else:
-            topic = await self._topics.get(name)
             start = await _reader_start(topic, request)
         # From here on nothing waits: it is open, or was called off before.
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -220,7 +226,7 @@ class ConsumerFace:
                 # The segment moves between consumers and its old one has not let go yet: worth another try.
                 raise SegmentBusy(f"{name} still has its earlier consumer") from busy
             raise
-        topic.attend(consumer, session)
+        topic.attend(consumer, session, takes_any_schema=request.schema.type == pb.Schema.AutoConsume)
         self._consumers[request.consumer_id] = session
         self._nursery.start_soon(answers.run)
         self._put(commands.success(request.request_id))

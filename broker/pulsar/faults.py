@@ -6,9 +6,11 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import (
     BrokerError,
     ClosedMeanwhile,
+    IncompatibleSchema,
     LayoutUnreadable,
     NotSupported,
     ProducerNameTaken,
+    SchemaNotFound,
     SegmentBusy,
     SubscriptionEnding,
     SubscriptionNotFound,
@@ -48,6 +50,9 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     StoreUnavailable: pb.MetadataError,
     LedgerSealed: pb.TopicTerminatedError,
     LedgerFailed: pb.PersistenceError,
+    IncompatibleSchema: pb.IncompatibleSchema,
+    # Where Pulsar's clients look: the Java client takes it for "no schema", any other code for a failure.
+    SchemaNotFound: pb.TopicNotFound,
     ProducerNameTaken: pb.ProducerBusy,
     ConsumerBusy: pb.ConsumerBusy,
     SubscriptionClosed: pb.ServiceNotReady,

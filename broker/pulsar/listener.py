@@ -15,6 +15,7 @@ from broker.pulsar.namespaces import NamespaceFace
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.producing import ProducerFace
 from broker.pulsar.scalable import ScalableFace
+from broker.pulsar.schemas import SchemaFace, SchemaGate
 from broker.pulsar.session import Session
 from broker.pulsar.transactions import TransactionFace
 from broker.scalable.controller import Controller
@@ -22,6 +23,7 @@ from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.stream_groups import StreamGroups
+from broker.schemas.registry import Schemas
 from broker.topics import Topics
 from broker.traffic import Traffic
 from txn.coordinator import Coordinator
@@ -46,6 +48,7 @@ class PulsarServices:
     feeds: LayoutFeeds
     namespaces: NamespaceFeeds
     groups: StreamGroups
+    schemas: Schemas
     coordinator: Coordinator
     traffic: Traffic
     server_version: str
@@ -90,11 +93,15 @@ def _session(stream: trio.SocketStream, services: PulsarServices, service_url: s
         message_bytes_max=services.message_bytes_max,
     )
     session.use(LookupFace(outbox, service_url=service_url))
-    session.use(ProducerFace(outbox, services.topics, services.traffic, nursery))
+    schemas = SchemaGate(services.schemas, services.topics, services.layouts)
+    session.use(SchemaFace(outbox, schemas))
+    session.use(ProducerFace(outbox, services.topics, schemas, services.traffic, nursery))
     scalable = ScalableFace(outbox, services.layouts, services.feeds, services.groups, service_url=service_url)
     session.use(scalable)
     session.use(NamespaceFace(outbox, services.namespaces, nursery))
-    session.use(ConsumerFace(outbox, services.topics, services.controller, scalable, services.traffic, nursery))
+    session.use(
+        ConsumerFace(outbox, services.topics, services.controller, scalable, schemas, services.traffic, nursery)
+    )
     session.use(TransactionFace(outbox, services.coordinator, service_url=service_url))
     return session
 

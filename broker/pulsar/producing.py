@@ -17,6 +17,7 @@ from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
+from broker.pulsar.schemas import SchemaGate
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -192,9 +193,12 @@ class ProducerSession:
 class ProducerFace:
     """Serves the producers of one connection."""
 
-    def __init__(self, outbox: Outbox, topics: Topics, traffic: Traffic, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, outbox: Outbox, topics: Topics, schemas: SchemaGate, traffic: Traffic, nursery: trio.Nursery
+    ) -> None:
         self._outbox = outbox
         self._topics = topics
+        self._schemas = schemas
         self._traffic = traffic
         self._nursery = nursery
         self._producers: dict[int, ProducerSession] = {}
@@ -244,6 +248,8 @@ class ProducerFace:
         if request.encrypted:
             raise NotSupported("topics do not require encryption; produce without the flag, payloads pass untouched")
         topic = await self._topics.get(TopicName.parse(request.topic))
+        schema = request.schema if request.HasField("schema") else None
+        schema_version = await self._schemas.producer_version(topic, schema)
         # From here on nothing waits: it is open, or was called off before.
         await trio.lowlevel.checkpoint_if_cancelled()
         name = request.producer_name or self._topics.new_producer_name()
@@ -253,7 +259,8 @@ class ProducerFace:
         topic.attend_producer(producer)
         self._producers[request.producer_id] = producer
         self._nursery.start_soon(producer.run)
-        self._outbox.put(encode_command(commands.producer_success(request.request_id, name)))
+        opened = commands.producer_success(request.request_id, name, schema_version=schema_version)
+        self._outbox.put(encode_command(opened))
 
     async def _send(self, frame: Frame) -> None:
         send = frame.command.send

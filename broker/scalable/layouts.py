@@ -10,7 +10,8 @@ from broker.errors import LayoutUnreadable, TopicExists, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layout_record import from_json, to_json
-from storage.metadata.store import ABSENT, Conflict, MetadataStore, starting_with
+from broker.schemas.registry import removal_of
+from storage.metadata.store import ABSENT, Conflict, Delete, MetadataStore, starting_with
 
 KEY_PREFIX: Final = "/topics/"
 
@@ -79,8 +80,8 @@ class Layouts:
             return changed
 
     async def remove(self, topic: TopicName) -> None:
-        """Forget the topic; durable on return."""
-        await self._metadata.delete(layout_key(topic))
+        """Forget the topic with the versions of its schema; durable on return."""
+        await self._metadata.commit([Delete(layout_key(topic)), *removal_of(topic)])
 
     async def names(self, tenant_namespace: str | None = None) -> list[TopicName]:
         """Every scalable topic, or those of one namespace, by name; those whose record is damaged too."""

@@ -11,8 +11,9 @@ import trio
 from trio.testing import open_stream_to_socket_listener
 
 from broker.pulsar.listener import PulsarServices, serve_pulsar
+from broker.schemas.registry import Schemas
 from broker.traffic import Traffic
-from tests.support.rooms import Rooms
+from tests.support.rooms import Rooms, now_ms
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -103,6 +104,7 @@ async def listening(broker: Rooms) -> AsyncIterator[trio.SocketListener]:
         feeds=broker.feeds,
         namespaces=broker.namespaces,
         groups=broker.groups,
+        schemas=Schemas(broker.metadata, now_ms),
         coordinator=broker.coordinator,
         traffic=Traffic(),
         server_version="Tidewire test",

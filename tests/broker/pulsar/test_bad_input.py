@@ -85,7 +85,6 @@ async def test_a_command_before_connect_ends_the_connection(
 async def test_commands_that_are_not_served_say_so(client: WireClient) -> None:
     """The connection goes on; request ids are those of the requests."""
     for command in (
-        commands.get_schema(4, PLAIN),
         commands.topics_of_namespace(4, "public/default"),
         commands.connect("again"),
         commands.success(4),

@@ -1,0 +1,166 @@
+"""Schemas on the wire: what producers and consumers declare, GET_SCHEMA and GET_OR_CREATE_SCHEMA.
+
+As in Pulsar at its defaults, a schema is a promise of those who declare one, and nobody has to: a producer without a
+schema may publish to a topic that has one. A consumer's schema becomes an untouched topic's first; where others have
+produced or consumed without one, it is refused, since nothing says what they wrote.
+"""
+
+import struct
+from typing import Final
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import IncompatibleSchema, SchemaNotFound
+from broker.names import Domain, TopicName
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.requests import Inline, Request
+from broker.scalable.layouts import Layouts
+from broker.schemas.registry import Schemas, owner_of
+from broker.schemas.schema import Schema, SchemaType, StoredSchema
+from broker.topic import Topic
+from broker.topics import Topics
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+NO_VERSION: Final = b""
+"""The version of messages without a schema."""
+
+_VERSION: Final = struct.Struct(">q")
+_UNDECLARED: Final = frozenset({pb.Schema.NoSchema})
+
+
+class SchemaGate:
+    """What a topic says to the schemas that clients declare."""
+
+    def __init__(self, schemas: Schemas, topics: Topics, layouts: Layouts) -> None:
+        self._schemas = schemas
+        self._topics = topics
+        self._layouts = layouts
+
+    async def producer_version(self, topic: Topic, declared: pb.Schema | None) -> bytes:
+        """The version to put into the messages of a producer; its schema is the topic's next if there is none like it.
+
+        Raises:
+            IncompatibleSchema: nothing was changed.
+        """
+        if declared is None or declared.type in _UNDECLARED:
+            return NO_VERSION
+        return _VERSION.pack(await self._schemas.add(owner_of(topic.name), _schema(declared), topic.claim))
+
+    async def admit_consumer(self, topic: Topic, declared: pb.Schema) -> None:
+        """Check that the schema reads the topic's messages; it becomes the first one of an untouched topic.
+
+        Raises:
+            IncompatibleSchema: nothing was changed.
+        """
+        if declared.type in _UNDECLARED or declared.type == pb.Schema.AutoConsume:
+            return
+        schema = _schema(declared)
+        owner = owner_of(topic.name)
+        if await self._schemas.require_reader(owner, schema):
+            return
+        if not await self._is_untouched(topic):
+            raise IncompatibleSchema(f"{owner} is in use without a schema, so nothing says what its messages are")
+        await self._schemas.add(owner, schema, topic.claim)
+
+    async def find(self, name: TopicName, version: bytes | None) -> StoredSchema:
+        """The schema of this version, or the latest.
+
+        Raises:
+            IncompatibleSchema: the version is none that this broker gave.
+            SchemaNotFound: there is no such topic, it has no schema, or none of this version.
+        """
+        owner = owner_of(name)
+        if version is None:
+            found = await self._schemas.latest(owner)
+        elif len(version) == _VERSION.size:
+            (number,) = _VERSION.unpack(version)
+            found = await self._schemas.version(owner, number) if number >= 0 else None
+        else:
+            raise IncompatibleSchema(f"a schema version has {_VERSION.size} bytes, this one {len(version)}")
+        if found is None:
+            raise SchemaNotFound(f"{owner} does not exist, or has no such schema")
+        return found
+
+    async def find_or_add(self, name: TopicName, declared: pb.Schema) -> bytes:
+        """The version of a schema, which becomes the topic's next if there is none like it.
+
+        Raises:
+            TopicNotFound, IncompatibleSchema: nothing was changed.
+        """
+        return await self.producer_version(await self._topics.get(name), declared)
+
+    async def _is_untouched(self, topic: Topic) -> bool:
+        if topic.name.domain is not Domain.SEGMENT:
+            return topic.is_untouched
+        scalable = topic.name.scalable_topic
+        layout = await self._layouts.get(scalable)
+        for segment in layout.segments.values():
+            try:
+                if not (await self._topics.get(scalable.segment_name(segment.descriptor))).is_untouched:
+                    return False
+            except OwnedElsewhere:
+                # Nobody here can tell, and a schema that is not true of a message is worse than a refusal.
+                return False
+        return True
+
+
+class SchemaFace:
+    """Serves the requests about schemas of one connection."""
+
+    def __init__(self, outbox: Outbox, gate: SchemaGate) -> None:
+        self._outbox = outbox
+        self._gate = gate
+
+    @property
+    def inline(self) -> dict[int, Inline]:
+        """See `Face`."""
+        return {}
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """See `Face`."""
+        return {
+            pb.BaseCommand.GET_SCHEMA: Request(
+                self._get,
+                lambda command, fault: commands.get_schema_failed(
+                    command.get_schema.request_id, fault.code, fault.message
+                ),
+            ),
+            pb.BaseCommand.GET_OR_CREATE_SCHEMA: Request(
+                self._get_or_create,
+                lambda command, fault: commands.get_or_create_schema_failed(
+                    command.get_or_create_schema.request_id, fault.code, fault.message
+                ),
+            ),
+        }
+
+    def close(self) -> None:
+        """See `Face`: nothing is kept."""
+
+    async def _get(self, command: pb.BaseCommand) -> None:
+        request = command.get_schema
+        name = TopicName.parse(request.topic)
+        found = await self._gate.find(name, request.schema_version if request.HasField("schema_version") else None)
+        answer = commands.get_schema_response(request.request_id, _declared(name, found), _VERSION.pack(found.version))
+        self._outbox.put(encode_command(answer))
+
+    async def _get_or_create(self, command: pb.BaseCommand) -> None:
+        request = command.get_or_create_schema
+        version = await self._gate.find_or_add(TopicName.parse(request.topic), request.schema)
+        self._outbox.put(encode_command(commands.get_or_create_schema_response(request.request_id, version)))
+
+
+def _schema(declared: pb.Schema) -> Schema:
+    properties = {given.key: given.value for given in declared.properties}
+    return Schema(SchemaType(declared.type), declared.schema_data, properties)
+
+
+def _declared(name: TopicName, stored: StoredSchema) -> pb.Schema:
+    owner = owner_of(name)
+    return pb.Schema(
+        name=f"{owner.tenant_namespace}/{owner.local}",
+        type=pb.Schema.Type.Name(stored.schema.type),
+        schema_data=stored.schema.data,
+        properties=[pb.KeyValue(key=key, value=value) for key, value in stored.schema.properties.items()],
+    )

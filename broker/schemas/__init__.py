@@ -1,0 +1,1 @@
+"""Schemas of topics: what they are, which follow which, and where their versions are kept."""

@@ -1,0 +1,176 @@
+"""Avro definitions: reading one, telling whether two are the same, and whether data of one can be read by another.
+
+Whether a reader understands a writer is answered by Apache Avro's own library. Two things are done here. Names may
+hold `$` and letters of any script, as Pulsar allows, because Java names nested classes so. And equality is Java's,
+which neither of the library's is: documentation and aliases do not count, defaults, order and further attributes do.
+
+Logical types are removed before the library sees a definition: it warns of those it does not know, and no rule of
+compatibility looks at them. They count for equality.
+
+Pure, but slow for definitions of many kilobytes: the caller decides where it may run.
+"""
+
+import hashlib
+import json
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import avro.schema
+import orjson
+from avro.compatibility import (
+    ReaderWriterCompatibilityChecker,
+    SchemaCompatibilityResult,
+    SchemaCompatibilityType,
+)
+from avro.constants import PRIMITIVE_TYPES
+from avro.name import Names
+
+from broker.errors import IncompatibleSchema
+
+PARSED_MAX: Final = 64
+"""Definitions that are kept as they were read; clients that reconnect declare the same ones again."""
+
+PAIRS_MAX: Final = 20_000
+"""Pairs of a reader's and a writer's parts that one comparison looks at: a second or two, if all of them differ."""
+
+_NAME: Final = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
+_NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_IGNORED: Final = frozenset({"doc", "aliases"})
+
+Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+
+
+class AvroSchema(NamedTuple):
+    """A definition that was read."""
+
+    parsed: avro.schema.Schema
+    fingerprint: str
+    """Equal for two definitions exactly when they are equal as Java's Avro compares them."""
+
+    @property
+    def is_union(self) -> bool:
+        """Whether it is a union at its top."""
+        return bool(self.parsed.type == "union")
+
+
+@lru_cache(maxsize=PARSED_MAX)
+def parse(definition: bytes) -> AvroSchema:
+    """Read a definition.
+
+    Raises:
+        IncompatibleSchema: it is none.
+    """
+    try:
+        content = orjson.loads(definition)
+        parsed = avro.schema.make_avsc_object(_without_logical_types(content), Names(validate_names=False), True, False)
+        form = _form(content, None)
+    except IncompatibleSchema:
+        raise
+    except RecursionError:
+        raise IncompatibleSchema("the schema is nested too deeply") from None
+    except Exception as error:
+        # The library meets definitions that make no sense with whatever error comes of it, so no list of them is whole.
+        raise IncompatibleSchema(f"the schema is no Avro definition: {_shortened(str(error))}") from error
+    canonical = json.dumps(form, sort_keys=True, separators=(",", ":")).encode()
+    return AvroSchema(parsed, hashlib.sha256(canonical).hexdigest())
+
+
+def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> str | None:
+    """Why `reader` cannot read all that `writer` may write; None when it can."""
+    try:
+        # The library's constructor has no annotations.
+        checker = _BoundedChecker()  # type: ignore[no-untyped-call]
+        result = checker.get_compatibility(reader.parsed, writer.parsed)
+    except RecursionError:
+        return "they are nested too deeply to be compared"
+    except _TooManyPairs:
+        return f"comparing them takes more than {PAIRS_MAX} steps"
+    if result.compatibility is SchemaCompatibilityType.compatible:
+        return None
+    kinds = sorted({kind.value.replace("_", " ") for kind in result.incompatibilities})
+    places = f" at {', '.join(sorted(result.locations))}: {', '.join(sorted(result.messages))}"
+    return _shortened(", ".join(kinds) + places)
+
+
+class _TooManyPairs(Exception):
+    """The comparison would take too long."""
+
+
+class _BoundedChecker(ReaderWriterCompatibilityChecker):
+    """The library's, which compares every branch of a union with every branch of the other, but not without end."""
+
+    _pairs = 0
+
+    def get_compatibility(
+        self,
+        reader: avro.schema.Schema,
+        writer: avro.schema.Schema,
+        reference_token: str = ReaderWriterCompatibilityChecker.ROOT_REFERENCE_TOKEN,
+        location: list[str] | None = None,
+    ) -> SchemaCompatibilityResult:
+        self._pairs += 1
+        if self._pairs > PAIRS_MAX:
+            raise _TooManyPairs
+        return super().get_compatibility(reader, writer, reference_token, location)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 300 else text[:300] + "…"
+
+
+def _without_logical_types(node: Json) -> Json:
+    if isinstance(node, dict):
+        return {key: _without_logical_types(value) for key, value in node.items() if key != "logicalType"}
+    if isinstance(node, list):
+        return [_without_logical_types(item) for item in node]
+    return node
+
+
+def _form(node: Json, namespace: str | None) -> Json:
+    """The definition with what does not count left out and every name in full. Its sense was checked before."""
+    if isinstance(node, str):
+        return node if node in PRIMITIVE_TYPES else _full_name(node, namespace)
+    if isinstance(node, list):
+        return [_form(branch, namespace) for branch in node]
+    assert isinstance(node, dict), "the library takes names, unions and objects alone"
+    kind = node["type"]
+    assert isinstance(kind, str), "the library takes the name of a type alone"
+    form = {key: value for key, value in node.items() if key not in _IGNORED}
+    if kind in _NAMED:
+        own = node.get("namespace")
+        name = _full_name(str(node["name"]), own if isinstance(own, str) else namespace)
+        namespace = name.rpartition(".")[0] or None
+        form.pop("namespace", None)
+        form["name"] = name
+        fields = node.get("fields")
+        if isinstance(fields, list):
+            form["fields"] = [_field(item, namespace) for item in fields]
+    elif kind in {"array", "map"}:
+        part = "items" if kind == "array" else "values"
+        form[part] = _form(node[part], namespace)
+    elif form == {"type": kind}:
+        # Written as an object without attributes: the same as its name.
+        return _form(kind, namespace)
+    return form
+
+
+def _field(node: Json, namespace: str | None) -> Json:
+    assert isinstance(node, dict), "the library takes objects as fields alone"
+    form: dict[str, Json] = {key: value for key, value in node.items() if key not in _IGNORED}
+    _require_name(str(node["name"]))
+    form["type"] = _form(node["type"], namespace)
+    form.setdefault("order", "ascending")
+    return form
+
+
+def _full_name(name: str, namespace: str | None) -> str:
+    full = name if "." in name or not namespace else f"{namespace}.{name}"
+    for part in full.split("."):
+        _require_name(part)
+    return full
+
+
+def _require_name(name: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise IncompatibleSchema(f"{_shortened(name)!r} is no name that a schema may use")

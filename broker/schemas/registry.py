@@ -1,0 +1,179 @@
+"""Versions of topics' schemas in the metadata store: found, judged and added by compare-and-set.
+
+    /schemas/<topic>                {"latest": n}
+    /schemas/<topic>/<20 digits>    one version: type, definition, properties, fingerprint; never changed
+    index schema-by-fingerprint     <topic>:<fingerprint> -> its version
+
+A new version is one change set, conditioned on the record that names the latest, so versions are dense and each was
+judged against the one before it; whoever loses decides again on what won. What a request costs does not grow with the
+number of versions. A segment's schemas are those of its scalable topic, a partition's those of its partitioned topic.
+"""
+
+import base64
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import orjson
+import trio
+
+from broker.names import Domain, TopicName
+from broker.schemas import compatibility
+from broker.schemas.schema import AVRO_LIKE, Schema, SchemaType, StoredSchema
+from storage.clock import WallClock
+from storage.metadata.store import (
+    ABSENT,
+    Check,
+    Conflict,
+    Delete,
+    DeleteRange,
+    IndexEntry,
+    MetadataStore,
+    Op,
+    Put,
+    exactly,
+    starting_with,
+)
+from txn.errors import OwnershipLost
+
+KEY_PREFIX: Final = "/schemas/"
+FINGERPRINT_INDEX: Final = "schema-by-fingerprint"
+
+_SLOW: Final = AVRO_LIKE | {SchemaType.KEY_VALUE, SchemaType.PROTOBUF_NATIVE}
+"""Types whose definitions take a while to judge, in proportion to the square of their size at worst."""
+
+_T = TypeVar("_T")
+
+
+def owner_of(name: TopicName) -> TopicName:
+    """The topic whose schemas apply to this one."""
+    return name.scalable_topic if name.domain is not Domain.PERSISTENT else name.partitioned_topic
+
+
+def removal_of(owner: TopicName) -> tuple[Op, Op]:
+    """What removes every version of a topic's schemas."""
+    return Delete(_head_key(owner)), DeleteRange(*starting_with(_head_key(owner) + "/"))
+
+
+class Schemas:
+    """The schemas of all topics."""
+
+    def __init__(self, metadata: MetadataStore, now_ms: WallClock) -> None:
+        """Set up: `now_ms` dates new versions."""
+        self._metadata = metadata
+        self._now_ms = now_ms
+        # One at a time: a definition made to be slow may take a thread, and not all of them.
+        self._judging = trio.CapacityLimiter(1)
+
+    async def latest(self, owner: TopicName) -> StoredSchema | None:
+        """The newest version; None when the topic has no schema."""
+        while True:
+            head = await self._metadata.get(_head_key(owner))
+            if head is None:
+                return None
+            found = await self.version(owner, _latest_of(head.value))
+            if found is not None:
+                return found
+            # The topic was deleted in between.
+
+    async def version(self, owner: TopicName, version: int) -> StoredSchema | None:
+        """One version; None when there is none of that number."""
+        record = await self._metadata.get(_version_key(owner, version))
+        return None if record is None else _from_json(record.value)
+
+    async def add(self, owner: TopicName, schema: Schema, claim: Check) -> int:
+        """The version of a schema, which becomes the topic's next when it has none like it; durable on return.
+
+        `claim` is that of the topic, or segment, for which it was asked.
+
+        Raises:
+            IncompatibleSchema: it makes no sense, or does not follow the latest; nothing was changed.
+            OwnershipLost: the topic is no longer this broker's; nothing was changed.
+        """
+        fingerprint = await self._judge(schema, partial(compatibility.fingerprint, schema))
+        by_fingerprint = f"{quote(str(owner), safe='')}:{fingerprint}"
+        while True:
+            # In this order: what is added between the two readings makes the condition on the first fail.
+            head = await self._metadata.get(_head_key(owner))
+            hits = await self._metadata.query(FINGERPRINT_INDEX, *exactly(by_fingerprint), limit=1)
+            if hits:
+                return _from_json(hits[0].record.value).version
+            version = 0
+            if head is not None:
+                latest = await self.version(owner, _latest_of(head.value))
+                if latest is None:
+                    continue  # The topic was deleted in between.
+                await self._judge(schema, partial(compatibility.require_successor, latest.schema, schema))
+                version = latest.version + 1
+            stored = StoredSchema(version, schema, fingerprint)
+            try:
+                await self._metadata.commit(
+                    [
+                        claim,
+                        Put(_head_key(owner), orjson.dumps({"latest": version}), head.version if head else ABSENT),
+                        Put(
+                            _version_key(owner, version),
+                            _to_json(stored, self._now_ms()),
+                            ABSENT,
+                            (IndexEntry(FINGERPRINT_INDEX, by_fingerprint),),
+                        ),
+                    ]
+                )
+            except Conflict as conflict:
+                if conflict.key == claim.key:
+                    raise OwnershipLost(f"{owner} is no longer served here") from conflict
+                # Decided again on what won: the loop ends because each turn somebody makes progress.
+                continue
+            return version
+
+    async def require_reader(self, owner: TopicName, consumer: Schema) -> bool:
+        """Check that a consumer's schema reads what is written by the latest; False when the topic has none.
+
+        Raises:
+            IncompatibleSchema: it does not, or makes no sense.
+        """
+        await self._judge(consumer, partial(compatibility.fingerprint, consumer))
+        latest = await self.latest(owner)
+        if latest is None:
+            return False
+        await self._judge(consumer, partial(compatibility.require_reader, latest.schema, consumer))
+        return True
+
+    async def _judge(self, schema: Schema, judge: Callable[[], _T]) -> _T:
+        if schema.type not in _SLOW:
+            return judge()
+        return await trio.to_thread.run_sync(judge, limiter=self._judging)
+
+
+def _head_key(owner: TopicName) -> str:
+    return KEY_PREFIX + quote(str(owner), safe="")
+
+
+def _version_key(owner: TopicName, version: int) -> str:
+    return f"{_head_key(owner)}/{version:020}"
+
+
+def _latest_of(value: bytes) -> int:
+    return int(orjson.loads(value)["latest"])
+
+
+def _to_json(stored: StoredSchema, now_ms: int) -> bytes:
+    schema = stored.schema
+    return orjson.dumps(
+        {
+            "version": stored.version,
+            "type": schema.type.name,
+            "data": base64.b64encode(schema.data).decode(),
+            "properties": dict(schema.properties),
+            "fingerprint": stored.fingerprint,
+            "createdAtMs": now_ms,
+        }
+    )
+
+
+def _from_json(value: bytes) -> StoredSchema:
+    content = orjson.loads(value)
+    data = base64.b64decode(content["data"])
+    schema = Schema(SchemaType[content["type"]], data, content["properties"])
+    return StoredSchema(content["version"], schema, content["fingerprint"])

@@ -1,0 +1,196 @@
+"""A broker on a simulated machine: the real rooms, composed as the daemon does; the disk forgets, the clock jumps.
+
+Only three things are not the daemon's: the disk (`tests.support.disk`), the clock, which is Trio's, and the streams to
+clients, which are memory instead of sockets. What a broker writes to a connection is handed to the client at once, so
+that clients hear things in the order in which the broker says them.
+
+The power may go at any operation of the disk (`lose_power_after`); `crash`, `kill` and `stop` end the broker with the
+power, with the process, or as an operator does. `start` begins the next one on what is left of the disk.
+"""
+
+from collections.abc import Callable
+from typing import cast
+from unittest.mock import patch
+
+import structlog
+import trio
+
+import broker.main
+from broker.addresses import Address
+from broker.config import load_settings
+from broker.pulsar import listener
+from storage.metadata.embedded import EmbeddedStore
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import DATA, ledger_store
+
+EPOCH_MS = 1_700_000_000_000
+RETENTION_SECONDS = 10
+LEDGER_SECONDS = 40
+ADDRESS = Address("127.0.0.1", 6650)
+
+
+def now_ms() -> int:
+    """The wall clock of the simulated machine."""
+    return EPOCH_MS + round(trio.current_time() * 1000)
+
+
+class Line(trio.abc.Stream):
+    """The broker's end of a connection to a client that hears everything at once."""
+
+    def __init__(self, hear: Callable[[bytes], None], over: Callable[[], None]) -> None:
+        self._hear = hear
+        self._over = over
+        self._said = bytearray()
+        self._wake = trio.Event()
+        self.is_open = True
+
+    def say(self, data: bytes) -> None:
+        """What the client sends; lost when the connection is over."""
+        self._said += data
+        self._wake.set()
+
+    def hang_up(self) -> None:
+        """The client goes without a word."""
+        self.is_open = False
+        self._wake.set()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        while self.is_open and not self._said:
+            self._wake = trio.Event()
+            await self._wake.wait()
+        await trio.lowlevel.checkpoint()
+        if not self.is_open:
+            return b""
+        taken = bytes(self._said[:max_bytes])
+        del self._said[:max_bytes]
+        return taken
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        if not self.is_open:
+            raise trio.BrokenResourceError
+        self._hear(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._over()
+        await trio.lowlevel.checkpoint()
+
+
+class Machine:
+    """See the module's docstring. `nursery` runs what is on it."""
+
+    def __init__(self, seed: int, nursery: trio.Nursery) -> None:
+        self._files = SimulatedFiles(seed=seed)
+        self._outside = nursery
+        self._scope = trio.CancelScope()
+        self._over = trio.Event()
+        self._over.set()
+        self._asked_to_stop = trio.Event()
+        self._power_lost_at: int | None = None
+        self._composed: broker.main._Composed | None = None
+        self._nursery: trio.Nursery | None = None
+        self.metadata: EmbeddedStore | None = None
+        self.log: list[structlog.typing.EventDict] = []
+        """What the broker logs."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._composed is not None and not self._over.is_set()
+
+    @property
+    def has_lost_power(self) -> bool:
+        return self._power_lost_at is not None and self._files.operations > self._power_lost_at
+
+    @property
+    def rooms(self) -> "broker.main._Composed":
+        assert self._composed is not None, "the broker is running"
+        return self._composed
+
+    async def start(self) -> bool:
+        """Start a broker; whether it came up. If it did not, the power went meanwhile."""
+        ready = trio.Event()
+        self._over, self._scope, self._asked_to_stop = trio.Event(), trio.CancelScope(), trio.Event()
+        self._outside.start_soon(self._run, ready, self._over)
+        await ready.wait()
+        return self.is_running
+
+    async def stop(self) -> None:
+        """Let the broker end as an operator does."""
+        self._asked_to_stop.set()
+        await self._over.wait()
+
+    async def kill(self) -> None:
+        """End the process; the system writes what it was given."""
+        await self._end(self._files.kill())
+
+    async def crash(self) -> None:
+        """Lose the power, and with it what was not synced."""
+        await self._end(self._files.crash())
+
+    def lose_power_after(self, operations: int) -> None:
+        """Let the disk refuse everything after so many operations more."""
+        if self._power_lost_at is None:
+            self._power_lost_at = self._files.operations + operations
+            self._files.lose_power_after(operations)
+
+    def connect(self, hear: Callable[[bytes], None], over: Callable[[], None]) -> Line:
+        """A new connection to the running broker."""
+        line = Line(hear, over)
+        assert self._nursery is not None, "the broker is running"
+        self._nursery.start_soon(self._attend, line)
+        return line
+
+    def do(self, call: Callable[[], object]) -> None:
+        """Run a task that ends with the broker."""
+        assert self._nursery is not None, "the broker is running"
+        self._nursery.start_soon(call)  # type: ignore[arg-type]
+
+    async def _end(self, survivor: SimulatedFiles) -> None:
+        # What the dying broker still does, it does on a disk that nobody sees again.
+        self._files, self._power_lost_at = survivor, None
+        self._scope.cancel()
+        await self._over.wait()
+
+    async def _attend(self, line: Line) -> None:
+        async with trio.open_nursery() as nursery:
+            session = listener._session(
+                cast("trio.SocketStream", line), self.rooms.pulsar, f"pulsar://{ADDRESS}", nursery
+            )
+            await session.run()
+            nursery.cancel_scope.cancel()
+
+    async def _run(self, ready: trio.Event, over: trio.Event) -> None:
+        files = self._files
+        settings = load_settings(
+            {
+                "transaction_coordinators": 1,
+                "txn_retention_seconds": RETENTION_SECONDS,
+                "ledger_age_seconds_max": LEDGER_SECONDS,
+            }
+        )
+        try:
+            with self._scope, patch.object(broker.main, "wall_clock_ms", now_ms):
+                async with (
+                    EmbeddedStore.open(files, DATA) as metadata,
+                    ledger_store(files) as ledgers,
+                    trio.open_nursery() as nursery,
+                ):
+                    self.metadata, self._nursery = metadata, nursery
+                    self._composed = await broker.main._compose(settings, "model", metadata, ledgers, nursery, ADDRESS)
+                    ready.set()
+                    await self._asked_to_stop.wait()
+                    await self._composed.pulsar.topics.close()
+                    nursery.cancel_scope.cancel()
+        except* Exception:
+            # A broker may end by itself when the disk fails, and for no other reason.
+            if not (files is self._files and self.has_lost_power) and not self._scope.cancel_called:
+                raise
+        finally:
+            self._composed = self._nursery = self.metadata = None
+            over.set()
+            ready.set()

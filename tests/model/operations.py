@@ -1,0 +1,206 @@
+"""What may happen in a story, and how stories are drawn.
+
+A story is a list of these. Transactions and consumers are counted back from the newest, which is 0, and numbers wrap
+around, so that a list stays a story when operations are left out of it. After an operation the story waits until
+nothing is on its way; after one in a `Hurry` it goes on at once.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+KEYS = "abcd"
+TOPICS_MAX = 2
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A transaction that times out after so many seconds."""
+
+    seconds: int
+
+
+@dataclass(frozen=True)
+class Send:
+    """A message, in a transaction or in none."""
+
+    topic: int
+    key: str
+    txn: int | None = None
+
+
+@dataclass(frozen=True)
+class Commit:
+    txn: int
+
+
+@dataclass(frozen=True)
+class Abort:
+    txn: int
+
+
+@dataclass(frozen=True)
+class Join:
+    """A consumer connects: of the ordered subscription, or of the shared one."""
+
+    topic: int
+    ordered: bool
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A consumer closes, or its connection is lost."""
+
+    consumer: int
+    politely: bool
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """One of the messages that a consumer holds; where the subscription is ordered, perhaps all up to it."""
+
+    consumer: int
+    message: int
+    cumulative: bool = False
+    txn: int | None = None
+
+
+@dataclass(frozen=True)
+class SendAgain:
+    """A consumer gives a message back."""
+
+    consumer: int
+    message: int
+
+
+@dataclass(frozen=True)
+class Split:
+    topic: int
+    segment: int
+
+
+@dataclass(frozen=True)
+class Merge:
+    topic: int
+    segment: int
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Time passes: transactions time out, ledgers roll, headers are forgotten."""
+
+    seconds: int
+
+
+@dataclass(frozen=True)
+class LosePower:
+    """The power goes after so many further operations of the disk."""
+
+    operations: int
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The broker ends (stopped, killed, or without power) and another begins.
+
+    Consumers are gone; the writer comes back when it has something to do.
+    """
+
+    how: str
+
+
+Plain: TypeAlias = (
+    Begin
+    | Send
+    | Commit
+    | Abort
+    | Join
+    | Leave
+    | Acknowledge
+    | SendAgain
+    | Split
+    | Merge
+    | Advance
+    | LosePower
+    | Restart
+)
+
+
+@dataclass(frozen=True)
+class Hurry:
+    """Do not wait for what follows from it."""
+
+    then: Plain
+
+
+Operation: TypeAlias = Plain | Hurry
+
+_topic = st.integers(0, TOPICS_MAX - 1)
+_key = st.sampled_from(KEYS)
+_few = st.integers(0, 3)
+_newest = st.sampled_from([0, 0, 0, 1, 2])
+_sends = st.builds(Send, _topic, _key, st.none())
+_writes = st.builds(Send, _topic, _key, _newest)
+_begins = st.builds(Begin, st.sampled_from([300, 300, 300, 5]))
+_ends = st.one_of(st.builds(Commit, _newest), st.builds(Abort, _newest))
+_joins = st.builds(Join, _topic, st.booleans())
+_acknowledges = st.builds(Acknowledge, _newest, _few, st.booleans(), st.none())
+_losses = st.builds(LosePower, st.integers(0, 8))
+_changes = st.one_of(st.builds(Split, _topic, _few), st.builds(Merge, _topic, _few))
+
+PLAIN: st.SearchStrategy[Plain] = st.one_of(
+    # The order is how Hypothesis prefers them, the repetition how often it draws them.
+    _sends,
+    _writes,
+    _begins,
+    _ends,
+    _joins,
+    _acknowledges,
+    _acknowledges,
+    st.builds(Restart, st.sampled_from(["killed", "powerless", "stopped"])),
+    _losses,
+    _changes,
+    st.builds(Advance, st.sampled_from([1, 12, 60])),
+    st.builds(Leave, _newest, st.booleans()),
+    st.builds(SendAgain, _newest, _few),
+)
+OPERATIONS: st.SearchStrategy[Operation] = st.one_of(PLAIN, PLAIN, st.builds(Hurry, PLAIN))
+
+
+def _one_after_another(*parts: st.SearchStrategy[Operation]) -> st.SearchStrategy[list[Operation]]:
+    """One operation of each, in a hurry or not."""
+    return st.tuples(*(st.one_of(part, st.builds(Hurry, part)) for part in parts)).map(list)
+
+
+EPISODES: st.SearchStrategy[list[Operation]] = st.one_of(
+    # Most of what goes wrong takes several steps that seldom meet by chance; every part may also happen by itself.
+    st.lists(OPERATIONS, min_size=1, max_size=3),
+    _one_after_another(_begins, _writes, _writes, _ends),
+    _one_after_another(_begins, _writes, _losses, _writes),
+    _one_after_another(_begins, _writes, _losses, _ends),
+    _one_after_another(_joins, _sends, _losses, _sends),
+    _one_after_another(_joins, _acknowledges, _acknowledges),
+    _one_after_another(_sends, _joins, _changes, _sends, _acknowledges),
+    _one_after_another(_begins, _writes, _changes, _writes, _ends),
+)
+STORIES: st.SearchStrategy[list[Operation]] = st.lists(EPISODES, max_size=12).map(
+    lambda episodes: [operation for episode in episodes for operation in episode]
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a story begins with."""
+
+    segments: tuple[int, ...] = (1, 1)
+    """Of each topic."""
+    producers_leave: bool = True
+    """A replaced segment by themselves."""
+    disk: int = 0
+    """Seeds what the disk forgets."""
+
+
+SETTINGS: st.SearchStrategy[Setting] = st.builds(
+    Setting, st.tuples(st.integers(1, 2), st.integers(1, 3)), st.sampled_from([True, True, False]), st.integers(0, 99)
+)

@@ -27,6 +27,13 @@ EPOCH_MS = 1_700_000_000_000
 RETENTION_SECONDS = 10
 LEDGER_SECONDS = 40
 ADDRESS = Address("127.0.0.1", 6650)
+SETTINGS = load_settings(
+    {
+        "transaction_coordinators": 1,
+        "txn_retention_seconds": RETENTION_SECONDS,
+        "ledger_age_seconds_max": LEDGER_SECONDS,
+    }
+)
 
 
 def now_ms() -> int:
@@ -166,13 +173,6 @@ class Machine:
 
     async def _run(self, ready: trio.Event, over: trio.Event) -> None:
         files = self._files
-        settings = load_settings(
-            {
-                "transaction_coordinators": 1,
-                "txn_retention_seconds": RETENTION_SECONDS,
-                "ledger_age_seconds_max": LEDGER_SECONDS,
-            }
-        )
         try:
             with self._scope, patch.object(broker.main, "wall_clock_ms", now_ms):
                 async with (
@@ -181,7 +181,7 @@ class Machine:
                     trio.open_nursery() as nursery,
                 ):
                     self.metadata, self._nursery = metadata, nursery
-                    self._composed = await broker.main._compose(settings, "model", metadata, ledgers, nursery, ADDRESS)
+                    self._composed = await broker.main._compose(SETTINGS, "model", metadata, ledgers, nursery, ADDRESS)
                     ready.set()
                     await self._asked_to_stop.wait()
                     await self._composed.pulsar.topics.close()

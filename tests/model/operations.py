@@ -5,8 +5,8 @@ around, so that a list stays a story when operations are left out of it. After a
 nothing is on its way; after one in a `Hurry` it goes on at once.
 """
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeAlias, cast
 
 from hypothesis import strategies as st
 
@@ -14,15 +14,27 @@ KEYS = "abcd"
 TOPICS_MAX = 2
 
 
-@dataclass(frozen=True)
-class Begin:
+class _Shown:
+    """Printed as short as it can be written: what a field is by itself is left out."""
+
+    def __repr__(self) -> str:
+        given = [
+            repr(value) if field.default is MISSING else f"{field.name}={value!r}"
+            for field in fields(cast("Any", self))
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Begin(_Shown):
     """A transaction that times out after so many seconds."""
 
     seconds: int
 
 
-@dataclass(frozen=True)
-class Send:
+@dataclass(frozen=True, repr=False)
+class Send(_Shown):
     """A message, in a transaction or in none."""
 
     topic: int
@@ -30,34 +42,34 @@ class Send:
     txn: int | None = None
 
 
-@dataclass(frozen=True)
-class Commit:
+@dataclass(frozen=True, repr=False)
+class Commit(_Shown):
     txn: int
 
 
-@dataclass(frozen=True)
-class Abort:
+@dataclass(frozen=True, repr=False)
+class Abort(_Shown):
     txn: int
 
 
-@dataclass(frozen=True)
-class Join:
+@dataclass(frozen=True, repr=False)
+class Join(_Shown):
     """A consumer connects: of the ordered subscription, or of the shared one."""
 
     topic: int
     ordered: bool
 
 
-@dataclass(frozen=True)
-class Leave:
+@dataclass(frozen=True, repr=False)
+class Leave(_Shown):
     """A consumer closes, or its connection is lost."""
 
     consumer: int
     politely: bool
 
 
-@dataclass(frozen=True)
-class Acknowledge:
+@dataclass(frozen=True, repr=False)
+class Acknowledge(_Shown):
     """One of the messages that a consumer holds; where the subscription is ordered, perhaps all up to it."""
 
     consumer: int
@@ -66,42 +78,42 @@ class Acknowledge:
     txn: int | None = None
 
 
-@dataclass(frozen=True)
-class SendAgain:
+@dataclass(frozen=True, repr=False)
+class SendAgain(_Shown):
     """A consumer gives a message back."""
 
     consumer: int
     message: int
 
 
-@dataclass(frozen=True)
-class Split:
+@dataclass(frozen=True, repr=False)
+class Split(_Shown):
     topic: int
     segment: int
 
 
-@dataclass(frozen=True)
-class Merge:
+@dataclass(frozen=True, repr=False)
+class Merge(_Shown):
     topic: int
     segment: int
 
 
-@dataclass(frozen=True)
-class Advance:
+@dataclass(frozen=True, repr=False)
+class Advance(_Shown):
     """Time passes: transactions time out, ledgers roll, headers are forgotten."""
 
     seconds: int
 
 
-@dataclass(frozen=True)
-class LosePower:
+@dataclass(frozen=True, repr=False)
+class LosePower(_Shown):
     """The power goes after so many further operations of the disk."""
 
     operations: int
 
 
-@dataclass(frozen=True)
-class Restart:
+@dataclass(frozen=True, repr=False)
+class Restart(_Shown):
     """The broker ends (stopped, killed, or without power) and another begins.
 
     Consumers are gone; the writer comes back when it has something to do.
@@ -127,8 +139,8 @@ Plain: TypeAlias = (
 )
 
 
-@dataclass(frozen=True)
-class Hurry:
+@dataclass(frozen=True, repr=False)
+class Hurry(_Shown):
     """Do not wait for what follows from it."""
 
     then: Plain
@@ -189,8 +201,8 @@ STORIES: st.SearchStrategy[list[Operation]] = st.lists(EPISODES, max_size=12).ma
 )
 
 
-@dataclass(frozen=True)
-class Setting:
+@dataclass(frozen=True, repr=False)
+class Setting(_Shown):
     """What a story begins with."""
 
     segments: tuple[int, ...] = (1, 1)

@@ -213,6 +213,9 @@ class World:
 
     def readable_stands_at(self, segment: str, position: tuple[int, int]) -> None:
         """Where a segment's owner lets readers go; never back, whoever owns it."""
+        if position[1] < 0:
+            # Before the first entry of a ledger, which an owner that finds the ledger empty removes.
+            return
         before = self.readable.get(segment)
         if before is not None and position < before:
             raise BrokenPromise(f"{segment} was readable up to {before} and is now up to {position}")

@@ -7,7 +7,8 @@ fails is printed as the shortest list that still fails.
 
 from typing import Final
 
-from hypothesis import HealthCheck, given, note, settings
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from tests.model.operations import SETTINGS, STORIES, Operation, Setting
@@ -16,8 +17,17 @@ from tests.model.player import play
 EXAMPLES: Final = max(200, settings.default.max_examples if settings.default else 0)
 """More under the profile `thorough`."""
 
+SECONDS_MAX: Final = 1800
+"""Most of it is for shrinking: the examples take a tenth of a second each."""
 
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+@pytest.mark.timeout(SECONDS_MAX)
+@settings(
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    # Not to be explained by coverage, which takes longer than all the rest and says less than the story.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+)
 @given(
     schedule=st.random_module(),
     setting=SETTINGS,

@@ -157,7 +157,8 @@ _writes = st.builds(Send, _topic, _key, _newest)
 _begins = st.builds(Begin, st.sampled_from([300, 300, 300, 5]))
 _ends = st.one_of(st.builds(Commit, _newest), st.builds(Abort, _newest))
 _joins = st.builds(Join, _topic, st.booleans())
-_acknowledges = st.builds(Acknowledge, _newest, _few, st.booleans(), st.none())
+_acknowledges = st.builds(Acknowledge, _newest, _few, st.booleans(), st.one_of(st.none(), _newest))
+_takes = st.builds(Acknowledge, _newest, _few, st.booleans(), _newest)
 _losses = st.builds(LosePower, st.integers(0, 8))
 _changes = st.one_of(st.builds(Split, _topic, _few), st.builds(Merge, _topic, _few))
 
@@ -195,6 +196,8 @@ EPISODES: st.SearchStrategy[list[Operation]] = st.one_of(
     _one_after_another(_joins, _acknowledges, _acknowledges),
     _one_after_another(_sends, _joins, _changes, _sends, _acknowledges),
     _one_after_another(_begins, _writes, _changes, _writes, _ends),
+    _one_after_another(_joins, _begins, _takes, _writes, _ends),
+    _one_after_another(_sends, _joins, _begins, _takes, _losses, _ends),
 )
 STORIES: st.SearchStrategy[list[Operation]] = st.lists(EPISODES, max_size=12).map(
     lambda episodes: [operation for episode in episodes for operation in episode]

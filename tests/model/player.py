@@ -38,6 +38,8 @@ TIMEOUT_SECONDS: Final = 300
 STEP_SECONDS_MAX: Final = 3600
 """Nothing that a broker is asked takes longer, however far the clock jumps."""
 
+DRAIN_ROUNDS_MAX: Final = 500
+
 STREAM, QUEUE, AUDIT = "stream", "queue", "audit"
 
 
@@ -108,8 +110,8 @@ class Player:
 
     async def restart(self, how: str) -> None:
         """End the broker and begin the next."""
-        for consumer in self.consumers:
-            consumer.connection.hang_up()
+        for gone in self.consumers:
+            gone.connection.hang_up()
         self.consumers.clear()
         if self._writer is not None:
             self._writer.connection.hang_up()
@@ -272,8 +274,11 @@ class Player:
 
     async def _drain(self, consumers: list[Consumer]) -> None:
         """Let them acknowledge all that comes until nothing more does."""
-        quiet = 0
+        quiet = rounds = 0
         while quiet < 3:
+            rounds += 1
+            if rounds > DRAIN_ROUNDS_MAX:
+                raise BrokenPromise("messages come again and again, although they are acknowledged")
             await self.settle()
             busy = False
             for consumer in consumers:

@@ -8,7 +8,8 @@ contradicts the invariants of DESIGN section 9 is a broken promise:
    Acknowledgements in it count when it is committed, and then for ever.
 3. Nothing is delivered that stands behind an entry of a transaction which is certainly still open.
 4. A transaction's outcome, once told, never changes; a deadline alone takes nothing back that was told.
-5. An ordered subscription first meets the messages of a key in the order in which they were sent.
+5. An ordered subscription first meets the messages of a key in the order in which they were sent, and none of a segment
+   before those of the segments that it replaced are acknowledged.
 
 An answer that is still on its way when the broker dies leaves both outcomes possible. `settled` says that nothing is on
 its way, so that what was answered may be relied on: several connections know no order among them.
@@ -50,8 +51,6 @@ class Txn:
     """The ends that clients asked for, answered or not."""
     fate: Fate = Fate.OPEN
     """OPEN: not known to be anything else."""
-    is_settled: bool = False
-    """Whoever asks must agree with `fate` by now."""
 
     def is_certainly_open(self, now: float) -> bool:
         return self.fate is Fate.OPEN and not self.asked and now < self.open_until
@@ -82,6 +81,8 @@ class Ack:
     """An acknowledgement of one message."""
 
     txn: Txn | None
+    is_late: bool
+    """Its transaction was known to be over when it was asked for."""
     is_answered: bool = False
     is_settled: bool = False
 
@@ -139,7 +140,7 @@ class World:
     def asked_to_acknowledge(self, subscription: Subscription, numbers: list[int], txn: Txn | None) -> list[Ack]:
         acks = []
         for number in numbers:
-            acks.append(Ack(txn))
+            acks.append(Ack(txn, is_late=txn is not None and txn.fate is not Fate.OPEN))
             subscription.acks.setdefault(number, []).append(acks[-1])
         return acks
 
@@ -170,6 +171,8 @@ class World:
 
     def acknowledged(self, acks: list[Ack]) -> None:
         for ack in acks:
+            if ack.is_late:
+                raise BrokenPromise(f"an acknowledgement was taken for transaction {ack.txn} after its end")
             ack.is_answered = True
 
     def not_acknowledged(self, subscription: Subscription, acks: list[Ack]) -> None:
@@ -202,6 +205,8 @@ class World:
                     f"message {number} came again on {subscription.name}, although it is acknowledged in transaction "
                     f"{ack.txn.number}, which is open"
                 )
+        if subscription.is_ordered:
+            self._check_drained_before(subscription, message, place)
         if number not in subscription.seen:
             if subscription.is_ordered and subscription.newest.get(message.key, -1) > number:
                 raise BrokenPromise(
@@ -210,6 +215,20 @@ class World:
                 )
             subscription.newest[message.key] = number
             subscription.seen.add(number)
+
+    def _check_drained_before(self, subscription: Subscription, message: Message, place: Place) -> None:
+        """What was sent earlier under the key, and is stored on another segment, is on one that this one replaces."""
+        for earlier in self.messages.values():
+            if (earlier.topic, earlier.key) != (message.topic, message.key) or earlier.number >= message.number:
+                continue
+            if earlier.place is None or earlier.place.segment == place.segment:
+                continue
+            is_visible = earlier.txn is None or earlier.txn.fate is Fate.COMMITTED
+            if is_visible and not subscription.may_be_acknowledged(earlier.number):
+                raise BrokenPromise(
+                    f"message {message.number} came on {subscription.name} from {place.segment} before message "
+                    f"{earlier.number} of its key was acknowledged on {earlier.place.segment}"
+                )
 
     def readable_stands_at(self, segment: str, position: tuple[int, int]) -> None:
         """Where a segment's owner lets readers go; never back, whoever owns it."""

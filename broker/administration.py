@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from broker.errors import SubscriptionExists, SubscriptionNotFound
 from broker.http.service import (
     BrokerStatistics,
     SubscriptionStatistics,
@@ -9,12 +10,16 @@ from broker.http.service import (
     TransactionStatistics,
 )
 from broker.names import TopicName
+from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.controller import Controller
-from broker.scalable.layout import Layout
+from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
+from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
+from dispatch.subscription import Subscription
 from storage.metadata.store import MetadataStore
+from storage.position import LATEST
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
 
@@ -49,6 +54,56 @@ class Administration:
         """See `TopicService`."""
         await self._controller.merge(name, first_id, second_id)
 
+    async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
+        """See `TopicService`."""
+        await self._controller.subscriptions.add(name, subscription, kind, StartPosition.EARLIEST)
+        there = (await self._layouts.get(name)).subscriptions.get(subscription)
+        if there is not None and there.kind is not kind:
+            raise SubscriptionExists(f"{name} has a subscription {subscription} already, with type {there.kind}")
+
+    async def delete_subscription(self, name: TopicName, subscription: str) -> None:
+        """See `TopicService`."""
+        await self._controller.subscriptions.delete(name, subscription, force=True)
+
+    async def seek(self, name: TopicName, subscription: str, timestamp_ms: int) -> None:
+        """See `TopicService`."""
+        if name.segment is None:
+            await self._controller.subscriptions.seek_to_time(name, subscription, timestamp_ms)
+            return
+        topic, here = await self._on_segment(name, subscription)
+        place = await topic.ledger.position_at_time(timestamp_ms)
+        topic.send_away(await here.seek(place.before()))
+
+    async def skip_all(self, name: TopicName, subscription: str) -> None:
+        """See `TopicService`."""
+        if name.segment is None:
+            await self._controller.subscriptions.skip_all(name, subscription)
+            return
+        topic, here = await self._on_segment(name, subscription)
+        topic.send_away(await here.seek(LATEST))
+
+    async def segment_backlog(self, name: TopicName, subscription: str) -> int:
+        """See `TopicService`."""
+        _topic, here = await self._on_segment(name, subscription)
+        return here.backlog_entries
+
+    async def _on_segment(self, name: TopicName, subscription: str) -> tuple[Topic, Subscription]:
+        topic = await self._topics.get(name)
+        here = topic.subscriptions.get(subscription)
+        if here is None:
+            raise SubscriptionNotFound(f"{name} has no subscription {subscription}")
+        return topic, here
+
+    async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:
+        """See `TopicService`."""
+        return (await self._layouts.get(name)).auto_scale
+
+    async def set_auto_scale(self, name: TopicName, override: AutoScaleOverride | None) -> None:
+        """See `TopicService`."""
+        if override is not None:
+            override.over(AutoScalePolicy())
+        await self._layouts.change(name, lambda layout: layout.with_auto_scale(override))
+
     async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:
         """See `TopicService`."""
         names = await self._layouts.names(f"{tenant}/{namespace}")
@@ -68,7 +123,8 @@ class Administration:
             await self._topics.get(name.segment_name(segment.descriptor)) for segment in layout.segments.values()
         ]
         subscriptions = {}
-        for subscription_name, registered in layout.subscriptions.items():
+        for subscription_name in sorted(layout.living_subscriptions()):
+            registered = layout.subscriptions[subscription_name]
             here = [
                 topic.subscriptions[subscription_name] for topic in segments if subscription_name in topic.subscriptions
             ]

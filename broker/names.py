@@ -228,6 +228,14 @@ class TopicName:
         return match
 
 
+def subscription_problem(text: str) -> str | None:
+    """Why administrators cannot name a subscription so; None when they can: the rules of a topic's own name."""
+    if len(text) > NAME_BYTES_MAX or len(text.encode(errors="replace")) > NAME_BYTES_MAX:
+        return _TOO_LONG
+    problem = _local_problem(text)
+    return None if problem is None else problem.replace("topic's own name", "subscription's name")
+
+
 def _domain(scheme: str, name: str) -> Domain:
     if scheme == "non-persistent":
         raise InvalidTopicName(name, "non-persistent topics are not supported")

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from broker.http import metadata, metrics, scalable
+from broker.http import metadata, metrics, scalable, segments
 from broker.http.origin import SameOriginOnly
 from broker.http.refusals import exception_handlers, refusal
 from broker.http.service import BrokerMonitor, TopicService
@@ -25,6 +25,7 @@ def build_application(topics: TopicService, monitor: BrokerMonitor, store: Metad
             Route("/admin/v2/brokers/health", health, methods=["GET"]),
             metrics.route(monitor),
             *scalable.routes(topics),
+            *segments.routes(topics),
             *metadata.routes(store),
         ],
         middleware=[Middleware(SameOriginOnly)],

@@ -58,6 +58,11 @@ def refusal(status_code: int, reason: str) -> Response:
     return json_response({"reason": reason}, status_code)
 
 
+def done() -> Response:
+    """The answer to a change that was made."""
+    return Response(status_code=204)
+
+
 def json_response(content: object, status_code: int = 200) -> Response:
     """An answer in JSON."""
     return Response(orjson.dumps(content), status_code, media_type="application/json")

@@ -7,34 +7,52 @@
     DELETE /{tenant}/{namespace}/{topic}?force=true
     POST   /{tenant}/{namespace}/{topic}/split/{segment}
     POST   /{tenant}/{namespace}/{topic}/merge/{segment}/{segment}
+    PUT    /{tenant}/{namespace}/{topic}/subscriptions/{subscription}?type=STREAM|QUEUE
+    DELETE /{tenant}/{namespace}/{topic}/subscriptions/{subscription}
+    POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek?timestamp=MS
+    POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/skip-all
+    GET    /{tenant}/{namespace}/{topic}/autoScalePolicy          what the topic sets for itself; 204: nothing
+    POST   /{tenant}/{namespace}/{topic}/autoScalePolicy          body: JSON map of those of its fields to be set
+    DELETE /{tenant}/{namespace}/{topic}/autoScalePolicy
 
 Changes answer 204. Refusals carry a reason (see `refusals`): 404 what is named is not there, 409 it is there already or
 is being changed, 412 the name, a parameter or the layout does not allow it, 400 the body is not what it should be.
 What Pulsar has below a topic and this broker has not answers 501, which no client takes for a missing topic.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
-import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from broker.errors import NotSupported, UnknownSegment
-from broker.http.refusals import json_response
+from broker.errors import NotSupported
+from broker.http.parameters import (
+    check_path,
+    filters_of,
+    json_map_of,
+    kind_of,
+    number_of,
+    properties_of,
+    required_number_of,
+    segment_id_of,
+    subscription_of,
+    switch_of,
+    topic_of,
+)
+from broker.http.refusals import done, json_response
 from broker.http.service import TopicService, TopicStatistics
-from broker.names import SEGMENT_ID_MAX, Domain, InvalidTopicName, TopicName
+from broker.names import Domain, TopicName
+from broker.scalable.autoscale_policy import override_of
 from broker.scalable.layout_record import admin_view
 
 PREFIX: Final = "/admin/v2/scalable"
 _NAMESPACE: Final = PREFIX + "/{tenant}/{namespace}"
 _TOPIC: Final = _NAMESPACE + "/{topic}"
-BODY_BYTES_MAX: Final = 1024 * 1024
-"""The largest request body that is read; beyond it the answer is 413."""
+_SUBSCRIPTION: Final = _TOPIC + "/subscriptions/{subscription}"
+_AUTO_SCALE: Final = _TOPIC + "/autoScalePolicy"
 _EVERY_METHOD: Final = ["GET", "PUT", "POST", "DELETE"]
 
 
@@ -49,6 +67,13 @@ def routes(service: TopicService) -> list[BaseRoute]:
         ("GET", _TOPIC + "/stats", admin.statistics),
         ("POST", _TOPIC + "/split/{segment}", admin.split),
         ("POST", _TOPIC + "/merge/{first}/{second}", admin.merge),
+        ("PUT", _SUBSCRIPTION, admin.create_subscription),
+        ("DELETE", _SUBSCRIPTION, admin.delete_subscription),
+        ("POST", _SUBSCRIPTION + "/seek", admin.seek),
+        ("POST", _SUBSCRIPTION + "/skip-all", admin.skip_all),
+        ("GET", _AUTO_SCALE, admin.auto_scale),
+        ("POST", _AUTO_SCALE, admin.set_auto_scale),
+        ("DELETE", _AUTO_SCALE, admin.remove_auto_scale),
     ]
     return [
         *(Route(path, endpoint, methods=[method]) for method, path, endpoint in served),
@@ -61,120 +86,76 @@ class _ScalableAdmin:
         self._service = service
 
     async def names(self, request: Request) -> Response:
-        _check_path(request)
+        check_path(request)
         tenant, namespace = request.path_params["tenant"], request.path_params["namespace"]
         # Naming any topic checks the namespace's own name.
         TopicName(Domain.TOPIC, tenant, namespace, "any")
-        filters = dict(_property(text) for text in request.query_params.getlist("property"))
-        return json_response(sorted(str(name) for name in await self._service.topics(tenant, namespace, filters)))
+        names = await self._service.topics(tenant, namespace, filters_of(request))
+        return json_response(sorted(str(name) for name in names))
 
     async def create(self, request: Request) -> Response:
-        name = _topic(request)
-        count = request.query_params.get("numInitialSegments")
-        segments = None if count is None else _number(count, "numInitialSegments")
-        await self._service.create_topic(name, segments=segments, properties=_properties(await _body(request)))
-        return Response(status_code=204)
+        name = topic_of(request)
+        segments = number_of(request, "numInitialSegments")
+        await self._service.create_topic(name, segments=segments, properties=await properties_of(request))
+        return done()
 
     async def layout(self, request: Request) -> Response:
-        return json_response(admin_view(await self._service.layout(_topic(request))))
+        return json_response(admin_view(await self._service.layout(topic_of(request))))
 
     async def delete(self, request: Request) -> Response:
-        name = _topic(request)
-        await self._service.delete_topic(name, force=_switch(request.query_params.get("force", "false"), "force"))
-        return Response(status_code=204)
+        await self._service.delete_topic(topic_of(request), force=switch_of(request, "force"))
+        return done()
 
     async def statistics(self, request: Request) -> Response:
-        name = _topic(request)
+        name = topic_of(request)
         return json_response(_statistics_view(name, await self._service.statistics(name)))
 
     async def split(self, request: Request) -> Response:
-        await self._service.split(_topic(request), _segment_id(request.path_params["segment"]))
-        return Response(status_code=204)
+        await self._service.split(topic_of(request), segment_id_of(request, "segment"))
+        return done()
 
     async def merge(self, request: Request) -> Response:
-        name = _topic(request)
-        first, second = _segment_id(request.path_params["first"]), _segment_id(request.path_params["second"])
-        await self._service.merge(name, first, second)
-        return Response(status_code=204)
+        name = topic_of(request)
+        await self._service.merge(name, segment_id_of(request, "first"), segment_id_of(request, "second"))
+        return done()
+
+    async def create_subscription(self, request: Request) -> Response:
+        name, subscription = topic_of(request), subscription_of(request)
+        await self._service.create_subscription(name, subscription, kind_of(request))
+        return done()
+
+    async def delete_subscription(self, request: Request) -> Response:
+        await self._service.delete_subscription(topic_of(request), subscription_of(request))
+        return done()
+
+    async def seek(self, request: Request) -> Response:
+        name, subscription = topic_of(request), subscription_of(request)
+        await self._service.seek(name, subscription, required_number_of(request, "timestamp"))
+        return done()
+
+    async def skip_all(self, request: Request) -> Response:
+        await self._service.skip_all(topic_of(request), subscription_of(request))
+        return done()
+
+    async def auto_scale(self, request: Request) -> Response:
+        override = await self._service.auto_scale(topic_of(request))
+        return done() if override is None else json_response(override.as_map())
+
+    async def set_auto_scale(self, request: Request) -> Response:
+        name = topic_of(request)
+        content = await json_map_of(request)
+        if content is None:
+            raise HTTPException(400, "The body must be a JSON map of the policy's fields.")
+        await self._service.set_auto_scale(name, override_of(content))
+        return done()
+
+    async def remove_auto_scale(self, request: Request) -> Response:
+        await self._service.set_auto_scale(topic_of(request), None)
+        return done()
 
     async def unsupported(self, request: Request) -> Response:
-        _topic(request)
+        topic_of(request)
         raise NotSupported(f"This broker does not offer {request.method} {request.path_params['rest']} of a topic.")
-
-
-def _check_path(request: Request) -> None:
-    """Refuse a path whose decoded form, by which the route was chosen, says something else than what was sent.
-
-    An encoded slash would make `x%2Fsplit/1` a command for topic `x`, and bytes that are no UTF-8 would all decode to
-    the same replacement character.
-    """
-    path = request.url.path
-    for part in request.scope["raw_path"].split(b"/"):
-        try:
-            text = unquote_to_bytes(part).decode()
-        except UnicodeDecodeError:
-            raise InvalidTopicName(path, "a name is encoded as UTF-8") from None
-        if "/" in text:
-            raise InvalidTopicName(path, "a name holds no /, encoded or not")
-
-
-def _topic(request: Request) -> TopicName:
-    _check_path(request)
-    params = request.path_params
-    return TopicName(Domain.TOPIC, params["tenant"], params["namespace"], params["topic"])
-
-
-def _number(text: str, what: str) -> int:
-    # Bounded, as Python refuses to convert thousands of digits.
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(SEGMENT_ID_MAX))):
-        raise HTTPException(412, f"{what} must be a whole number, not {text[:50]!r}.")
-    return int(text)
-
-
-def _segment_id(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(SEGMENT_ID_MAX))):
-        raise UnknownSegment(f"A segment is named by its number, not {text[:50]!r}.")
-    return int(text)
-
-
-def _switch(text: str, what: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise HTTPException(412, f"{what} must be true or false, not {text[:50]!r}.")
-    return text.lower() == "true"
-
-
-def _property(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not (key and separator and value):
-        raise HTTPException(412, f"A property to look for is written as key=value, not {text[:50]!r}.")
-    return key, value
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    if int(request.headers.get("content-length", "0")) <= BODY_BYTES_MAX:
-        async with aclosing(request.stream()) as chunks:
-            async for chunk in chunks:
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    break
-            else:
-                return bytes(body)
-    raise HTTPException(413, f"The body may be {BODY_BYTES_MAX} bytes long, no longer.")
-
-
-def _properties(body: bytes) -> Mapping[str, str]:
-    if not body.strip():
-        return {}
-    try:
-        properties = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise HTTPException(400, f"The body is not JSON: {error}.") from None
-    if properties is None:
-        return {}
-    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        raise HTTPException(400, "The body must be a JSON map of property names to texts.")
-    return properties
 
 
 def _statistics_view(name: TopicName, statistics: TopicStatistics) -> dict[str, object]:

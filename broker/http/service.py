@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.names import TopicName
+from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.layout import Layout, SubscriptionKind
 
 
@@ -35,7 +36,7 @@ class TopicStatistics:
 
 
 class TopicService(Protocol):
-    """Administration of scalable topics. Every `name` is a `topic://` name.
+    """Administration of scalable topics. Every `name` is a `topic://` name, unless said otherwise.
 
     Whatever a method changed is durable when it returns. Besides the errors named, any may raise `TopicClosed` and
     the metadata store's `StoreUnavailable`. A method may be cancelled, when the broker stops or the connection has
@@ -75,6 +76,55 @@ class TopicService(Protocol):
 
         Raises:
             TopicNotFound, UnknownSegment, NotActive, NotAdjacent, IntentOpen, LayoutTooLarge, NotSupported
+        """
+
+    async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
+        """Make sure that the topic has this subscription; a new one begins with the first message there is.
+
+        Raises:
+            TopicNotFound, SubscriptionExists (one of the other kind), SubscriptionEnding, LayoutTooLarge
+        """
+
+    async def delete_subscription(self, name: TopicName, subscription: str) -> None:
+        """Delete a subscription of the topic; its consumers are disconnected.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound
+        """
+
+    async def seek(self, name: TopicName, subscription: str, timestamp_ms: int) -> None:
+        """Let a subscription of a topic, or of one segment, go on with what was published at this time or later.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound
+        """
+
+    async def skip_all(self, name: TopicName, subscription: str) -> None:
+        """Let a subscription of a topic, or of one segment, go on behind everything that is readable now.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound
+        """
+
+    async def segment_backlog(self, name: TopicName, subscription: str) -> int:
+        """How many entries of a segment the subscription has not acknowledged.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound
+        """
+
+    async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:
+        """What the topic sets for itself of the policy for automatic splits and merges.
+
+        Raises:
+            TopicNotFound
+        """
+
+    async def set_auto_scale(self, name: TopicName, override: AutoScaleOverride | None) -> None:
+        """Replace what the topic sets for itself; None leaves everything to the broker's settings.
+
+        Raises:
+            TopicNotFound, AutoScalePolicyInvalid, LayoutTooLarge
         """
 
     async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:

@@ -81,6 +81,7 @@ def admin_view(layout: Layout) -> dict[str, object]:
         "nextSegmentId": layout.next_segment_id,
         "segments": {str(segment.id): _segment_view(segment) for segment in layout.segments.values()},
         "properties": dict(layout.properties),
+        **({} if layout.auto_scale is None else {"autoScalePolicy": layout.auto_scale.as_map()}),
     }
 
 

@@ -17,10 +17,18 @@ import h11
 import trio
 
 from broker.addresses import Address
-from broker.errors import NotSupported, TopicExists, TopicInUse, TopicNotFound
+from broker.errors import (
+    NotSupported,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TopicExists,
+    TopicInUse,
+    TopicNotFound,
+)
 from broker.http.service import BrokerStatistics, SubscriptionStatistics, TopicStatistics
 from broker.names import TopicName
-from broker.scalable.layout import Layout, create
+from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
+from broker.scalable.layout import Layout, StartPosition, Subscription, SubscriptionKind, create
 from tests.support.layouts import NOW_MS
 
 HEALTH = "/admin/v2/brokers/health"
@@ -122,6 +130,8 @@ class FakeTopics:
     in_use: set[TopicName] = field(default_factory=set)
     subscriptions: dict[str, SubscriptionStatistics] = field(default_factory=dict)
     initial_segments: int = 1
+    moved: list[tuple[str, str, int | None]] = field(default_factory=list)
+    """Calls of `seek` and (with no time) `skip_all`: name, subscription, time."""
     failure: Exception | None = None
     merges: bool = True
     gate: trio.Event | None = None
@@ -157,6 +167,45 @@ class FakeTopics:
             raise NotSupported("This broker does not merge segments.")
         self._finish(name, self._find(name).begin_merge(first_id, second_id))
 
+    async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
+        await self._begin()
+        layout = self._find(name)
+        there = layout.subscriptions.get(subscription)
+        if there is None:
+            made = Subscription(kind, "c", StartPosition.EARLIEST, NOW_MS)
+            self.layouts[name] = layout.add_subscription(subscription, made)
+        elif there.kind is not kind:
+            raise SubscriptionExists(f"Subscription {subscription} is there with type {there.kind}.")
+
+    async def delete_subscription(self, name: TopicName, subscription: str) -> None:
+        await self._begin()
+        self.layouts[name] = self._find(name).remove_subscription(subscription)
+
+    async def seek(self, name: TopicName, subscription: str, timestamp_ms: int) -> None:
+        await self._begin()
+        self._find_subscription(name, subscription)
+        self.moved.append((str(name), subscription, timestamp_ms))
+
+    async def skip_all(self, name: TopicName, subscription: str) -> None:
+        await self._begin()
+        self._find_subscription(name, subscription)
+        self.moved.append((str(name), subscription, None))
+
+    async def segment_backlog(self, name: TopicName, subscription: str) -> int:
+        await self._begin()
+        self._find_subscription(name, subscription)
+        return 17
+
+    async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:
+        await self._begin()
+        return self._find(name).auto_scale
+
+    async def set_auto_scale(self, name: TopicName, override: AutoScaleOverride | None) -> None:
+        await self._begin()
+        if override is not None:
+            override.over(AutoScalePolicy())
+        self.layouts[name] = self._find(name).with_auto_scale(override)
+
     async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:
         await self._begin()
         return [
@@ -181,6 +230,15 @@ class FakeTopics:
         if name not in self.layouts:
             raise TopicNotFound(f"{name} does not exist.")
         return self.layouts[name]
+
+    def _find_subscription(self, name: TopicName, subscription: str) -> None:
+        layout = self._find(name.scalable_topic)
+        if name.segment is not None and name.segment not in [
+            segment.descriptor for segment in layout.segments.values()
+        ]:
+            raise TopicNotFound(f"{name} does not exist.")
+        if subscription not in layout.subscriptions:
+            raise SubscriptionNotFound(f"There is no subscription {subscription}.")
 
     def _finish(self, name: TopicName, opened: Layout) -> None:
         assert opened.intent is not None

@@ -7,7 +7,7 @@ import trio
 
 from broker.addresses import Address
 from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed
-from broker.http.scalable import BODY_BYTES_MAX
+from broker.http.parameters import BODY_BYTES_MAX
 from broker.http.service import SubscriptionStatistics
 from broker.names import TopicName
 from broker.scalable.layout import SubscriptionKind, create
@@ -254,7 +254,7 @@ async def test_a_name_that_is_none_is_refused(server: Address, topics: FakeTopic
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("PUT", "subscriptions/s"), ("POST", "subscriptions/s/seek"), ("GET", "autoScalePolicy"), ("POST", "migrate")],
+    [("GET", "subscriptions"), ("GET", "subscriptions/s"), ("POST", "migrate"), ("PUT", "properties")],
 )
 async def test_pulsars_other_calls_are_refused_clearly(server: Address, method: str, path: str) -> None:
     answer = await request(server, method, f"{BASE}/x/{path}")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
-from broker.scalable.layout import create
+from broker.scalable.layout import Layout, create
 from broker.scalable.layouts import Layouts, layout_key
 from broker.scalable.namespaces import Membership, NamespaceFeeds, NamespaceFollower
 from storage.metadata.memory import MemoryStore
@@ -119,6 +119,24 @@ async def test_an_unreadable_layout_hides_no_other_topic(room: Room) -> None:
         assert await follower.listing() == [str(named("bad")), good]
     with room.namespaces.follow(PLACE, {"team": "x"}) as follower:
         assert await follower.listing() == []
+
+
+async def test_a_topic_that_is_being_deleted_is_there_no_more(room: Room) -> None:
+    name = await room.make(named("a"))
+    with room.namespaces.follow(PLACE, {}) as follower:
+        assert await follower.listing() == [name]
+        await room.layouts.change(named("a"), Layout.begin_deletion)
+        assert await follower.next() == Membership([], [name])
+        await room.layouts.remove(named("a"))
+    with room.namespaces.follow(PLACE, {}) as follower:
+        assert await follower.listing() == []
+
+
+async def test_a_record_that_is_no_topics_is_passed_over(room: Room) -> None:
+    await room.store.put("/topics/public/default/%zz/more", b"")
+    name = await room.make(named("a"))
+    with room.namespaces.follow(PLACE, {}) as follower:
+        assert await follower.listing() == [name]
 
 
 NAMES = st.sampled_from(["a", "b", "c"])

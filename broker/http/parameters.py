@@ -1,0 +1,154 @@
+"""What requests say in paths, parameters and bodies, read strictly: what is wrong is refused with a reason.
+
+Paths are compared with what was sent, not only with what it decodes to: a route is chosen by the decoded path.
+"""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from broker.errors import UnknownSegment
+from broker.names import SEGMENT_ID_MAX, Domain, InvalidTopicName, SegmentDescriptor, TopicName, subscription_problem
+from broker.scalable.layout import SubscriptionKind
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+"""The largest request body that is read; beyond it the answer is 413."""
+
+
+def check_path(request: Request) -> None:
+    """Refuse a path whose decoded form, by which the route was chosen, says something else than what was sent.
+
+    An encoded slash would make `x%2Fsplit/1` a command for topic `x`, and bytes that are no UTF-8 would all decode to
+    the same replacement character.
+    """
+    path = request.url.path
+    for part in request.scope["raw_path"].split(b"/"):
+        try:
+            text = unquote_to_bytes(part).decode()
+        except UnicodeDecodeError:
+            raise InvalidTopicName(path, "a name is encoded as UTF-8") from None
+        if "/" in text:
+            raise InvalidTopicName(path, "a name holds no /, encoded or not")
+
+
+def topic_of(request: Request) -> TopicName:
+    """The `topic://` name in the path."""
+    check_path(request)
+    params = request.path_params
+    return TopicName(Domain.TOPIC, params["tenant"], params["namespace"], params["topic"])
+
+
+def segment_of(request: Request) -> TopicName:
+    """The `segment://` name in the path."""
+    return topic_of(request).segment_name(SegmentDescriptor.parse(request.path_params["descriptor"]))
+
+
+def subscription_of(request: Request) -> str:
+    """The subscription in the path."""
+    name: str = request.path_params["subscription"]
+    problem = subscription_problem(name)
+    if problem is not None:
+        raise HTTPException(412, f"Invalid subscription name {name[:50]!r}: {problem}.")
+    return name
+
+
+def kind_of(request: Request) -> SubscriptionKind:
+    """The parameter `type` of a subscription; ordered when it is left out, as in Pulsar."""
+    text = request.query_params.get("type", SubscriptionKind.STREAM.value)
+    try:
+        return SubscriptionKind(text)
+    except ValueError:
+        known = " or ".join(kind.value for kind in SubscriptionKind)
+        raise HTTPException(412, f"type must be {known}, not {text[:50]!r}.") from None
+
+
+def number_of(request: Request, name: str) -> int | None:
+    """A parameter that is a whole number; None when it is left out."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not _is_number(text):
+        raise HTTPException(412, f"{name} must be a whole number, not {text[:50]!r}.")
+    return int(text)
+
+
+def required_number_of(request: Request, name: str) -> int:
+    """A parameter that is a whole number, and is there."""
+    number = number_of(request, name)
+    if number is None:
+        raise HTTPException(412, f"The parameter {name} is missing.")
+    return number
+
+
+def segment_id_of(request: Request, param: str) -> int:
+    """A segment's number in the path; what is none names no segment."""
+    text: str = request.path_params[param]
+    if not _is_number(text):
+        raise UnknownSegment(f"A segment is named by its number, not {text[:50]!r}.")
+    return int(text)
+
+
+def switch_of(request: Request, name: str) -> bool:
+    """A parameter that is true or false; false when it is left out."""
+    text = request.query_params.get(name, "false")
+    if text.lower() not in {"true", "false"}:
+        raise HTTPException(412, f"{name} must be true or false, not {text[:50]!r}.")
+    return text.lower() == "true"
+
+
+def filters_of(request: Request) -> Mapping[str, str]:
+    """The parameters `property=key=value`."""
+    return dict(_filter(text) for text in request.query_params.getlist("property"))
+
+
+async def json_map_of(request: Request) -> Mapping[str, object] | None:
+    """The body as a JSON map; None when it is empty or null."""
+    body = await _body(request)
+    if not body.strip():
+        return None
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise HTTPException(400, f"The body is not JSON: {error}.") from None
+    if content is not None and not isinstance(content, dict):
+        raise HTTPException(400, "The body must be a JSON map.")
+    return content
+
+
+async def properties_of(request: Request) -> Mapping[str, str]:
+    """The body as a JSON map of texts; no body means none."""
+    content = await json_map_of(request) or {}
+    properties = {name: value for name, value in content.items() if isinstance(value, str)}
+    if len(properties) < len(content):
+        raise HTTPException(400, "The body must be a JSON map of property names to texts.")
+    return properties
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    if int(request.headers.get("content-length", "0")) <= BODY_BYTES_MAX:
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    break
+            else:
+                return bytes(body)
+    raise HTTPException(413, f"The body may be {BODY_BYTES_MAX} bytes long, no longer.")
+
+
+def _is_number(text: str) -> bool:
+    # Bounded, as Python refuses to convert thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= len(str(SEGMENT_ID_MAX)) and int(text) <= SEGMENT_ID_MAX
+
+
+def _filter(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not (key and separator and value):
+        raise HTTPException(412, f"A property to look for is written as key=value, not {text[:50]!r}.")
+    return key, value

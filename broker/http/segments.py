@@ -1,0 +1,59 @@
+"""Single segments over HTTP: /admin/v2/segments, which Pulsar's brokers use among themselves and operators to look.
+
+    GET    /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/backlog        a number of entries
+    POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/seek?timestamp=MS
+    POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/skip-all
+
+`descriptor` is the last part of a segment's name, as `8000-ffff-1`. Left out on purpose: creating, sealing and deleting
+a segment and its cursors. Here its topic's controller does that, in an order on which no message's fate hangs; done
+singly from outside it would leave a layout that promises what is not there. Such a request answers 501.
+"""
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from broker.errors import NotSupported
+from broker.http.parameters import required_number_of, segment_of, subscription_of
+from broker.http.refusals import done, json_response
+from broker.http.service import TopicService
+
+PREFIX: Final = "/admin/v2/segments"
+_SEGMENT: Final = PREFIX + "/{tenant}/{namespace}/{topic}/{descriptor}"
+_SUBSCRIPTION: Final = _SEGMENT + "/subscription/{subscription}"
+_EVERY_METHOD: Final = ["GET", "PUT", "POST", "DELETE"]
+
+
+def routes(service: TopicService) -> list[BaseRoute]:
+    """The routes above, served by `service`."""
+    admin = _SegmentAdmin(service)
+    return [
+        Route(_SUBSCRIPTION + "/backlog", admin.backlog, methods=["GET"]),
+        Route(_SUBSCRIPTION + "/seek", admin.seek, methods=["POST"]),
+        Route(_SUBSCRIPTION + "/skip-all", admin.skip_all, methods=["POST"]),
+        Route(_SEGMENT, admin.unsupported, methods=_EVERY_METHOD),
+        Route(_SEGMENT + "/{rest:path}", admin.unsupported, methods=_EVERY_METHOD),
+    ]
+
+
+class _SegmentAdmin:
+    def __init__(self, service: TopicService) -> None:
+        self._service = service
+
+    async def backlog(self, request: Request) -> Response:
+        return json_response(await self._service.segment_backlog(segment_of(request), subscription_of(request)))
+
+    async def seek(self, request: Request) -> Response:
+        name, subscription = segment_of(request), subscription_of(request)
+        await self._service.seek(name, subscription, required_number_of(request, "timestamp"))
+        return done()
+
+    async def skip_all(self, request: Request) -> Response:
+        await self._service.skip_all(segment_of(request), subscription_of(request))
+        return done()
+
+    async def unsupported(self, request: Request) -> Response:
+        name = segment_of(request)
+        raise NotSupported(f"{name} is made, sealed and removed with its topic's layout, and not from outside.")

@@ -1,0 +1,182 @@
+"""Administration over the broker's own rooms: what the HTTP face asks for happens, and bad requests change nothing."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.addresses import Address
+from broker.administration import Administration
+from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
+from broker.http.application import build_application
+from broker.http.listener import serve_http
+from broker.names import TopicName
+from broker.scalable.layout import SubscriptionKind
+from storage.metadata.memory import MemoryStore
+from tests.support.disk import SimulatedFiles
+from tests.support.http import FakeMonitor, request
+from tests.support.rooms import TOPIC, Rooms, now_ms, publish, rooms
+
+STREAM, QUEUE = SubscriptionKind.STREAM, SubscriptionKind.QUEUE
+
+
+@asynccontextmanager
+async def administrated() -> AsyncIterator[tuple[Rooms, Administration]]:
+    """A broker with topic `orders` of two segments and its subscription `s`."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
+        admin = Administration(broker.controller, broker.layouts, broker.topics, initial_segments=1)
+        await admin.create_topic(TOPIC, segments=2, properties={"team": "x"})
+        await admin.create_subscription(TOPIC, "s", STREAM)
+        yield broker, admin
+
+
+@pytest.fixture
+async def made() -> AsyncIterator[tuple[Rooms, Administration]]:
+    async with administrated() as both:
+        yield both
+
+
+async def backlogs(broker: Rooms, admin: Administration) -> list[int]:
+    layout = await admin.layout(TOPIC)
+    names = [TOPIC.segment_name(segment.descriptor) for segment in layout.segments.values()]
+    return [await admin.segment_backlog(name, "s") for name in names]
+
+
+async def test_a_created_subscription_holds_what_was_there_before(made: tuple[Rooms, Administration]) -> None:
+    broker, admin = made
+    segment = await broker.segment(TOPIC, 0)
+    await publish(await broker.topics.get(segment), b"a")
+    await admin.create_subscription(TOPIC, "late", QUEUE)
+    assert await admin.segment_backlog(segment, "late") == 1
+    statistics = await admin.statistics(TOPIC)
+    assert {name: (s.kind, s.backlog_entries) for name, s in statistics.subscriptions.items()} == {
+        "late": (QUEUE, 1),
+        "s": (STREAM, 1),
+    }
+    await admin.create_subscription(TOPIC, "late", QUEUE)
+    with pytest.raises(SubscriptionExists):
+        await admin.create_subscription(TOPIC, "late", STREAM)
+    await admin.delete_subscription(TOPIC, "late")
+    assert list((await admin.statistics(TOPIC)).subscriptions) == ["s"]
+    with pytest.raises(SubscriptionNotFound):
+        await admin.delete_subscription(TOPIC, "late")
+
+
+async def test_a_subscription_is_moved_on_the_topic_or_on_one_segment(made: tuple[Rooms, Administration]) -> None:
+    broker, admin = made
+    segments = [await broker.segment(TOPIC, segment_id) for segment_id in (0, 1)]
+    for segment in segments:
+        await publish(await broker.topics.get(segment), b"a")
+    assert await backlogs(broker, admin) == [1, 1]
+    await admin.skip_all(TOPIC, "s")
+    assert await backlogs(broker, admin) == [0, 0]
+    await admin.seek(segments[1], "s", now_ms())
+    assert await backlogs(broker, admin) == [0, 1]
+    await admin.skip_all(segments[1], "s")
+    await admin.seek(TOPIC, "s", now_ms() + 1)
+    assert await backlogs(broker, admin) == [0, 0]
+    await admin.seek(TOPIC, "s", 0)
+    assert await backlogs(broker, admin) == [1, 1]
+
+
+async def test_what_is_not_there_is_not_moved(made: tuple[Rooms, Administration]) -> None:
+    broker, admin = made
+    gone = TopicName.parse("segment://public/default/orders/0000-ffff-9")
+    for name, error in [(TOPIC, SubscriptionNotFound), (await broker.segment(TOPIC, 0), SubscriptionNotFound)]:
+        with pytest.raises(error):
+            await admin.skip_all(name, "other")
+        with pytest.raises(error):
+            await admin.seek(name, "other", 0)
+    with pytest.raises(TopicNotFound):
+        await admin.segment_backlog(gone, "s")
+    with pytest.raises(TopicNotFound):
+        await admin.seek(gone, "s", 0)
+
+
+LEGAL = st.sampled_from(["public", "default", "orders", "s", "0", "1", "0000-7fff-0", "new"])
+WORDS = st.sampled_from(
+    ["stats", "split", "merge", "subscriptions", "subscription", "seek", "skip-all", "autoScalePolicy", "backlog"]
+)
+ODD = st.one_of(
+    st.sampled_from(["", ".", "..", "%", "%FF", "%2F", "%00", "-1", "9" * 30, "x" * 1100, "0000-ffff-0", "%E2%80%A8"]),
+    st.text(max_size=6).map(lambda text: quote(text.encode("utf-8", "surrogatepass"), safe="")),
+)
+PARTS = st.one_of(LEGAL, LEGAL, WORDS, ODD)
+PATHS = st.one_of(
+    st.builds(
+        lambda base, parts: "/".join([base, *parts]),
+        st.sampled_from(["/admin/v2/scalable/public/default/orders", "/admin/v2/segments/public/default/orders"]),
+        st.lists(PARTS, max_size=4),
+    ),
+    st.builds(lambda parts: "/".join(["/admin/v2/scalable", *parts]), st.lists(PARTS, max_size=6)),
+)
+QUERIES = st.one_of(
+    st.just(""),
+    st.builds(
+        "?{}={}".format,
+        st.sampled_from(["numInitialSegments", "force", "type", "timestamp", "property", "other"]),
+        st.one_of(st.sampled_from(["1", "true", "QUEUE", "a=b", "-1", str(2**64)]), ODD),
+    ),
+)
+BODIES = st.one_of(
+    st.sampled_from([b"", b"{}", b"null", b"[]", b'{"a": 1}', b'{"a": "b"}', b'{"maxSegments": -1}', b"\xff", b"{"]),
+    st.binary(max_size=8),
+)
+RANDOM = st.tuples(st.sampled_from(["GET", "PUT", "POST", "DELETE", "PATCH"]), PATHS, QUERIES, BODIES)
+ROUTES = [
+    ("PUT", "scalable/public/default/{}"),
+    ("DELETE", "scalable/public/default/{}"),
+    ("GET", "scalable/public/{}"),
+    ("POST", "scalable/public/default/orders/split/{}"),
+    ("POST", "scalable/public/default/orders/merge/0/{}"),
+    ("PUT", "scalable/public/default/orders/subscriptions/{}"),
+    ("DELETE", "scalable/public/default/orders/subscriptions/{}"),
+    ("POST", "scalable/public/default/orders/subscriptions/s/seek"),
+    ("POST", "scalable/public/default/orders/subscriptions/{}/skip-all"),
+    ("POST", "scalable/public/default/{}/autoScalePolicy"),
+    ("GET", "segments/public/default/orders/{}/subscription/s/backlog"),
+    ("POST", "segments/public/default/orders/0000-7fff-0/subscription/{}/skip-all"),
+]
+NEARLY_RIGHT = st.builds(
+    lambda route, part, query, body: (route[0], "/admin/v2/" + route[1].format(part), query, body),
+    st.sampled_from(ROUTES),
+    PARTS,
+    QUERIES,
+    BODIES,
+)
+REQUESTS = st.one_of(RANDOM, NEARLY_RIGHT, NEARLY_RIGHT)
+
+
+async def records(broker: Rooms) -> list[tuple[str, bytes]]:
+    """Everything durable that a request could change."""
+    return [(record.key, record.value) for record in await broker.metadata.scan("/", "\U0010ffff")]
+
+
+@settings(deadline=None)
+@given(requests=st.lists(REQUESTS, min_size=1, max_size=12))
+def test_a_refused_request_changes_nothing_and_is_never_a_fault_of_ours(
+    requests: list[tuple[str, str, str, bytes]],
+) -> None:
+    """DESIGN section 9, invariant 7, for every path, parameter and body of these rooms."""
+
+    async def play() -> None:
+        async with administrated() as (broker, admin), trio.open_nursery() as nursery:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            application = build_application(admin, FakeMonitor(), MemoryStore())
+            server: Address = await nursery.start(serve_http, application, listener)
+            for method, path, query, body in requests:
+                before = await records(broker)
+                answer = await request(server, method, path + query, body=body)
+                assert answer.status in {200, 204, 400, 404, 405, 409, 412, 501}, (method, path, query, answer)
+                if answer.status >= 400:
+                    assert answer.reason
+                    assert await records(broker) == before
+                elif answer.status == 204:
+                    assert answer.body == b""
+            nursery.cancel_scope.cancel()
+
+    trio.run(play)

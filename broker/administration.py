@@ -10,7 +10,7 @@ from broker.http.service import (
     TransactionStatistics,
 )
 from broker.names import TopicName
-from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
+from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.controller import Controller
 from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
@@ -96,13 +96,11 @@ class Administration:
 
     async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:
         """See `TopicService`."""
-        return (await self._layouts.get(name)).auto_scale
+        return await self._controller.auto_scale_override(name)
 
     async def set_auto_scale(self, name: TopicName, override: AutoScaleOverride | None) -> None:
         """See `TopicService`."""
-        if override is not None:
-            override.over(AutoScalePolicy())
-        await self._layouts.change(name, lambda layout: layout.with_auto_scale(override))
+        await self._controller.set_auto_scale_override(name, override)
 
     async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:
         """See `TopicService`."""

@@ -33,10 +33,24 @@ final class Admin {
             .version(HttpClient.Version.HTTP_1_1)
             .connectTimeout(Limits.HTTP_MAX)
             .build();
-    private final String base;
+    private final String root;
+    /** Tenant and namespace. */
+    private final String namespace;
 
+    /** The calls on topics of the default namespace. */
     Admin(String httpUrl) {
-        this.base = httpUrl.replaceAll("/+$", "") + "/admin/v2/scalable/public/default/";
+        this(httpUrl, "public/default");
+    }
+
+    Admin(String httpUrl, String namespace) {
+        this.root = httpUrl.replaceAll("/+$", "") + "/admin/v2/";
+        this.namespace = namespace;
+    }
+
+    /** Creates the namespace where the broker wants that first; Tidewire has every legal one from the start. */
+    void createNamespace() throws IOException, InterruptedException, Failure {
+        int status = request("PUT", "namespaces/" + namespace).status();
+        Failure.unless(status == 204 || status == 404, "PUT of namespace " + namespace + " answered " + status);
     }
 
     Answer create(String name, int segments) throws IOException, InterruptedException {
@@ -53,6 +67,19 @@ final class Admin {
 
     Answer split(String name, int segment) throws IOException, InterruptedException {
         return exchange("POST", name + "/split/" + segment);
+    }
+
+    Answer merge(String name, int one, int other) throws IOException, InterruptedException {
+        return exchange("POST", name + "/merge/" + one + "/" + other);
+    }
+
+    /** Moves the subscription to the first message published at or after the time. */
+    Answer seek(String name, String subscription, long timestampMs) throws IOException, InterruptedException {
+        return exchange("POST", name + "/subscriptions/" + subscription + "/seek?timestamp=" + timestampMs);
+    }
+
+    Answer skipAll(String name, String subscription) throws IOException, InterruptedException {
+        return exchange("POST", name + "/subscriptions/" + subscription + "/skip-all");
     }
 
     Answer delete(String name) throws IOException, InterruptedException {
@@ -85,7 +112,11 @@ final class Admin {
     }
 
     private Answer exchange(String method, String path) throws IOException, InterruptedException {
-        HttpRequest request = HttpRequest.newBuilder(URI.create(base + path))
+        return request(method, "scalable/" + namespace + "/" + path);
+    }
+
+    private Answer request(String method, String path) throws IOException, InterruptedException {
+        HttpRequest request = HttpRequest.newBuilder(URI.create(root + path))
                 .timeout(Limits.HTTP_MAX)
                 .method(method, HttpRequest.BodyPublishers.noBody())
                 .build();

@@ -49,6 +49,11 @@ final class Script {
         lines.clear();
     }
 
+    /** Takes out the first of them, which somebody has received and acknowledged already. */
+    synchronized void forgetFirst(int count) {
+        lines.subList(0, count).clear();
+    }
+
     synchronized int size() {
         return lines.size();
     }
@@ -71,6 +76,15 @@ final class Script {
             Failure.unless(got.containsKey(entry.getKey()), "nothing came of key " + entry.getKey() + ", sent were "
                     + entry.getValue());
         }
+    }
+
+    synchronized List<String> values() {
+        return lines.stream().map(Line::value).toList();
+    }
+
+    /** As {@link #check}, where no order is promised. */
+    synchronized void checkContent(List<Message<String>> received) throws Failure {
+        Receiving.sameInAnyOrder("received", Receiving.values(received), values());
     }
 
     private static String difference(String key, List<String> expected, List<String> got) {

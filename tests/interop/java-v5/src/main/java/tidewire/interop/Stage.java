@@ -15,6 +15,7 @@ import org.apache.pulsar.client.api.v5.ProducerBuilder;
 import org.apache.pulsar.client.api.v5.PulsarClient;
 import org.apache.pulsar.client.api.v5.PulsarClientException;
 import org.apache.pulsar.client.api.v5.QueueConsumer;
+import org.apache.pulsar.client.api.v5.QueueConsumerBuilder;
 import org.apache.pulsar.client.api.v5.StreamConsumer;
 import org.apache.pulsar.client.api.v5.Transaction;
 import org.apache.pulsar.client.api.v5.config.SubscriptionInitialPosition;
@@ -35,16 +36,14 @@ final class Stage implements AutoCloseable {
     final String topic;
     final PulsarClient client;
     private final String serviceUrl;
-    private final Deque<Closing> open = new ArrayDeque<>();
-
-    private interface Closing {
-        void close() throws IOException;
-    }
+    private final String httpUrl;
+    private final Deque<AutoCloseable> open = new ArrayDeque<>();
 
     Stage(PulsarClient client, String serviceUrl, String httpUrl, String name) {
         this.client = client;
         this.serviceUrl = serviceUrl;
         this.admin = new Admin(httpUrl);
+        this.httpUrl = httpUrl;
         this.name = name;
         this.topic = "topic://public/default/" + name;
     }
@@ -55,6 +54,17 @@ final class Stage implements AutoCloseable {
         return admin.segments(name);
     }
 
+    /** The REST calls on topics of another namespace, which exists afterwards. */
+    Admin inNamespace(String namespace) throws Exception {
+        Admin there = new Admin(httpUrl, namespace);
+        there.createNamespace();
+        return there;
+    }
+
+    void merge(int one, int other) throws Exception {
+        admin.merge(name, one, other).expect(204, "merge of segments " + one + " and " + other);
+    }
+
     void split(int segment) throws Exception {
         admin.split(name, segment).expect(204, "split of segment " + segment);
     }
@@ -62,7 +72,7 @@ final class Stage implements AutoCloseable {
     /** A further client, for stories about connections or other timeouts. */
     PulsarClient newClient(Duration transactionTimeout) throws PulsarClientException {
         PulsarClient opened = connect(serviceUrl, transactionTimeout);
-        open.push(opened::close);
+        open.push(opened);
         return opened;
     }
 
@@ -81,8 +91,46 @@ final class Stage implements AutoCloseable {
     /** Creates what the builder describes, on the scenario's topic. */
     Producer<String> producer(ProducerBuilder<String> builder) throws PulsarClientException {
         Producer<String> producer = builder.topic(topic).sendTimeout(Limits.OPERATION_MAX).create();
-        open.push(producer::close);
+        open.push(producer);
         return producer;
+    }
+
+    /** Has it closed behind the scenario, however that ends; closing earlier does no harm. */
+    <C extends AutoCloseable> C keep(C opened) {
+        open.push(opened);
+        return opened;
+    }
+
+    /** Creates one more topic of the scenario's own beside its first, and returns its full name. */
+    String createAnother(String suffix, int segments) throws Exception {
+        String local = name + "-" + suffix;
+        admin.create(local, segments).expect(204, "PUT " + local);
+        return "topic://public/default/" + local;
+    }
+
+    /** A producer of any kind of value, of any topic. */
+    <T> Producer<T> producer(Schema<T> schema, String ofTopic) throws PulsarClientException {
+        return keep(client.newProducer(schema).topic(ofTopic).sendTimeout(Limits.OPERATION_MAX).create());
+    }
+
+    <T> QueueConsumer<T> queue(Schema<T> schema, String ofTopic, String subscription) throws PulsarClientException {
+        return keep(queueBuilder(schema, ofTopic, subscription).subscribe());
+    }
+
+    <T> QueueConsumerBuilder<T> queueBuilder(Schema<T> schema, String ofTopic, String subscription) {
+        return client.newQueueConsumer(schema)
+                .topic(ofTopic)
+                .subscriptionName(subscription)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST);
+    }
+
+    <T> StreamConsumer<T> stream(Schema<T> schema, String ofTopic, String subscription) throws PulsarClientException {
+        return keep(client.newStreamConsumer(schema)
+                .topic(ofTopic)
+                .subscriptionName(subscription)
+                .consumerName("reader")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
+                .subscribe());
     }
 
     Transaction begin() throws PulsarClientException {
@@ -100,7 +148,7 @@ final class Stage implements AutoCloseable {
                 .consumerName(name)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
                 .subscribe();
-        open.push(consumer::close);
+        open.push(consumer);
         return consumer;
     }
 
@@ -110,7 +158,7 @@ final class Stage implements AutoCloseable {
                 .subscriptionName(subscription)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
                 .subscribe();
-        open.push(consumer::close);
+        open.push(consumer);
         return consumer;
     }
 
@@ -170,7 +218,13 @@ final class Stage implements AutoCloseable {
     @Override
     public void close() throws IOException {
         while (!open.isEmpty()) {
-            open.pop().close();
+            try {
+                open.pop().close();
+            } catch (IOException e) {
+                throw e;
+            } catch (Exception e) {
+                throw new IOException(e);
+            }
         }
     }
 }

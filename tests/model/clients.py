@@ -286,6 +286,7 @@ class Consumer(Follower):
         def answer(content: Any) -> None:
             if is_error(content):
                 self.world.not_acknowledged(self.subscription, acks)
+                self.held += [each for each in gone if each.consumer_id in self._open.values()]
             else:
                 self.world.acknowledged(acks)
 

@@ -141,9 +141,10 @@ Plain: TypeAlias = (
 
 @dataclass(frozen=True, repr=False)
 class Hurry(_Shown):
-    """Do not wait for what follows from it."""
+    """Do not wait for what follows from it: the broker gets only so many turns before the next operation."""
 
     then: Plain
+    turns: int = 1
 
 
 Operation: TypeAlias = Plain | Hurry
@@ -151,6 +152,7 @@ Operation: TypeAlias = Plain | Hurry
 _topic = st.integers(0, TOPICS_MAX - 1)
 _key = st.sampled_from(KEYS)
 _few = st.integers(0, 3)
+_turns = st.integers(1, 12)
 _newest = st.sampled_from([0, 0, 0, 1, 2])
 _sends = st.builds(Send, _topic, _key, st.none())
 _writes = st.builds(Send, _topic, _key, _newest)
@@ -178,12 +180,12 @@ PLAIN: st.SearchStrategy[Plain] = st.one_of(
     st.builds(Leave, _newest, st.booleans()),
     st.builds(SendAgain, _newest, _few),
 )
-OPERATIONS: st.SearchStrategy[Operation] = st.one_of(PLAIN, PLAIN, st.builds(Hurry, PLAIN))
+OPERATIONS: st.SearchStrategy[Operation] = st.one_of(PLAIN, PLAIN, st.builds(Hurry, PLAIN, _turns))
 
 
 def _one_after_another(*parts: st.SearchStrategy[Operation]) -> st.SearchStrategy[list[Operation]]:
     """One operation of each, in a hurry or not."""
-    return st.tuples(*(st.one_of(part, st.builds(Hurry, part)) for part in parts)).map(list)
+    return st.tuples(*(st.one_of(part, st.builds(Hurry, part, _turns)) for part in parts)).map(list)
 
 
 EPISODES: st.SearchStrategy[list[Operation]] = st.one_of(

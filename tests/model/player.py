@@ -77,6 +77,7 @@ class Player:
         self.topics = [f"topic://public/default/t{number}" for number in range(len(setting.segments))]
         self.txns: list[tuple[Txn, tuple[int, int]]] = []
         self.consumers: list[Consumer] = []
+        self._joined = 0
         self._writer: Writer | None = None
 
     async def begin(self) -> None:
@@ -91,12 +92,13 @@ class Player:
         """One operation, and what follows from it unless it is in a hurry."""
         if not self.machine.is_running or self.machine.has_lost_power:
             await self.restart("powerless")
-        hurried = isinstance(operation, Hurry)
-        await self._do(operation.then if isinstance(operation, Hurry) else operation)
-        if hurried:
-            await trio.lowlevel.checkpoint()
+        if isinstance(operation, Hurry):
+            await self._do(operation.then)
+            for _ in range(operation.turns):
+                await trio.lowlevel.checkpoint()
             self._raise_broken()
         else:
+            await self._do(operation)
             await self.settle()
 
     async def settle(self) -> None:
@@ -218,7 +220,8 @@ class Player:
 
     def join(self, topic: str, name: str, *, is_ordered: bool) -> Consumer:
         """Connect one more consumer."""
-        consumer = Consumer(self.parties, topic, name, is_ordered=is_ordered, number=len(self.consumers))
+        self._joined += 1
+        consumer = Consumer(self.parties, topic, name, is_ordered=is_ordered, number=self._joined)
         self.consumers.append(consumer)
         return consumer
 
@@ -242,6 +245,7 @@ class Player:
         if not self.machine.is_running or self.machine.has_lost_power:
             await self.restart("powerless")
         await self._decide_everything()
+        await self._everything_comes()
         await self.restart("powerless")
         for topic in self.topics:
             drains = [
@@ -271,6 +275,12 @@ class Player:
         for txn, _txn_id in self.txns:
             if txn.fate is Fate.OPEN and not txn.asked:
                 self.world.ended(txn, Fate.ABORTED, trio.current_time())
+
+    async def _everything_comes(self) -> None:
+        """Whoever is connected gets all there is, without another word, and in the end has acknowledged it."""
+        await self._drain(self.consumers)
+        for subscription in {consumer.subscription for consumer in self.consumers if consumer.is_open}:
+            self.world.check_nothing_waits(subscription)
 
     async def _drain(self, consumers: list[Consumer]) -> None:
         """Let them acknowledge all that comes until nothing more does."""

@@ -259,6 +259,14 @@ class World:
             and (message.txn is None or message.txn.fate is Fate.COMMITTED)
         }
 
+    def check_nothing_waits(self, subscription: Subscription) -> None:
+        """Hold a subscription to what its consumers got, who acknowledged everything and were there all the time."""
+        waiting = {
+            number for number in self.visible(subscription.topic) if not subscription.may_be_acknowledged(number)
+        }
+        if waiting:
+            raise BrokenPromise(f"{subscription.name} of {subscription.topic} does not send {sorted(waiting)}")
+
     def check_drained(self, subscription: Subscription, came: list[int]) -> None:
         """Hold a subscription to all that new consumers got, who acknowledged everything, after a restart."""
         visible = self.visible(subscription.topic)

@@ -40,6 +40,7 @@ from broker.metadata_setting import EMBEDDED, check_metadata
 
 ENVIRONMENT_PREFIX: Final = "TIDEWIRE_"
 
+_SWITCHES: Final = frozenset({"allow_unauthenticated", "auto_scale"})
 _PLAIN_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
@@ -122,6 +123,8 @@ class BrokerSettings(BaseSettings):
 
     default_initial_segments: int = Field(1, ge=1, le=1024)
     """Segments of a new scalable topic whose creator does not say how many."""
+    auto_scale: bool = True
+    """Split and merge scalable topics by load and consumers, where a topic does not say otherwise (PIP-483)."""
     segment_retention_seconds: float = Field(7 * 86_400.0, ge=0, allow_inf_nan=False)
     """How long a segment that was split or merged is kept at least. After that it is removed with its messages as soon
     as every subscription has drained it; without subscriptions it stays."""
@@ -136,7 +139,7 @@ class BrokerSettings(BaseSettings):
     @classmethod
     def _only_switches_are_true_or_false(cls, value: object, info: ValidationInfo) -> object:
         # Pydantic would take true for 1, which nobody means who writes a number's name.
-        if isinstance(value, bool) and info.field_name != "allow_unauthenticated":
+        if isinstance(value, bool) and info.field_name not in _SWITCHES:
             raise ValueError("only a switch can be true or false")
         return value
 

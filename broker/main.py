@@ -27,9 +27,12 @@ from broker.metadata_place import open_metadata
 from broker.metadata_setting import EMBEDDED
 from broker.names import TopicName
 from broker.pulsar.listener import PulsarServices, serve_pulsar
+from broker.scalable.autoscale_policy import AutoScalePolicy
+from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
+from broker.scalable.load_reports import LoadReporter
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
 from broker.scalable.stream_groups import StreamGroups
@@ -174,7 +177,14 @@ async def _compose(
         return await Topic.open(name, services, claim)
 
     topics = Topics(claims, layouts, open_topic, nursery, session.id)
-    controller = Controller(layouts, topics, feeds, now_ms=wall_clock_ms, nursery=nursery)
+    controller = Controller(
+        layouts,
+        topics,
+        feeds,
+        now_ms=wall_clock_ms,
+        nursery=nursery,
+        auto_scale=AutoScalePolicy(enabled=settings.auto_scale),
+    )
     await controller.recover()
     pruner = Pruner(
         layouts,
@@ -208,6 +218,10 @@ async def _compose(
         ).run
     )
     groups = StreamGroups(topics, feeds, metadata=metadata, nursery=nursery)
+    reporter = LoadReporter(topics, services.stirred, metadata=metadata, session=session, now_ms=wall_clock_ms)
+    nursery.start_soon(reporter.run)
+    scaler = AutoScaler(controller, layouts, groups, metadata=metadata, now_ms=wall_clock_ms)
+    nursery.start_soon(scaler.run)
     traffic = Traffic()
     pulsar = PulsarServices(
         topics=topics,

@@ -6,7 +6,7 @@ watermark to park on, and which entries to pass over; so dispatch knows nothing 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -16,6 +16,7 @@ import trio
 from broker.errors import ProducerNameTaken, SubscriptionNotFound, TopicClosed
 from broker.names import Domain, TopicName
 from broker.schemas.registry import owner_of, removal_of
+from broker.traffic import SegmentTraffic
 from dispatch.consumer import Consumer
 from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
 from storage.clock import WallClock
@@ -68,6 +69,8 @@ class TopicServices:
     buffers: BufferCounters
     ledger_config: ManagedLedgerConfig
     now_ms: WallClock
+    stirred: Signal = field(default_factory=Signal)
+    """Set with every message that comes or goes on any topic."""
 
 
 class Topic:
@@ -78,6 +81,7 @@ class Topic:
         self.ledger = ledger
         self.replaced = trio.Event()
         """Set when this sealed segment's successors are known to every client that follows the layout here."""
+        self.traffic = SegmentTraffic()
         self._services = services
         self._metadata = services.metadata
         self._claim = claim
@@ -183,8 +187,19 @@ class Topic:
         if txn is not None:
             self._require_taking(txn)
         if self._buffer is not None:
-            return await self._buffer.publish(payload, message_count, txn)
-        return self.ledger.append(payload, message_count=message_count)
+            position = await self._buffer.publish(payload, message_count, txn)
+        else:
+            position = self.ledger.append(payload, message_count=message_count)
+        self.traffic.messages_in += message_count
+        self.traffic.bytes_in += len(payload)
+        self._services.stirred.set()
+        return position
+
+    def delivered(self, message_count: int, payload_bytes: int) -> None:
+        """An entry was handed to a connection for a consumer."""
+        self.traffic.messages_out += message_count
+        self.traffic.bytes_out += payload_bytes
+        self._services.stirred.set()
 
     def attend_producer(self, producer: AttendingProducer) -> None:
         """Register a producer under its name.

@@ -1,6 +1,6 @@
 """What went through this broker since it started: counters that faces add to and `/metrics` reads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(slots=True)
@@ -17,3 +17,17 @@ class Traffic:
     """Messages handed to a connection for a consumer."""
     bytes_out: int = 0
     """Their payloads."""
+
+
+@dataclass(slots=True)
+class SegmentTraffic:
+    """Counters of one topic or segment since it was loaded. They never fall."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+
+    def copy(self) -> "SegmentTraffic":
+        """The counters as they are now."""
+        return replace(self)

@@ -78,11 +78,12 @@ class ConsumerSession:
 class _Outlet:
     """Turns deliveries into frames on the connection."""
 
-    def __init__(self, consumer_id: int, partition: int, epoch: int | None, outbox: Outbox, traffic: Traffic) -> None:
+    def __init__(self, consumer_id: int, topic: Topic, epoch: int | None, outbox: Outbox, traffic: Traffic) -> None:
         self.epoch = epoch
         """What the client counts up with each request to send everything again; it drops messages of earlier ones."""
         self._consumer_id = consumer_id
-        self._partition = partition
+        self._topic = topic
+        self._partition = _partition(topic.name)
         self._outbox = outbox
         self._traffic = traffic
 
@@ -105,6 +106,7 @@ class _Outlet:
             self._outbox.put(encode_payload_command(command, entry.payload))
             self._traffic.messages_out += entry.message_count
             self._traffic.bytes_out += len(entry.payload)
+            self._topic.delivered(entry.message_count, len(entry.payload))
 
     def end_of_topic(self) -> None:
         """See `Outlet`."""
@@ -213,7 +215,7 @@ class ConsumerFace:
         if subscription is None:
             subscription = topic.subscribe_reader(request.subscription, start)
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
-        outlet = _Outlet(request.consumer_id, _partition(name), epoch, self._outbox, self._traffic)
+        outlet = _Outlet(request.consumer_id, topic, epoch, self._outbox, self._traffic)
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
         answers = self._acknowledging.answers(request.consumer_id, subscription)
         session = ConsumerSession(consumer, outlet, topic, subscription, self, answers, durable=request.durable)

@@ -69,6 +69,23 @@ class StreamGroups:
         self._metadata = metadata
         self._nursery = nursery
         self._groups: dict[tuple[TopicName, str], _Group] = {}
+        self._listeners: list[Callable[[TopicName], None]] = []
+
+    def attach(self, listener: Callable[[TopicName], None]) -> None:
+        """Call `listener` with a topic whenever consumers of it have come or gone. It must not block."""
+        self._listeners.append(listener)
+
+    def detach(self, listener: Callable[[TopicName], None]) -> None:
+        """Undo one `attach`."""
+        self._listeners.remove(listener)
+
+    def consumers_of(self, topic: TopicName) -> dict[str, int]:
+        """How many consumers each ordered subscription of the topic has here; those without any are left out."""
+        return {name: len(group.members) for (of, name), group in self._groups.items() if of == topic}
+
+    def _members_changed(self, topic: TopicName) -> None:
+        for listener in tuple(self._listeners):
+            listener(topic)
 
     async def join(self, topic: TopicName, subscription: str, member: Member) -> None:
         """Add a consumer; its assignment was handed to it when this returns, and is again whenever it changes.
@@ -85,6 +102,7 @@ class StreamGroups:
         group.members[member.name] = member
         group.pushed.pop(member.name, None)
         self._reassign(group)
+        self._members_changed(topic)
         await group.known.wait()
         if group.layout is None:
             self.leave(topic, subscription, member)
@@ -97,6 +115,7 @@ class StreamGroups:
             return
         del group.members[member.name]
         group.pushed.pop(member.name, None)
+        self._members_changed(topic)
         if group.members:
             self._reassign(group)
             return

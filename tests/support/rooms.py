@@ -44,11 +44,22 @@ def now_ms() -> int:
     return 1_000_000
 
 
+def moving_clock() -> WallClock:
+    """A clock that goes with Trio's, which a test may jump, from the same moment on."""
+    start = trio.current_time()
+    return lambda: now_ms() + round((trio.current_time() - start) * 1000)
+
+
 class Rooms:
     """See the module's docstring."""
 
     def __init__(
-        self, metadata: MetadataStore, ledgers: DirectoryLedgerStore, nursery: trio.Nursery, session: Session
+        self,
+        metadata: MetadataStore,
+        ledgers: DirectoryLedgerStore,
+        nursery: trio.Nursery,
+        session: Session,
+        clock: WallClock,
     ) -> None:
         self.metadata = metadata
         self.session = session
@@ -64,20 +75,20 @@ class Rooms:
             headers=self.headers,
             buffers=BufferCounters(),
             ledger_config=ManagedLedgerConfig(),
-            now_ms=now_ms,
+            now_ms=clock,
         )
         self.opened: list[TopicName] = []
         """Every topic that was taken over, in order."""
         self.topics = Topics(self.claims, self.layouts, self._open_topic, nursery, 7)
-        self.controller = Controller(self.layouts, self.topics, self.feeds, now_ms=now_ms, nursery=nursery)
+        self.controller = Controller(self.layouts, self.topics, self.feeds, now_ms=clock, nursery=nursery)
         self.groups = StreamGroups(self.topics, self.feeds, metadata=metadata, nursery=nursery)
         self.coordinator = Coordinator(
             metadata,
             count=4,
-            now_ms=now_ms,
+            now_ms=clock,
             timeout_ms_max=1_000_000,
-            timeout_alarm=Alarm(now_ms),
-            final_alarm=Alarm(now_ms),
+            timeout_alarm=Alarm(clock),
+            final_alarm=Alarm(clock),
         )
 
     def pruner(self, *, retention_ms: int = 0, clock: WallClock = now_ms) -> Pruner:
@@ -118,11 +129,11 @@ async def visible(topic: Topic) -> list[Entry]:
 
 
 @asynccontextmanager
-async def rooms(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterator[Rooms]:
+async def rooms(metadata: MetadataStore, files: SimulatedFiles, *, clock: WallClock = now_ms) -> AsyncIterator[Rooms]:
     """One broker's rooms, running."""
     async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
         session = await metadata.open_session(10)
-        made = Rooms(metadata, ledgers, nursery, session)
+        made = Rooms(metadata, ledgers, nursery, session, clock)
         await nursery.start(made.headers.run)
         try:
             yield made

@@ -54,6 +54,12 @@ def command(
         str | None, Option(help="The longest transaction timeout (default: 3600).")
     ] = None,
     txn_retention_seconds: Annotated[str | None, Option(help="How long outcomes stay known (default: 60).")] = None,
+    segment_retention_seconds: Annotated[
+        str | None, Option(help="How long split and merged segments are kept at least (default: 604800, a week).")
+    ] = None,
+    auto_scale: Annotated[
+        str | None, Option(help="Split and merge topics by load and consumers: true (default) or false.")
+    ] = None,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Log what topics and connections do.")] = False,
 ) -> None:
     """Run a broker. Every setting can also be given as TIDEWIRE_<NAME>, or in the file named by --config."""

@@ -1,0 +1,165 @@
+"""Splits and merges topics by themselves: asks `broker.scalable.autoscale` when something has changed, and acts.
+
+What may change the answer is pushed: load reports and layouts by the metadata store, consumers that come and go by
+their groups. Besides there is one alarm for the moment at which time alone may change it. A topic of which nothing is
+known (no report, no ordered consumer) is not looked at, so a broker with many quiet topics has nothing to do.
+"""
+
+from collections import defaultdict
+
+import structlog
+import trio
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
+from broker.names import TopicName
+from broker.scalable.autoscale import Merge, SegmentLoad, Situation, Split, decide, next_look_ms
+from broker.scalable.controller import Controller
+from broker.scalable.layouts import KEY_PREFIX as LAYOUTS_PREFIX
+from broker.scalable.layouts import Layouts, topic_of
+from broker.scalable.load_reports import KEY_PREFIX as LOADS_PREFIX
+from broker.scalable.load_reports import decode_load, segment_of
+from broker.scalable.stream_groups import StreamGroups
+from storage.clock import WallClock
+from storage.cursor import CursorError
+from storage.errors import StorageError
+from storage.metadata.store import MetadataStore, starting_with
+from txn.alarm import Alarm
+from txn.errors import OwnershipLost
+
+log = structlog.get_logger(__name__)
+
+
+class AutoScaler:
+    """Scales the topics of this broker while `run` runs."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        layouts: Layouts,
+        groups: StreamGroups,
+        *,
+        metadata: MetadataStore,
+        now_ms: WallClock,
+    ) -> None:
+        """Set up.
+
+        Args:
+            controller: splits and merges.
+            layouts: the topics.
+            groups: know the consumers of ordered subscriptions.
+            metadata: where layouts and loads are watched.
+            now_ms: the clock of the layouts' and the reports' times.
+        """
+        self._controller = controller
+        self._layouts = layouts
+        self._groups = groups
+        self._metadata = metadata
+        self._now_ms = now_ms
+        self._since_ms = 0
+        self._loads: defaultdict[TopicName, dict[int, SegmentLoad]] = defaultdict(dict)
+        self._due_ms: dict[TopicName, int] = {}
+        self._acting: set[TopicName] = set()
+        self._alarm = Alarm(now_ms)
+
+    async def run(self) -> None:
+        """Look after the topics until cancelled."""
+        self._since_ms = self._now_ms()
+        self._groups.attach(self._changed)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_layouts)
+                nursery.start_soon(self._watch_loads)
+                while True:
+                    await self._alarm.wait()
+                    now_ms = self._now_ms()
+                    for topic in [topic for topic, due_ms in self._due_ms.items() if due_ms <= now_ms]:
+                        del self._due_ms[topic]
+                        await self._look(topic, nursery)
+                    for due_ms in self._due_ms.values():
+                        self._alarm.at_latest(due_ms)
+        finally:
+            self._groups.detach(self._changed)
+
+    def _changed(self, topic: TopicName) -> None:
+        """Something has changed that the decision rests on: look at the topic at once."""
+        self._look_at(topic, self._now_ms())
+
+    def _look_at(self, topic: TopicName, moment_ms: int) -> None:
+        self._due_ms[topic] = min(moment_ms, self._due_ms.get(topic, moment_ms))
+        self._alarm.at_latest(moment_ms)
+
+    async def _watch_layouts(self) -> None:
+        async with self._metadata.watch_range(*starting_with(LAYOUTS_PREFIX)) as watch:
+            while True:
+                change = await watch.next()
+                for key in (*change.deleted, *(record.key for record in change.records)):
+                    topic = topic_of(key)
+                    if topic is not None and self._is_known(topic):
+                        self._changed(topic)
+
+    async def _watch_loads(self) -> None:
+        async with self._metadata.watch_range(*starting_with(LOADS_PREFIX)) as watch:
+            while True:
+                change = await watch.next()
+                for key in change.deleted:
+                    self._loaded(key, None)
+                for record in change.records:
+                    self._loaded(record.key, decode_load(record.value))
+
+    def _loaded(self, key: str, load: SegmentLoad | None) -> None:
+        name = segment_of(key)
+        if name is None or name.segment is None:
+            return
+        topic = name.scalable_topic
+        if load is not None:
+            self._loads[topic][name.segment.segment_id] = load
+        elif topic in self._loads:
+            self._loads[topic].pop(name.segment.segment_id, None)
+            if not self._loads[topic]:
+                del self._loads[topic]
+        self._changed(topic)
+
+    def _is_known(self, topic: TopicName) -> bool:
+        return topic in self._loads or bool(self._groups.consumers_of(topic))
+
+    async def _look(self, topic: TopicName, nursery: trio.Nursery) -> None:
+        """Ask what to do with one topic, and do it in a task of its own: producers take a while to leave."""
+        if topic in self._acting or not self._is_known(topic):
+            return
+        try:
+            layout = await self._layouts.get(topic)
+            policy = self._controller.auto_scale_policy(layout)
+        except (TopicNotFound, LayoutUnreadable):
+            # Who asks for it is told; what is known of its segments goes when their reports do.
+            return
+        except BrokerError as error:
+            log.warning("a topic is not scaled by itself", topic=str(topic), reason=str(error))
+            return
+        consumers, now_ms = self._groups.consumers_of(topic), self._now_ms()
+        loads = self._loads.get(topic, {})
+        situation = Situation(layout, loads, consumers, policy, self._since_ms)
+        decision = decide(situation, now_ms)
+        if decision is not None:
+            self._acting.add(topic)
+            retry_ms = policy.split_cooldown_seconds * 1000 or 1000
+            nursery.start_soon(self._act, topic, decision, retry_ms)
+        elif (moment_ms := next_look_ms(situation, now_ms)) is not None:
+            self._look_at(topic, moment_ms)
+
+    async def _act(self, topic: TopicName, decision: Split | Merge, retry_ms: int) -> None:
+        try:
+            match decision:
+                case Split(segment_id, reason):
+                    log.info("splitting a segment", topic=str(topic), segment=segment_id, reason=reason)
+                    await self._controller.split(topic, segment_id)
+                case Merge(first_id, second_id):
+                    log.info("merging segments that nobody needs apart", topic=str(topic), segments=decision)
+                    await self._controller.merge(topic, first_id, second_id)
+        except (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError) as error:
+            log.warning("a topic was not scaled", topic=str(topic), decision=str(decision), reason=str(error))
+            self._look_at(topic, self._now_ms() + retry_ms)
+        else:
+            self._changed(topic)
+        finally:
+            self._acting.discard(topic)

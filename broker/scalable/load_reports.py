@@ -1,0 +1,192 @@
+"""How busy each segment is, reported into the metadata store when it has changed noticeably (PIP-483).
+
+The owner of a segment samples its counters and keeps a minute of samples, so a rate is that of the last minute and a
+short burst is not taken for load. It writes a record when a rate has moved by a quarter since the last one, so steady
+traffic is reported once; whoever decides on splits watches the records, wherever he runs. They are ephemeral: a broker
+that is gone reports nothing.
+
+Sampling begins with the first message and ends when a minute has passed without one. Until the next, nothing runs.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import orjson
+import structlog
+import trio
+
+from broker.names import Domain, InvalidTopicName, TopicName
+from broker.scalable.autoscale import SegmentLoad
+from broker.topic import Topic
+from broker.traffic import SegmentTraffic
+from storage.clock import WallClock
+from storage.metadata.store import Delete, MetadataError, MetadataStore, Op, Put, Session
+from storage.signal import Signal
+
+KEY_PREFIX: Final = "/segment-load/"
+
+SAMPLE_SECONDS: Final = 10
+"""How often the counters are looked at while there is traffic."""
+SAMPLES_KEPT: Final = 6
+"""Over how many samples a rate is taken: a minute."""
+CHANGE_MIN: Final = 0.25
+"""By which part a rate must have moved to be reported again."""
+RATES_MIN: Final = (10.0, 50_000.0, 10.0, 50_000.0)
+"""Below these, messages and bytes in and out, rates are taken for this: what hardly anything uses is not watched."""
+REPORTS_AT_ONCE: Final = 64
+"""Records in one change set; any store takes that many."""
+
+log = structlog.get_logger(__name__)
+
+
+class _Rates(NamedTuple):
+    """Per second."""
+
+    msg_in: float
+    bytes_in: float
+    msg_out: float
+    bytes_out: float
+
+
+_NO_RATES: Final = _Rates(0, 0, 0, 0)
+
+
+@dataclass(eq=False, slots=True)
+class _Sampled:
+    """One segment: its counters as they were, the oldest first, and what was reported of it."""
+
+    counts: deque[SegmentTraffic] = field(
+        default_factory=lambda: deque([SegmentTraffic()] * (SAMPLES_KEPT + 1), SAMPLES_KEPT + 1)
+    )
+    reported: _Rates | None = None
+
+    def take(self, traffic: SegmentTraffic) -> _Rates:
+        """Take a sample; the rates since the oldest one."""
+        self.counts.append(traffic.copy())
+        first, last = self.counts[0], self.counts[-1]
+        seconds = SAMPLE_SECONDS * SAMPLES_KEPT
+        return _Rates(
+            (last.messages_in - first.messages_in) / seconds,
+            (last.bytes_in - first.bytes_in) / seconds,
+            (last.messages_out - first.messages_out) / seconds,
+            (last.bytes_out - first.bytes_out) / seconds,
+        )
+
+
+class LoadReporter:
+    """Reports the load of this broker's active segments while `run` runs."""
+
+    def __init__(
+        self,
+        topics: Iterable[Topic],
+        stirred: Signal,
+        *,
+        metadata: MetadataStore,
+        session: Session,
+        now_ms: WallClock,
+    ) -> None:
+        """Set up.
+
+        Args:
+            topics: those loaded here, whenever it is iterated.
+            stirred: set with every message that comes or goes.
+            metadata: where reports stand.
+            session: the broker's; reports go with it.
+            now_ms: the clock of the reports' times.
+        """
+        self._topics = topics
+        self._stirred = stirred
+        self._metadata = metadata
+        self._session = session
+        self._now_ms = now_ms
+        self._sampled: dict[TopicName, _Sampled] = {}
+
+    async def run(self) -> None:
+        """Sample and report until cancelled."""
+        while True:
+            await self._stirred.wait()
+            is_busy = True
+            while is_busy:
+                await trio.sleep(SAMPLE_SECONDS)
+                is_busy = await self._sample()
+
+    async def _sample(self) -> bool:
+        """Take one sample of every active segment and report what changed; whether there was any traffic."""
+        ops: list[Op] = []
+        is_busy = False
+        active = {topic.name: topic for topic in self._topics if _is_active(topic)}
+        for gone in self._sampled.keys() - active.keys():
+            del self._sampled[gone]
+            ops.append(Delete(load_key(gone)))
+        for name, topic in active.items():
+            sampled = self._sampled.get(name)
+            if sampled is None:
+                if not topic.traffic.messages_in and not topic.traffic.messages_out:
+                    continue
+                sampled = self._sampled[name] = _Sampled()
+            rates = sampled.take(topic.traffic)
+            is_busy = is_busy or rates != _NO_RATES
+            if sampled.reported is None or _differs(sampled.reported, rates):
+                sampled.reported = rates
+                ops.append(Put(load_key(name), _encode(rates, self._now_ms()), session=self._session))
+        for first in range(0, len(ops), REPORTS_AT_ONCE):
+            try:
+                await self._metadata.commit(ops[first : first + REPORTS_AT_ONCE])
+            except MetadataError as error:
+                # Advice only: the next change is reported again, and a store that is gone ends the broker elsewhere.
+                log.warning("the load of segments was not reported", reason=str(error))
+        return is_busy
+
+
+def load_key(segment: TopicName) -> str:
+    """Where the load of a segment is reported."""
+    return KEY_PREFIX + quote(str(segment), safe="")
+
+
+def segment_of(key: str) -> TopicName | None:
+    """The segment whose load stands under `key`; None if no segment's does."""
+    try:
+        name = TopicName.parse(unquote(key.removeprefix(KEY_PREFIX)))
+    except InvalidTopicName:
+        return None
+    return name if name.domain is Domain.SEGMENT else None
+
+
+def decode_load(value: bytes) -> SegmentLoad | None:
+    """A report; None for what is none."""
+    try:
+        raw = orjson.loads(value)
+        return SegmentLoad(
+            float(raw["msgRateIn"]),
+            float(raw["bytesRateIn"]),
+            float(raw["msgRateOut"]),
+            float(raw["bytesRateOut"]),
+            int(raw["sinceMs"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _encode(rates: _Rates, now_ms: int) -> bytes:
+    return orjson.dumps(
+        {
+            "msgRateIn": rates.msg_in,
+            "bytesRateIn": rates.bytes_in,
+            "msgRateOut": rates.msg_out,
+            "bytesRateOut": rates.bytes_out,
+            "sinceMs": now_ms,
+        }
+    )
+
+
+def _is_active(topic: Topic) -> bool:
+    return topic.name.domain is Domain.SEGMENT and not topic.ledger.is_sealed
+
+
+def _differs(reported: _Rates, now: _Rates) -> bool:
+    """Whether a rate has moved noticeably."""
+    pairs = zip(reported, now, RATES_MIN, strict=True)
+    return any(abs(new - old) > CHANGE_MIN * max(old, least) and max(old, new) > least for old, new, least in pairs)

@@ -1,0 +1,190 @@
+"""Topics that split and merge by themselves: what sets it off, how often, and that waiting for it costs nothing."""
+
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.errors import NotSupported
+from broker.names import TopicName
+from broker.scalable.autoscale_policy import AutoScaleOverride
+from broker.scalable.autoscaler import AutoScaler
+from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
+from broker.scalable.load_reports import load_key
+from storage.clock import WallClock
+from storage.metadata.memory import MemoryStore
+from tests.support.disk import SimulatedFiles
+from tests.support.idle import TaskSteps
+from tests.support.rooms import TOPIC, Rooms, moving_clock, rooms
+
+NAME = "s"
+
+
+@pytest.fixture
+def clock(mock_clock: MockClock) -> list[WallClock]:
+    return []
+
+
+@pytest.fixture
+async def broker(mock_clock: MockClock, clock: list[WallClock], nursery: trio.Nursery) -> AsyncIterator[Rooms]:
+    clock.append(moving_clock())
+    async with rooms(MemoryStore(), SimulatedFiles(seed=5), clock=clock[0]) as made:
+        scaler = AutoScaler(made.controller, made.layouts, made.groups, metadata=made.metadata, now_ms=clock[0])
+        nursery.start_soon(scaler.run)
+        await wait_all_tasks_blocked()
+        yield made
+
+
+class Member:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.segments: frozenset[int] = frozenset()
+
+    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
+        self.segments = segments
+
+
+async def create(broker: Rooms, segments: int) -> None:
+    await broker.controller.create_topic(TOPIC, segments, {})
+    await broker.controller.subscriptions.add(TOPIC, NAME, SubscriptionKind.STREAM, StartPosition.EARLIEST)
+
+
+async def active(broker: Rooms) -> list[int]:
+    return [segment.id for segment in (await broker.layouts.get(TOPIC)).active()]
+
+
+async def report(broker: Rooms, segment_id: int, clock: list[WallClock], msg_rate_in: float = 0) -> None:
+    """As the segment's owner does."""
+    rates = {"msgRateIn": msg_rate_in, "bytesRateIn": 0, "msgRateOut": 0, "bytesRateOut": 0, "sinceMs": clock[0]()}
+    await broker.metadata.put(load_key(await broker.segment(TOPIC, segment_id)), orjson.dumps(rates))
+    await wait_all_tasks_blocked()
+
+
+async def jump(mock_clock: MockClock, seconds: float) -> None:
+    mock_clock.jump(seconds)
+    await wait_all_tasks_blocked()
+
+
+async def test_every_consumer_of_a_group_gets_a_segment(broker: Rooms, mock_clock: MockClock) -> None:
+    """The first at once, the others as the cool-down allows; each has one in the end, and nothing more is split."""
+    await create(broker, 1)
+    members = [Member(name) for name in "abcd"]
+    for member in members:
+        await broker.groups.join(TOPIC, NAME, member)
+    await wait_all_tasks_blocked()
+    counts = [len(await active(broker))]
+    for _ in range(4):
+        await jump(mock_clock, 60)
+        counts.append(len(await active(broker)))
+    assert counts == [2, 3, 4, 4, 4]
+    assert sorted(len(member.segments) for member in members) == [1, 1, 1, 1]
+
+
+async def test_a_hot_segment_is_split_when_it_is_reported(
+    broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
+) -> None:
+    await create(broker, 2)
+    await report(broker, 1, clock, 9_000)
+    assert await active(broker) == [0, 1]
+    await report(broker, 1, clock, 11_000)
+    assert await active(broker) == [0, 2, 3]
+    await report(broker, 3, clock, 11_000)
+    assert await active(broker) == [0, 2, 3], "within the cool-down"
+    await jump(mock_clock, 60)
+    assert await active(broker) == [0, 2, 4, 5]
+
+
+async def test_cold_segments_are_merged_one_pair_at_a_time(
+    broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
+) -> None:
+    """Down to as many as the topic has consumers."""
+    await create(broker, 4)
+    for name in "ab":
+        await broker.groups.join(TOPIC, NAME, Member(name))
+    for segment_id in range(4):
+        await report(broker, segment_id, clock, 10)
+    counts = []
+    for _ in range(8):
+        await jump(mock_clock, 150)
+        counts.append(len(await active(broker)))
+    assert counts == [4, 3, 3, 2, 2, 2, 2, 2]
+
+
+async def test_waiting_for_a_moment_costs_nothing(broker: Rooms, mock_clock: MockClock, clock: list[WallClock]) -> None:
+    """An idle broker does not wake up: not for quiet topics, nor for those of which nothing can be merged."""
+    for number in range(20):
+        await broker.controller.create_topic(TopicName.parse(f"topic://public/default/quiet-{number}"), 4, {})
+    await create(broker, 1)
+    await report(broker, 0, clock, 10)
+    await wait_all_tasks_blocked()
+    with TaskSteps() as steps:
+        steps.clear()
+        for _ in range(24):
+            await jump(mock_clock, 3_600)
+        assert {name: count for name, count in steps.counts.items() if "AutoScaler" in name} == {}
+    names = await broker.layouts.names()
+    assert {len((await broker.layouts.get(name)).active()) for name in names} == {1, 4}
+
+
+async def test_a_topic_may_want_it_otherwise(broker: Rooms, clock: list[WallClock]) -> None:
+    """And what it wants is looked at when it is set, not at the next report."""
+    await create(broker, 1)
+    await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(enabled=False))
+    await report(broker, 0, clock, 20_000)
+    assert await active(broker) == [0]
+    await broker.controller.set_auto_scale_override(TOPIC, None)
+    await wait_all_tasks_blocked()
+    assert await active(broker) == [1, 2]
+    await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(split_cooldown_seconds=0, max_segments=3))
+    await report(broker, 1, clock, 20_000)
+    assert await active(broker) == [3, 4, 2]
+    await report(broker, 2, clock, 20_000)
+    assert await active(broker) == [3, 4, 2]
+
+
+async def test_a_split_that_fails_is_tried_again_later(
+    broker: Rooms, mock_clock: MockClock, clock: list[WallClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(broker, 1)
+    asked = 0
+
+    async def refuse(topic: TopicName, segment_id: int) -> Layout:
+        nonlocal asked
+        asked += 1
+        raise NotSupported("not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.controller, "split", refuse)
+        await report(broker, 0, clock, 20_000)
+        assert asked == 1
+        await jump(mock_clock, 60)
+        assert asked == 2
+    await jump(mock_clock, 60)
+    assert await active(broker) == [1, 2]
+
+
+async def test_a_topic_that_is_deleted_and_made_again_begins_anew(
+    broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
+) -> None:
+    """D16: that its namesake was cold for long does not merge it."""
+    await create(broker, 2)
+    for segment_id in range(2):
+        await report(broker, segment_id, clock, 10)
+    await broker.controller.delete_topic(TOPIC, force=True)
+    await jump(mock_clock, 299)
+    await create(broker, 2)
+    await jump(mock_clock, 200)
+    assert len(await active(broker)) == 2
+    await jump(mock_clock, 100)
+    assert len(await active(broker)) == 1
+
+
+@pytest.mark.parametrize("record", [b"", b"{}"])
+async def test_damaged_reports_are_ignored(broker: Rooms, record: bytes) -> None:
+    await create(broker, 1)
+    await broker.metadata.put(load_key(await broker.segment(TOPIC, 0)), record)
+    await broker.metadata.put("/segment-load/none", record)
+    await wait_all_tasks_blocked()
+    assert await active(broker) == [0]

@@ -141,8 +141,8 @@ async def test_an_idle_broker_is_never_scheduled(
                 opened = (await client.ask(commands.new_txn(9, 0, 3_600_000))).new_txn_response
                 await client.publish(2, 0, b"held", (opened.txnid_most_bits, opened.txnid_least_bits))
                 assert (await client.receive()).type == Type.SEND_RECEIPT
-                # Writes behind that gather for a moment come to their end, and so does the minute over which a segment's
-                # load is taken.
+                # Writes behind that gather for a moment come to their end, and so does the minute over which a
+                # segment's load is taken.
                 await trio.sleep(100)
                 await wait_all_tasks_blocked()
                 me = trio.lowlevel.current_task().name

@@ -220,5 +220,7 @@ def test_what_was_merged_is_not_split_again(given_situation: Situation, later_ms
         )
         loads = {**given_situation.loads, max(layout.segments): together}
         given_situation = replace(given_situation, layout=layout, loads=loads)
-        assert not isinstance(decide(given_situation, now_ms + 3_600_000), Split)
+        after = decide(given_situation, now_ms + 3_600_000)
+        # Another segment may be split, which was hot before, but had to wait for its time or for room.
+        assert not (isinstance(after, Split) and after.segment_id == max(layout.segments))
         now_ms += 3_600_000

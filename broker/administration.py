@@ -14,6 +14,7 @@ from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.controller import Controller
 from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
+from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -27,8 +28,11 @@ from txn.coordinator import Coordinator
 class Administration:
     """Implements the HTTP room's `TopicService`."""
 
-    def __init__(self, controller: Controller, layouts: Layouts, topics: Topics, *, initial_segments: int) -> None:
+    def __init__(
+        self, controller: Controller, layouts: Layouts, topics: Topics, groups: StreamGroups, *, initial_segments: int
+    ) -> None:
         self._controller = controller
+        self._groups = groups
         self._layouts = layouts
         self._topics = topics
         self._initial_segments = initial_segments
@@ -128,7 +132,9 @@ class Administration:
             ]
             subscriptions[subscription_name] = SubscriptionStatistics(
                 registered.kind,
-                consumers=len({consumer.name for subscription in here for consumer in subscription.consumers}),
+                # An ordered consumer reads each of its segments under another name; others read all under one.
+                consumers=self._groups.member_count(name, subscription_name)
+                or len({consumer.name for subscription in here for consumer in subscription.consumers}),
                 backlog_entries=sum(subscription.backlog_entries for subscription in here),
             )
         return TopicStatistics(layout, subscriptions)

@@ -236,7 +236,9 @@ async def _compose(
         server_version=f"Tidewire {version}",
         message_bytes_max=int(settings.message_bytes_max),
     )
-    administration = Administration(controller, layouts, topics, initial_segments=settings.default_initial_segments)
+    administration = Administration(
+        controller, layouts, topics, groups, initial_segments=settings.default_initial_segments
+    )
     monitor = Monitor(topics, coordinator=coordinator, buffers=buffers, metadata=metadata, traffic=traffic)
     return _Composed(pulsar, administration, monitor)
 

@@ -108,6 +108,11 @@ class StreamGroups:
             self.leave(topic, subscription, member)
             raise TopicNotFound(f"{topic} does not exist")
 
+    def member_count(self, topic: TopicName, subscription: str) -> int:
+        """How many ordered consumers the subscription has here; each may read several segments, or none."""
+        group = self._groups.get((topic, subscription))
+        return 0 if group is None else len(group.members)
+
     def leave(self, topic: TopicName, subscription: str, member: Member) -> None:
         """Remove a consumer; its segments go to the others at once. Harmless if another has taken its name."""
         group = self._groups.get((topic, subscription))

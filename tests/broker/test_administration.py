@@ -15,10 +15,11 @@ from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFoun
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.names import TopicName
-from broker.scalable.layout import SubscriptionKind
+from broker.scalable.layout import Layout, SubscriptionKind
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.http import FakeMonitor, request
+from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, now_ms, publish, rooms
 
 STREAM, QUEUE = SubscriptionKind.STREAM, SubscriptionKind.QUEUE
@@ -28,7 +29,7 @@ STREAM, QUEUE = SubscriptionKind.STREAM, SubscriptionKind.QUEUE
 async def administrated() -> AsyncIterator[tuple[Rooms, Administration]]:
     """A broker with topic `orders` of two segments and its subscription `s`."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
-        admin = Administration(broker.controller, broker.layouts, broker.topics, initial_segments=1)
+        admin = Administration(broker.controller, broker.layouts, broker.topics, broker.groups, initial_segments=1)
         await admin.create_topic(TOPIC, segments=2, properties={"team": "x"})
         await admin.create_subscription(TOPIC, "s", STREAM)
         yield broker, admin
@@ -81,6 +82,25 @@ async def test_a_subscription_is_moved_on_the_topic_or_on_one_segment(made: tupl
     assert await backlogs(broker, admin) == [0, 0]
     await admin.seek(TOPIC, "s", 0)
     assert await backlogs(broker, admin) == [1, 1]
+
+
+class Member:
+    name = "reader"
+
+    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
+        """Reads them all."""
+
+
+async def test_an_ordered_consumer_counts_once_however_many_segments_it_reads(
+    made: tuple[Rooms, Administration],
+) -> None:
+    broker, admin = made
+    await broker.groups.join(TOPIC, "s", Member())
+    for segment_id in (0, 1):
+        topic = await broker.topics.get(await broker.segment(TOPIC, segment_id))
+        consumer, _outlet = recording_consumer(f"reader-seg-{segment_id}")
+        topic.subscriptions["s"].add_consumer(consumer)
+    assert (await admin.statistics(TOPIC)).subscriptions["s"].consumers == 1
 
 
 async def test_what_is_not_there_is_not_moved(made: tuple[Rooms, Administration]) -> None:

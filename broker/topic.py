@@ -164,8 +164,10 @@ class Topic:
         """Send every client away and remove cursors, transactions' records and data; durable on return."""
         self._is_closed = True
         self._send_away()
-        for subscription in tuple(self._subscriptions.values()):
-            await subscription.unsubscribe(force=True)
+        async with self._subscribing:
+            # Whoever was creating a cursor has done so by now, and nobody begins to any more.
+            for subscription in tuple(self._subscriptions.values()):
+                await subscription.unsubscribe(force=True)
         if self._buffer is not None:
             await self._buffer.discard()
         await self.ledger.delete()

@@ -4,8 +4,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
+from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layouts import layout_key
-from tests.support.rooms import TOPIC, Rooms, publish
+from tests.support.rooms import TOPIC, Rooms, now_ms, publish
 from tests.support.wire import WireClient, connected, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -227,3 +228,26 @@ async def test_both_parents_of_a_merge_are_read_before_the_child(broker: Rooms, 
     await client.send(commands.flow(202, 10))
     last = await client.receive()
     assert (last.type, last.message.consumer_id) == (Type.MESSAGE, 202)
+
+
+async def test_a_second_consumer_gets_a_segment_of_its_own(
+    broker: Rooms, client: WireClient, other: WireClient, nursery: trio.Nursery
+) -> None:
+    """D11: by itself: the one segment is split, and when it is drained each of them has a child."""
+    scaler = AutoScaler(broker.controller, broker.layouts, broker.groups, metadata=broker.metadata, now_ms=now_ms)
+    nursery.start_soon(scaler.run)
+    await broker.controller.create_topic(TOPIC, 1, {})
+    parent = await broker.topics.get(await broker.segment(TOPIC, 0))
+    await publish(parent, message())
+    assert await register(client, 30, "a") == {0}
+    await take(broker, client, 0)
+    await client.send(commands.flow(200, 10))
+    delivered = (await client.receive()).message
+    assert await register(other, 40, "b") == set()
+    assert await assignment(client) == (30, {0})
+    await client.send(commands.ack(200, [delivered.message_id], cumulative=True))
+    _, first = await assignment(client)
+    while not (second := (await assignment(other))[1]):
+        continue
+    assert sorted(first | second) == [1, 2]
+    assert len(first) == 1

@@ -1,6 +1,8 @@
 """Create, split, merge and delete, stopped at every step and carried on by the next controller."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 
 import pytest
 import structlog.testing
@@ -536,3 +538,22 @@ async def test_a_topic_overrides_the_settings_for_automatic_scaling(broker: Room
         await broker.controller.set_auto_scale_override(TOPIC, AutoScaleOverride(min_segments=100))
     await broker.controller.set_auto_scale_override(TOPIC, None)
     assert await broker.controller.auto_scale_override(TOPIC) is None
+
+
+@every_schedule(examples_max=60)
+async def test_a_consumer_that_comes_while_the_topic_is_deleted_leaves_nothing_behind() -> None:
+    """D16: a cursor that was being created is removed with the others."""
+    store = SteeredStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as broker:
+        await broker.controller.create_topic(TOPIC, 2, {})
+        names = [await broker.segment(TOPIC, segment_id) for segment_id in (0, 1)]
+
+        async def come(name: TopicName) -> None:
+            with suppress(BrokerError, CursorError):
+                await broker.controller.subscriptions.open(name, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(come, name)
+            nursery.start_soon(partial(broker.controller.delete_topic, TOPIC, force=True))
+        assert await leftovers(store) == []

@@ -105,7 +105,8 @@ class PendingAcks:
     async def acknowledge(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         """Acknowledge in a transaction; durable on return, and applied when the transaction is committed.
 
-        What stands at or below the mark-delete position is acknowledged already, and again without effect.
+        A cumulative one at or below the mark-delete position says nothing new and has no effect (FACTS 13). Of single
+        messages it is a conflict: whoever got one twice must not do its work in two transactions (T24).
 
         Raises:
             TransactionNotFound, TransactionEnded: nothing was acknowledged.
@@ -120,7 +121,7 @@ class PendingAcks:
             raise PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} is being moved or removed")
         assert self._subscription is not None, "recovered before anything is acknowledged"
         self._subscription.require_acknowledgeable(acks, cumulative=cumulative)
-        given = [ack for ack in acks if ack.position > self._cursor.mark_delete]
+        given = [ack for ack in acks if not cumulative or ack.position > self._cursor.mark_delete]
         if not given:
             await self._confirm_nothing(txn)
             return

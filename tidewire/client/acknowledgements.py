@@ -54,6 +54,9 @@ class Acknowledgements:
     def add(self, place: Position) -> None:
         """This message."""
         entry = (place.ledger_id, place.entry_id)
+        if self._individual.get(entry) == 0:
+            # All of it is about to be told; one message more of it is no news.
+            return
         left = 0
         if place.batch_index >= 0:
             left = self._left.get(entry, (1 << place.batch_size) - 1) & ~(1 << place.batch_index)
@@ -116,13 +119,20 @@ class Acknowledgements:
 def together(places: Iterable[Position]) -> AckCommand:
     """Exactly these messages, whatever was acknowledged before: what a transaction is told."""
     left: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for place in places:
         entry = (place.ledger_id, place.entry_id)
+        sizes[entry] = place.batch_size
         if place.batch_index < 0:
             left[entry] = 0
         else:
             left[entry] = left.get(entry, (1 << place.batch_size) - 1) & ~(1 << place.batch_index)
-    return AckCommand([_entry_id(entry, bits) for entry, bits in left.items()], cumulative=False)
+    # With their sizes: what two transactions acknowledge of one batch is compared, and bits do not say where it ends.
+    ids = [
+        message_id(*entry, batch_size=sizes[entry], ack_set=ack_set_of_bits(bits)) if bits else message_id(*entry)
+        for entry, bits in left.items()
+    ]
+    return AckCommand(ids, cumulative=False)
 
 
 def upto(place: Position) -> AckCommand:

@@ -233,10 +233,13 @@ class QueueConsumer(Receiving):
         for segment_id, consumer in consumers.items():
             # Of a segment that is gone, all is acknowledged.
             if consumer is not None:
-                for message_id in by_segment[segment_id]:
-                    consumer.acknowledge(message_id.position)
+                *others, last = [message_id.position for message_id in by_segment[segment_id]]
+                for place in others:
+                    consumer.acknowledge(place)
                 if confirmed:
-                    confirmations.append(consumer.confirmation(by_segment[segment_id][-1].position, upto=False))
+                    confirmations.append(consumer.confirmation(last, upto=False))
+                else:
+                    consumer.acknowledge(last)
         await all_confirmed(confirmations)
 
     async def negative_acknowledge(self, *messages: Message | MessageId) -> None:

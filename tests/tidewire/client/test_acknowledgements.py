@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, Acknowledgements
+from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, Acknowledgements, together
 from tidewire.client.message import Position
 from tidewire.wire.pulsar.message_ids import bits_of_ack_set, position
 
@@ -89,3 +89,22 @@ def test_a_cumulative_one_forgets_the_bits_of_batches_before_it() -> None:
     acknowledgements.add(Position(1, 5, 1, 2))
     ((ids, _),) = acknowledgements.take()
     assert bits_of_ack_set(ids[0].ack_set) == 0b01
+
+
+def test_a_message_acknowledged_twice_takes_nothing_back() -> None:
+    acknowledgements = Acknowledgements()
+    for index in (0, 1, 1, 0):
+        acknowledgements.add(Position(1, 2, index, 2))
+    (command,) = acknowledgements.take()
+    assert [list(told.ack_set) for told in command.message_ids] == [[]]
+
+
+def test_a_transaction_is_told_its_own_messages_and_how_large_their_batches_are() -> None:
+    command = together([Position(1, 2, 0, 3), Position(1, 3), Position(1, 2, 2, 3), Position(1, 4, 0, 2)])
+    assert not command.cumulative
+    assert [
+        (told.entry_id, told.batch_size, bits_of_ack_set(told.ack_set) if told.ack_set else None)
+        for told in command.message_ids
+    ] == [(2, 3, 0b010), (3, 0, None), (4, 2, 0b10)]
+    (whole,) = together([Position(1, 2, 1, 2), Position(1, 2, 0, 2)]).message_ids
+    assert not whole.ack_set

@@ -82,6 +82,9 @@ public final class AdminScenarios {
         stories.put("admin_unknown_topic", AdminScenarios::unknownTopic);
         stories.put("admin_topic_names", AdminScenarios::topicNames);
         stories.put("admin_force_deletes_under_clients", AdminScenarios::forceDelete);
+        stories.put("namespace_queue_consumer_follows_topics", AdminScenarios::namespaceQueue);
+        stories.put("namespace_stream_consumer_follows_topics", AdminScenarios::namespaceStream);
+        stories.put("namespace_consumer_begins_with_no_topic", AdminScenarios::namespaceEmpty);
         List<String> chosen = List.of(arguments).subList(2, arguments.length);
         if (!chosen.isEmpty()) {
             stories.keySet().retainAll(chosen);
@@ -322,6 +325,56 @@ public final class AdminScenarios {
             refused(412, () -> topics.deleteScalableTopic(topic, false));
             topics.deleteScalableTopic(topic, true);
             refused(404, () -> topics.getMetadata(topic));
+        }
+    }
+
+    /** Topics that were there, that come, that do not match, and that go: all through one consumer. */
+    private void namespaceQueue() throws Exception {
+        topics.createScalableTopic(topic + "-1", 2, Map.of("run", name));
+        topics.createScalableTopic(topic + "-other", 1, Map.of("run", "another than " + name));
+        try (QueueConsumer<String> consumer = client.newQueueConsumer(Schema.string())
+                .namespace(NAMESPACE, Map.of("run", name)).subscriptionName("s")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe()) {
+            topics.createScalableTopic(topic + "-2", 1, Map.of("run", name));
+            for (String place : List.of("-1", "-2", "-other")) {
+                sendTo(topic + place, "first" + place, 3);
+            }
+            expect(values(consumer, 6), Set.of("first-1-0", "first-1-1", "first-1-2", "first-2-0", "first-2-1",
+                    "first-2-2"), "messages of the topics that match");
+            topics.deleteScalableTopic(topic + "-1", true);
+            topics.createScalableTopic(topic + "-3", 1, Map.of("run", name));
+            sendTo(topic + "-3", "then-3", 2);
+            sendTo(topic + "-2", "then-2", 2);
+            expect(values(consumer, 4), Set.of("then-3-0", "then-3-1", "then-2-0", "then-2-1"),
+                    "messages after one topic went and another came");
+        }
+    }
+
+    private void namespaceStream() throws Exception {
+        topics.createScalableTopic(topic + "-1", 2, Map.of("run", name));
+        try (StreamConsumer<String> consumer = client.newStreamConsumer(Schema.string())
+                .namespace(NAMESPACE, Map.of("run", name)).subscriptionName("s").consumerName("reader")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe()) {
+            topics.createScalableTopic(topic + "-2", 1, Map.of("run", name));
+            sendTo(topic + "-1", "a", 3);
+            sendTo(topic + "-2", "b", 3);
+            expect(values(consumer, 6), Set.of("a-0", "a-1", "a-2", "b-0", "b-1", "b-2"), "messages of both topics");
+        }
+    }
+
+    private void namespaceEmpty() throws Exception {
+        try (QueueConsumer<String> consumer = client.newQueueConsumer(Schema.string())
+                .namespace(NAMESPACE, Map.of("run", name)).subscriptionName("s")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe()) {
+            topics.createScalableTopic(topic, 1, Map.of("run", name));
+            sendTo(topic, "a", 3);
+            expect(values(consumer, 3), Set.of("a-0", "a-1", "a-2"), "messages of the topic that came");
+        }
+    }
+
+    private void sendTo(String topic, String what, int count) throws Exception {
+        try (Producer<String> producer = client.newProducer(Schema.string()).topic(topic).create()) {
+            send(producer, what, count);
         }
     }
 

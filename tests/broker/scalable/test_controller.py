@@ -27,7 +27,7 @@ from broker.scalable.layouts import layout_key
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.errors import LedgerSealed
-from storage.metadata.store import Op
+from storage.metadata.store import Delete, Op, Put
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
@@ -540,20 +540,31 @@ async def test_a_topic_overrides_the_settings_for_automatic_scaling(broker: Room
     assert await broker.controller.auto_scale_override(TOPIC) is None
 
 
-@every_schedule(examples_max=60)
-async def test_a_consumer_that_comes_while_the_topic_is_deleted_leaves_nothing_behind() -> None:
-    """D16: a cursor that was being created is removed with the others."""
-    store = SteeredStore()
-    async with rooms(store, SimulatedFiles(seed=5)) as broker:
-        await broker.controller.create_topic(TOPIC, 2, {})
-        names = [await broker.segment(TOPIC, segment_id) for segment_id in (0, 1)]
+async def test_a_consumer_that_comes_while_the_topic_is_deleted_leaves_nothing_behind(
+    broker: Rooms, store: SteeredStore
+) -> None:
+    """D16: a cursor that was being created, when the deletion began, is removed with the others."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = await broker.segment(TOPIC, 0)
+    create_cursor, give_up_claim = trio.Event(), trio.Event()
 
-        async def come(name: TopicName) -> None:
-            with suppress(BrokerError, CursorError):
-                await broker.controller.subscriptions.open(name, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+    async def before(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key.startswith("/cursors/") for op in ops):
+            await create_cursor.wait()
+        if any(isinstance(op, Delete) and op.key.startswith("/owners/") for op in ops):
+            await give_up_claim.wait()
 
-        async with trio.open_nursery() as nursery:
-            for name in names:
-                nursery.start_soon(come, name)
-            nursery.start_soon(partial(broker.controller.delete_topic, TOPIC, force=True))
-        assert await leftovers(store) == []
+    async def come() -> None:
+        with suppress(BrokerError, CursorError):
+            await broker.controller.subscriptions.open(name, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+
+    store.before = before
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(partial(broker.controller.delete_topic, TOPIC, force=True))
+        await wait_all_tasks_blocked()
+        create_cursor.set()
+        await wait_all_tasks_blocked()
+        give_up_claim.set()
+    assert await leftovers(store) == []

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import cast
 from unittest.mock import patch
 
-import structlog
 import trio
 
 import broker.main
 from broker.addresses import Address
-from broker.config import load_settings
+from broker.config import BrokerSettings, load_settings
 from broker.pulsar import listener
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles
@@ -27,13 +26,22 @@ EPOCH_MS = 1_700_000_000_000
 RETENTION_SECONDS = 10
 LEDGER_SECONDS = 40
 ADDRESS = Address("127.0.0.1", 6650)
-SETTINGS = load_settings(
-    {
+PRUNING_SECONDS = 20
+
+
+def settings_of(*, prunes: bool) -> BrokerSettings:
+    """What a story's broker runs with: everything that takes hours takes seconds."""
+    flags: dict[str, object] = {
         "transaction_coordinators": 1,
         "txn_retention_seconds": RETENTION_SECONDS,
         "ledger_age_seconds_max": LEDGER_SECONDS,
     }
-)
+    if prunes:
+        flags["segment_retention_seconds"] = PRUNING_SECONDS
+    return load_settings(flags)
+
+
+KEEPING, PRUNING = settings_of(prunes=False), settings_of(prunes=True)
 
 
 def now_ms() -> int:
@@ -91,7 +99,8 @@ class Line(trio.abc.Stream):
 class Machine:
     """See the module's docstring. `nursery` runs what is on it."""
 
-    def __init__(self, seed: int, nursery: trio.Nursery) -> None:
+    def __init__(self, seed: int, nursery: trio.Nursery, *, prunes: bool) -> None:
+        self._settings = PRUNING if prunes else KEEPING
         self._files = SimulatedFiles(seed=seed)
         self._outside = nursery
         self._scope = trio.CancelScope()
@@ -102,8 +111,6 @@ class Machine:
         self._composed: broker.main._Composed | None = None
         self._nursery: trio.Nursery | None = None
         self.metadata: EmbeddedStore | None = None
-        self.log: list[structlog.typing.EventDict] = []
-        """What the broker logs."""
 
     @property
     def is_running(self) -> bool:
@@ -181,7 +188,9 @@ class Machine:
                     trio.open_nursery() as nursery,
                 ):
                     self.metadata, self._nursery = metadata, nursery
-                    self._composed = await broker.main._compose(SETTINGS, "model", metadata, ledgers, nursery, ADDRESS)
+                    self._composed = await broker.main._compose(
+                        self._settings, "model", metadata, ledgers, nursery, ADDRESS
+                    )
                     ready.set()
                     await self._asked_to_stop.wait()
                     await self._composed.pulsar.topics.close()

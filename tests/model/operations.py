@@ -216,8 +216,14 @@ class Setting(_Shown):
     """A replaced segment by themselves."""
     disk: int = 0
     """Seeds what the disk forgets."""
+    prunes: bool = False
+    """Replaced segments go with their data once every subscription has drained them; all subscribe at the beginning."""
 
 
 SETTINGS: st.SearchStrategy[Setting] = st.builds(
-    Setting, st.tuples(st.integers(1, 2), st.integers(1, 3)), st.sampled_from([True, True, False]), st.integers(0, 99)
+    Setting,
+    st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    st.sampled_from([True, True, False]),
+    st.integers(0, 99),
+    st.sampled_from([False, False, True]),
 )

@@ -72,7 +72,7 @@ class Player:
     def __init__(self, setting: Setting, nursery: trio.Nursery) -> None:
         self.setting = setting
         self.world = World()
-        self.machine = Machine(setting.disk, nursery)
+        self.machine = Machine(setting.disk, nursery, prunes=setting.prunes)
         self.parties = Parties(self.machine, self.world, nursery)
         self.topics = [f"topic://public/default/t{number}" for number in range(len(setting.segments))]
         self.txns: list[tuple[Txn, tuple[int, int]]] = []
@@ -87,6 +87,10 @@ class Player:
             await self.machine.rooms.administration.create_topic(
                 TopicName.parse(topic), segments=segments, properties={}
             )
+            if self.setting.prunes:
+                for name in (STREAM, QUEUE):
+                    self.join(topic, name, is_ordered=name == STREAM)
+                await self.settle()
 
     async def step(self, operation: Operation) -> None:
         """One operation, and what follows from it unless it is in a hurry."""
@@ -253,7 +257,8 @@ class Player:
                 for subscription in list(self.world.subscriptions.values())
                 if subscription.topic == topic
             ]
-            drains.append(self.join(topic, AUDIT, is_ordered=True))
+            if not self.setting.prunes:
+                drains.append(self.join(topic, AUDIT, is_ordered=True))
             await self._drain(drains)
             for consumer in drains:
                 self.world.check_drained(consumer.subscription, consumer.came)

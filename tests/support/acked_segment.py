@@ -1,0 +1,240 @@
+"""A segment with a subscription, acknowledged in and outside transactions, and a model that says what must come of it.
+
+    async with rooms(metadata, files) as broker:
+        stage = await AckedSegment.prepare(broker, History())
+        ...
+        await stage.acknowledge(0, [EntryAck(stage.positions[1])])      # in transaction 0
+        await stage.end(0, EndAction.COMMIT)
+        await stage.check()                                             # everything is decided by now
+
+The history is what the clients know, so it outlives a broker: after a crash, `reopen` goes on with the next one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trio.testing import wait_all_tasks_blocked
+
+from broker.names import TopicName
+from broker.topic import Topic
+from dispatch.consumer import Consumer
+from dispatch.subscription import (
+    Acknowledgement,
+    AcknowledgementRefused,
+    ConsumerBusy,
+    Subscription,
+    SubscriptionClosed,
+    SubscriptionKind,
+)
+from storage.cursor import CursorError
+from storage.entry import TxnId
+from storage.metadata.store import starting_with
+from storage.position import EARLIEST, Position
+from storage.ranges import EntryAck, bits_from_words, words_from_bits
+from tests.support.outlet import RecordingOutlet, recording_consumer
+from tests.support.rooms import TOPIC, Rooms
+from tests.support.wire import message
+from txn.errors import InvalidTxnStatus, OwnershipLost, TransactionConflict, TxnError
+from txn.ops import KEY_PREFIX as OPS
+from txn.states import EndAction, TxnState
+
+SIZES = [1, 1, 3, 1, 3, 1]
+"""Messages in each entry."""
+
+TRANSACTIONS = 3
+
+Message = tuple[Position, int]
+"""An entry's position and the number of a message in it."""
+
+
+@dataclass
+class Attempt:
+    """One acknowledgement that a client sent."""
+
+    txn: TxnId | None
+    said: set[Message]
+    is_answered: bool | None = None
+    """Whether it was taken; None: the client was not told."""
+
+
+@dataclass
+class History:
+    """What the clients know, whichever broker told them."""
+
+    positions: list[Position] = field(default_factory=list)
+    txns: list[TxnId] = field(default_factory=list)
+    attempts: list["Attempt"] = field(default_factory=list)
+    asked: dict[TxnId, set[TxnState]] = field(default_factory=dict)
+    """Outcomes that were asked for."""
+    decided: dict[TxnId, TxnState] = field(default_factory=dict)
+    """Outcomes that were answered."""
+    conflicts: int = 0
+
+    def messages(self, ack: EntryAck, *, cumulative: bool = False) -> set[Message]:
+        """What an acknowledgement says."""
+        said = {
+            (ack.position, number)
+            for number in range(SIZES[self.positions.index(ack.position)])
+            if not ack.remaining >> number & 1
+        }
+        if cumulative:
+            said |= {
+                (position, number)
+                for position, size in zip(self.positions, SIZES, strict=True)
+                if position < ack.position
+                for number in range(size)
+            }
+        return said
+
+    @property
+    def all_messages(self) -> set[Message]:
+        """Every message there is."""
+        return {(at, number) for at, size in zip(self.positions, SIZES, strict=True) for number in range(size)}
+
+
+class AckedSegment:
+    """One broker's view of it."""
+
+    def __init__(self, broker: Rooms, name: TopicName, topic: Topic, history: History) -> None:
+        self.broker = broker
+        self.name = name
+        self.topic = topic
+        self.history = history
+        self.subscription: Subscription = topic.subscriptions["s"]
+        self.consumers: list[tuple[Consumer, RecordingOutlet]] = []
+
+    @classmethod
+    async def prepare(cls, broker: Rooms, history: History) -> "AckedSegment":
+        """A new topic with its messages, its subscription and open transactions."""
+        await broker.controller.create_topic(TOPIC, 1, {})
+        name = await broker.segment(TOPIC, 0)
+        topic = await broker.topics.get(name)
+        await topic.subscribe("s", EARLIEST)
+        for size in SIZES:
+            history.positions.append(await topic.publish(message(), message_count=size, txn=None))
+        await topic.ledger.confirmed.wait_for(history.positions[-1])
+        for _ in range(TRANSACTIONS):
+            history.txns.append(await broker.coordinator.new_transaction(0, 60_000))
+        return cls(broker, name, topic, history)
+
+    @classmethod
+    async def reopen(cls, broker: Rooms, history: History) -> "AckedSegment":
+        """The same, as the next broker finds it."""
+        name = await broker.segment(TOPIC, 0)
+        return cls(broker, name, await broker.topics.get(name), history)
+
+    async def acknowledge(self, which: int | None, acks: Sequence[EntryAck], *, cumulative: bool = False) -> None:
+        """Acknowledge in a transaction or outside; a refusal is noted as such."""
+        history = self.history
+        txn = None if which is None else history.txns[which]
+        said = set().union(*(history.messages(ack, cumulative=cumulative) for ack in acks))
+        given = [Acknowledgement(at, words_from_bits(remaining), size) for at, remaining, size in acks]
+        attempt = Attempt(txn, said)
+        history.attempts.append(attempt)
+        try:
+            if txn is None:
+                self.subscription.acknowledge(given, cumulative=cumulative)
+                await self.subscription.synced()
+            else:
+                await self.topic.acknowledge_in_transaction(self.subscription, txn, given, cumulative=cumulative)
+        except (TxnError, AcknowledgementRefused, SubscriptionClosed) as refused:
+            history.conflicts += isinstance(refused, TransactionConflict)
+            # Whether an op record that met the loss of the claim is there, nobody knows.
+            attempt.is_answered = None if isinstance(refused, OwnershipLost) else False
+        except CursorError:
+            # The topic is being unloaded: whether it was taken is not known.
+            return
+        else:
+            attempt.is_answered = True
+
+    async def end(self, which: int, action: EndAction) -> None:
+        """Ask for an outcome."""
+        txn = self.history.txns[which]
+        state = TxnState.COMMITTED if action is EndAction.COMMIT else TxnState.ABORTED
+        self.history.asked.setdefault(txn, set()).add(state)
+        try:
+            await self.broker.coordinator.end(txn, action)
+        except InvalidTxnStatus:
+            return
+        self.history.decided[txn] = state
+
+    def join(self, kind: SubscriptionKind, permits: int = 100) -> None:
+        """One more consumer, if the subscription takes it."""
+        consumer, outlet = recording_consumer()
+        try:
+            self.subscription.add_consumer(consumer, kind)
+        except (ConsumerBusy, SubscriptionClosed):
+            return
+        self.subscription.flow(consumer, permits)
+        self.consumers.append((consumer, outlet))
+
+    def leave(self) -> None:
+        """The first consumer goes."""
+        if self.consumers:
+            self.subscription.remove_consumer(self.consumers.pop(0)[0])
+
+    async def move(self) -> None:
+        """Unload the segment, and take it over again."""
+        self.consumers.clear()
+        await self.broker.topics.unload(self.name)
+        self.topic = await self.broker.topics.get(self.name)
+        self.subscription = self.topic.subscriptions["s"]
+
+    async def op_records(self) -> list[str]:
+        """The keys of all op records."""
+        return [record.key for record in await self.broker.metadata.scan(*starting_with(OPS))]
+
+    def acknowledged_now(self) -> set[Message]:
+        """What the cursor says."""
+        cursor = self.subscription.cursor
+        found = set()
+        for position, number in self.history.all_messages:
+            bits = cursor.remaining_bits(position)
+            if cursor.is_acknowledged(position) or (bits is not None and not bits >> number & 1):
+                found.add((position, number))
+        return found
+
+    async def check(self) -> None:
+        """Everything is decided: the cursor says what the outcomes say, everything else is sent, no record is left."""
+        await wait_all_tasks_blocked()
+        history = self.history
+        committed = {txn for txn, state in history.decided.items() if state is TxnState.COMMITTED}
+        assert set(history.decided) == set(history.txns)
+        applied = [attempt for attempt in history.attempts if attempt.txn is None or attempt.txn in committed]
+        must: set[Message] = set().union(*(attempt.said for attempt in applied if attempt.is_answered))
+        may: set[Message] = set().union(*(attempt.said for attempt in applied if attempt.is_answered is not False))
+        now = self.acknowledged_now()
+        assert must <= now, "an acknowledgement is lost"
+        assert now <= may, "something is acknowledged that nobody acknowledged, or that was aborted"
+        assert await self.op_records() == []
+        assert self.broker.headers.transactions_joined == 0
+        assert self.broker.services.buffers.op_records_outstanding == 0
+        assert await self.sent_now() == history.all_messages - now
+
+    async def check_open(self) -> None:
+        """Some are undecided: what is acknowledged in them is sent to nobody, and everything else is."""
+        await wait_all_tasks_blocked()
+        history = self.history
+        pending: set[Message] = set().union(
+            *(
+                attempt.said
+                for attempt in history.attempts
+                if attempt.txn is not None and attempt.txn not in history.decided and attempt.is_answered
+            )
+        )
+        assert await self.sent_now() == history.all_messages - self.acknowledged_now() - pending
+
+    async def sent_now(self) -> set[Message]:
+        """What a consumer is sent that comes when all others have gone."""
+        while self.consumers:
+            self.leave()
+        self.join(SubscriptionKind.EXCLUSIVE)
+        await wait_all_tasks_blocked()
+        ((_, outlet),) = self.consumers
+        self.leave()
+        return {
+            (delivery.entry.position, number)
+            for delivery in outlet.deliveries
+            for number in range(delivery.entry.message_count)
+            if delivery.ack_bits is None or bits_from_words(delivery.ack_bits) >> number & 1
+        }

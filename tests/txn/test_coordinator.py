@@ -10,11 +10,12 @@ from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Conflict, starting_with
 from storage.position import Position
+from storage.ranges import EntryAck
 from txn.alarm import Alarm
 from txn.coordinator import Coordinator
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
 from txn.headers import KEY_PREFIX, Header, header_key, v5_id
-from txn.ops import WriteOp
+from txn.ops import AckOp, WriteOp, ops_of
 from txn.states import EndAction, TxnState
 from txn.sweeps import HeaderSweep, TimeoutSweep
 
@@ -234,6 +235,29 @@ async def test_a_header_with_op_records_is_kept_and_its_segments_are_redriven(
     assert await office.state(txn) is TxnState.COMMITTED
     await office.metadata.delete(key)
     await trio.sleep(60)
+    assert await office.state(txn) is None
+
+
+async def test_what_a_slow_participant_has_not_applied_outlives_every_sweep(
+    autojump_clock: MockClock, office: Office
+) -> None:
+    """T29, T31: a committed acknowledgement is never dropped; of a segment that is gone it is, before the header."""
+    txn = await office.coordinator.new_transaction(0, 10_000_000)
+    kept = AckOp(txn, "segment://public/default/x/0000-ffff-0", "s", "c", True, (EntryAck(Position(1, 0)),))
+    gone = WriteOp(txn, "segment://public/default/gone/0000-ffff-0", "c", Position(1, 0))
+    office.gone.add(gone.segment)
+    key = (await office.metadata.commit([kept.to_put()])).keys[0]
+    assert key is not None
+    await office.metadata.commit([gone.to_put()])
+    await office.coordinator.end(txn, EndAction.COMMIT)
+    await trio.sleep(1_000)
+    left = await office.metadata.scan(*ops_of(txn))
+    assert [AckOp.from_record(record) for record in left] == [kept]
+    assert office.redriven.count(kept.segment) > 5
+    assert office.redriven.count(gone.segment) == 1
+    assert await office.state(txn) is TxnState.COMMITTED
+    await office.metadata.delete(key)
+    await trio.sleep(61)
     assert await office.state(txn) is None
 
 

@@ -1,0 +1,192 @@
+"""Pending acknowledgements while the topic under them is split, moved, emptied or removed."""
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.topic import Topic
+from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import starting_with
+from storage.position import EARLIEST, Position
+from tests.support.disk import SimulatedFiles
+from tests.support.outlet import RecordingOutlet, recording_consumer
+from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from txn.ops import KEY_PREFIX as OPS
+from txn.states import EndAction
+
+
+async def begin(broker: Rooms) -> TxnId:
+    return await broker.coordinator.new_transaction(0, 60_000)
+
+
+async def end(broker: Rooms, txn: TxnId, action: EndAction = EndAction.COMMIT) -> None:
+    await broker.coordinator.end(txn, action)
+    await wait_all_tasks_blocked()
+
+
+async def segment(broker: Rooms, number: int) -> Topic:
+    return await broker.topics.get(await broker.segment(TOPIC, number))
+
+
+async def filled(broker: Rooms, entries: int = 3, segments: int = 1) -> list[tuple[Topic, Subscription]]:
+    """A new topic's segments, each with its entries and the subscription."""
+    await broker.controller.create_topic(TOPIC, segments, {})
+    made = []
+    for number in range(segments):
+        topic = await segment(broker, number)
+        for entry in range(entries):
+            await publish(topic, b"%d" % entry)
+        made.append((topic, await topic.subscribe("s", EARLIEST)))
+    return made
+
+
+def last_of(topic: Topic) -> Position:
+    return topic.ledger.last_position
+
+
+async def acknowledge_all(topic: Topic, subscription: Subscription, txn: TxnId) -> None:
+    await topic.acknowledge_in_transaction(subscription, txn, [Acknowledgement(last_of(topic))], cumulative=True)
+
+
+def consume(subscription: Subscription) -> RecordingOutlet:
+    consumer, outlet = recording_consumer()
+    subscription.add_consumer(consumer, SubscriptionKind.EXCLUSIVE)
+    subscription.flow(consumer, 100)
+    return outlet
+
+
+async def op_records(broker: Rooms) -> int:
+    return len(await broker.metadata.scan(*starting_with(OPS)))
+
+
+async def test_a_split_under_pending_acknowledgements() -> None:
+    """T20, D11: the sealed parent takes acknowledgements, counts as drained only at the commit, and is read again if not."""
+    for action in EndAction:
+        async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+            ((parent, subscription),) = await filled(broker)
+            outlet = consume(subscription)
+            first, second = await begin(broker), await begin(broker)
+            positions = [Position(last_of(parent).ledger, entry) for entry in range(3)]
+            await parent.acknowledge_in_transaction(
+                subscription, first, [Acknowledgement(positions[1])], cumulative=True
+            )
+            await broker.controller.split(TOPIC, 0)
+            assert parent.ledger.is_sealed
+            await end(broker, first)
+            await acknowledge_all(parent, subscription, second)
+            assert not subscription.is_drained, "pending does not count"
+            assert outlet.ends == 0
+            child = await segment(broker, 1)
+            await publish(child, b"in the child", second)
+            await end(broker, second, action)
+            assert subscription.is_drained is (action is EndAction.COMMIT)
+            assert outlet.ends == (1 if action is EndAction.COMMIT else 0)
+            again = [] if action is EndAction.COMMIT else [positions[2]]
+            assert outlet.positions == [*positions, *again]
+            assert len(await visible(child)) == (1 if action is EndAction.COMMIT else 0)
+            assert await op_records(broker) == 0
+
+
+async def test_all_segments_or_none() -> None:
+    """T33: writes and acknowledgements on several segments are decided by one compare-and-set."""
+    for action in EndAction:
+        async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+            made = await filled(broker, segments=4)
+            txn = await begin(broker)
+            before = [subscription.cursor.mark_delete for _, subscription in made]
+            for topic, subscription in made:
+                await acknowledge_all(topic, subscription, txn)
+                await publish(topic, b"out", txn)
+            assert [subscription.cursor.mark_delete for _, subscription in made] == before
+            assert await op_records(broker) == 8
+            await end(broker, txn, action)
+            for topic, subscription in made:
+                expected = 1 if action is EndAction.COMMIT else 3
+                outlet = consume(subscription)
+                await wait_all_tasks_blocked()
+                assert len(outlet.positions) == expected
+                assert len(await visible(topic)) == (4 if action is EndAction.COMMIT else 3)
+            assert await op_records(broker) == 0
+            assert broker.headers.transactions_joined == 0
+
+
+async def test_a_removed_subscription_takes_its_records_with_it() -> None:
+    """D16: one of the same name is another; the old transaction's commit leaves it alone."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        ((topic, subscription),) = await filled(broker)
+        txn = await begin(broker)
+        await acknowledge_all(topic, subscription, txn)
+        await topic.unsubscribe("s")
+        assert await op_records(broker) == 0
+        await wait_all_tasks_blocked()
+        new = await topic.subscribe("s", EARLIEST)
+        await end(broker, txn)
+        outlet = consume(new)
+        await wait_all_tasks_blocked()
+        assert len(outlet.positions) == 3
+
+
+async def test_a_seek_forgets_what_is_pending() -> None:
+    """D16: what was acknowledged before it is not applied behind it."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        ((topic, subscription),) = await filled(broker)
+        open_one, committed = await begin(broker), await begin(broker)
+        first = Acknowledgement(Position(last_of(topic).ledger, 0))
+        await topic.acknowledge_in_transaction(subscription, committed, [first])
+        await acknowledge_all_but_first(topic, subscription, open_one)
+        await end(broker, committed)
+        await subscription.seek(EARLIEST)
+        assert await op_records(broker) == 0
+        await end(broker, open_one)
+        outlet = consume(subscription)
+        await wait_all_tasks_blocked()
+        assert len(outlet.positions) == 3
+        # It goes on as any subscription.
+        txn = await begin(broker)
+        await acknowledge_all(topic, subscription, txn)
+        await end(broker, txn)
+        assert subscription.backlog_entries == 0
+
+
+async def acknowledge_all_but_first(topic: Topic, subscription: Subscription, txn: TxnId) -> None:
+    ledger = last_of(topic).ledger
+    rest = [Acknowledgement(Position(ledger, entry)) for entry in range(1, 3)]
+    await topic.acknowledge_in_transaction(subscription, txn, rest)
+
+
+async def test_a_deleted_topic_leaves_no_records() -> None:
+    """T28: with its segments; the transaction is committed all the same."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        made = await filled(broker, segments=2)
+        txn = await begin(broker)
+        for topic, subscription in made:
+            await acknowledge_all(topic, subscription, txn)
+        await broker.controller.delete_topic(TOPIC, force=True)
+        assert await op_records(broker) == 0
+        await end(broker, txn)
+        assert broker.headers.transactions_joined == 0
+        assert broker.services.buffers.op_records_outstanding == 0
+
+
+async def test_idle_while_transactions_are_open() -> None:
+    """Waiting costs nothing: with acknowledgements pending no task of the broker is scheduled."""
+
+    class Steps(trio.abc.Instrument):
+        def __init__(self) -> None:
+            self.count = 0
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            self.count += task is not waiting
+
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        ((topic, subscription),) = await filled(broker)
+        consume(subscription)
+        await acknowledge_all(topic, subscription, await begin(broker))
+        await wait_all_tasks_blocked()
+        waiting = trio.lowlevel.current_task()
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(0.2)
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.count == 0

@@ -1,7 +1,7 @@
 """Pending acknowledgements while the topic under them is split, moved, emptied or removed."""
 
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
@@ -10,6 +10,7 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
+from tests.support.idle import TaskSteps
 from tests.support.outlet import RecordingOutlet, recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
 from txn.ops import KEY_PREFIX as OPS
@@ -61,7 +62,7 @@ async def op_records(broker: Rooms) -> int:
 
 
 async def test_a_split_under_pending_acknowledgements() -> None:
-    """T20, D11: the sealed parent takes acknowledgements, counts as drained only at the commit, and is read again if not."""
+    """T20, D11: the sealed parent takes acknowledgements, and is drained only at the commit; else it is read again."""
     for action in EndAction:
         async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
             ((parent, subscription),) = await filled(broker)
@@ -169,24 +170,14 @@ async def test_a_deleted_topic_leaves_no_records() -> None:
         assert broker.services.buffers.op_records_outstanding == 0
 
 
-async def test_idle_while_transactions_are_open() -> None:
-    """Waiting costs nothing: with acknowledgements pending no task of the broker is scheduled."""
-
-    class Steps(trio.abc.Instrument):
-        def __init__(self) -> None:
-            self.count = 0
-
-        def before_task_step(self, task: trio.lowlevel.Task) -> None:
-            self.count += task is not waiting
-
+async def test_idle_while_transactions_are_open(autojump_clock: MockClock) -> None:
+    """T16: with acknowledgements pending no task of the segment is scheduled until there is something to do."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         ((topic, subscription),) = await filled(broker)
         consume(subscription)
         await acknowledge_all(topic, subscription, await begin(broker))
         await wait_all_tasks_blocked()
-        waiting = trio.lowlevel.current_task()
-        steps = Steps()
-        trio.lowlevel.add_instrument(steps)
-        await trio.sleep(0.2)
-        trio.lowlevel.remove_instrument(steps)
-        assert steps.count == 0
+        with TaskSteps() as steps:
+            await trio.sleep(3_600)
+            for name in ("Dispatcher.run", "PendingAcks.run", "Cursor.run", "TransactionBuffer.run", "HeaderWatch.run"):
+                assert steps.of(name) == 0

@@ -21,6 +21,7 @@ from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA
 from tests.support.schedules import every_schedule
 from tests.support.segments import Office, Segment, office
+from txn.errors import OwnershipLost
 from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
 from txn.ops import WriteOp
 from txn.states import TxnState
@@ -80,7 +81,7 @@ async def run_until_it_breaks(files: SimulatedFiles, history: History, plans: li
             # Materialising goes on by itself.
             await wait_all_tasks_blocked()
             history.readable_max = max(history.readable_max, segment.buffer.readable.value)
-    except* (StoreUnavailable, LedgerFailed, OSError):
+    except* (StoreUnavailable, OwnershipLost, LedgerFailed, OSError):
         broke = True
     return broke
 
@@ -165,7 +166,7 @@ async def test_a_crash_in_the_middle_of_a_takeover_is_harmless(plans: list[str],
             async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
                 await desk.own()
                 await wait_all_tasks_blocked()
-        except* (StoreUnavailable, LedgerFailed, OSError):
+        except* (StoreUnavailable, OwnershipLost, LedgerFailed, OSError):
             crashes += 1
     event(f"{crashes} crashes in takeovers")
     await check(files.crash(), history)

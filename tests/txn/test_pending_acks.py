@@ -214,20 +214,22 @@ async def test_a_decision_while_the_record_is_being_answered(action: EndAction) 
 
 
 async def test_what_is_acknowledged_already_is_answered_when_that_is_durable() -> None:
-    """T24: at or below the mark-delete nothing is recorded; after a crash it must be acknowledged all the same."""
+    """T24: a cumulative one at or below the mark-delete records nothing; after a crash it must hold all the same."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
         rig.cursor.acknowledge(rig.stream.positions[0])
+        with pytest.raises(TransactionConflict):
+            await rig.acknowledge(txn, 0)
         assert rig.cursor.durable.value < rig.stream.positions[0]
-        await rig.acknowledge(txn, 0)
+        await rig.acknowledge(txn, 0, cumulative=True)
         assert rig.cursor.durable.value == rig.stream.positions[0]
         assert await rig.op_keys() == []
         with pytest.raises(TransactionNotFound):
-            await rig.acknowledge(v5_id(0, 4711), 0)
+            await rig.acknowledge(v5_id(0, 4711), 0, cumulative=True)
         await rig.end(txn, EndAction.ABORT)
         with pytest.raises(TransactionEnded):
-            await rig.acknowledge(txn, 0)
+            await rig.acknowledge(txn, 0, cumulative=True)
 
 
 async def test_a_stale_owner_records_nothing() -> None:

@@ -207,7 +207,7 @@ async def _compose(
             log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
         return True
 
-    nursery.start_soon(TimeoutSweep(metadata, coordinator, now_ms=wall_clock_ms, alarm=timeouts).run)
+    nursery.start_soon(TimeoutSweep(metadata, coordinator, now_ms=wall_clock_ms, alarm=timeouts, counters=buffers).run)
     nursery.start_soon(
         HeaderSweep(
             metadata,
@@ -215,6 +215,7 @@ async def _compose(
             now_ms=wall_clock_ms,
             alarm=finals,
             redrive=redrive,
+            counters=buffers,
         ).run
     )
     groups = StreamGroups(topics, feeds, metadata=metadata, nursery=nursery)

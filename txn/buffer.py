@@ -18,7 +18,7 @@ import trio
 
 from storage.entry import Entry, TxnId
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, StoreUnavailable
+from storage.metadata.store import Check, Conflict, Delete, IndexHit, MetadataStore, Op, StoreUnavailable
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
@@ -61,7 +61,18 @@ class BufferCounters:
     op_records_outstanding: int = 0
     """Op records of this broker's segments that are not applied yet; the one number that falls."""
     index_queries: int = 0
+    """Those of sweeps and of pending acknowledgements too."""
     index_query_seconds: float = 0.0
+
+    async def query(
+        self, metadata: MetadataStore, index: str, start: str, end: str, *, limit: int | None = None
+    ) -> list[IndexHit]:
+        """Ask an index of the store, counted and timed; one that fails is not."""
+        asked = trio.current_time()
+        hits = await metadata.query(index, start, end, limit=limit)
+        self.index_queries += 1
+        self.index_query_seconds += trio.current_time() - asked
+        return hits
 
 
 class TransactionBuffer:
@@ -166,10 +177,7 @@ class TransactionBuffer:
         """
         await self._metadata.barrier()
         await self._aborted.load(self._metadata)
-        asked = trio.current_time()
-        hits = await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
-        self._counters.index_queries += 1
-        self._counters.index_query_seconds += trio.current_time() - asked
+        hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         for hit in hits:
             op = WriteOp.from_record(hit.record)
             if op.creation_id != self._ledger.creation_id:
@@ -229,7 +237,7 @@ class TransactionBuffer:
         """Remove every record of the segment, which is about to be deleted with its data; durable on return."""
         # What is decided from now on is not recorded: nobody would remove that.
         self._is_discarded = True
-        hits = await self._metadata.query(WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
+        hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         keys = [hit.record.key for hit in hits]
         while keys:
             await self._commit([*self._claim, *(Delete(key) for key in keys[:SETTLE_BATCH_MAX])])

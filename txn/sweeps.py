@@ -11,6 +11,7 @@ from storage.clock import WallClock
 from storage.entry import TxnId
 from storage.metadata.store import Conflict, Delete, MetadataStore, Record, starting_with
 from txn.alarm import Alarm
+from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
 from txn.errors import InvalidTxnStatus, TransactionNotFound
 from txn.headers import (
@@ -36,8 +37,17 @@ LEFTOVER_OPS_SHOWN = 1000
 class TimeoutSweep:
     """Aborts open transactions whose deadline has come (T9)."""
 
-    def __init__(self, metadata: MetadataStore, coordinator: Coordinator, *, now_ms: WallClock, alarm: Alarm) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        coordinator: Coordinator,
+        *,
+        now_ms: WallClock,
+        alarm: Alarm,
+        counters: BufferCounters | None = None,
+    ) -> None:
         self._metadata = metadata
+        self._counters = BufferCounters() if counters is None else counters
         self._coordinator = coordinator
         self._now_ms = now_ms
         self._alarm = alarm
@@ -46,14 +56,16 @@ class TimeoutSweep:
         """Sweep until cancelled: once at the start, then at each deadline."""
         while True:
             await self._abort_due()
-            upcoming = await self._metadata.query(BY_DEADLINE, *starting_with(""), limit=1)
+            upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=1)
             if upcoming:
                 self._alarm.at_latest(int(upcoming[0].index_key))
             await self._alarm.wait()
 
     async def _abort_due(self) -> None:
         while True:
-            due = await self._metadata.query(BY_DEADLINE, *deadline_range(self._now_ms()), limit=SWEEP_BATCH)
+            due = await self._counters.query(
+                self._metadata, BY_DEADLINE, *deadline_range(self._now_ms()), limit=SWEEP_BATCH
+            )
             for hit in due:
                 try:
                     await self._coordinator.end(txn_of_key(hit.record.key), EndAction.ABORT)
@@ -75,6 +87,7 @@ class HeaderSweep:
         now_ms: WallClock,
         alarm: Alarm,
         redrive: Callable[[str], Awaitable[bool]],
+        counters: BufferCounters | None = None,
     ) -> None:
         """Set up.
 
@@ -85,8 +98,10 @@ class HeaderSweep:
             alarm: rings `retention_ms` after each moment it is asked for.
             redrive: makes the owner of a segment apply what was decided; called for op records left behind. False if
                 the segment is gone, so that nobody ever will.
+            counters: where the queries are counted, if anybody asks.
         """
         self._metadata = metadata
+        self._counters = BufferCounters() if counters is None else counters
         self._retention_ms = retention_ms
         self._now_ms = now_ms
         self._alarm = alarm
@@ -104,7 +119,9 @@ class HeaderSweep:
         due_start, due_end = final_state_until(state, self._now_ms() - self._retention_ms)
         kept: set[str] = set()
         while True:
-            hits = await self._metadata.query(BY_FINAL_STATE, due_start, due_end, limit=SWEEP_BATCH + len(kept))
+            hits = await self._counters.query(
+                self._metadata, BY_FINAL_STATE, due_start, due_end, limit=SWEEP_BATCH + len(kept)
+            )
             due = [hit.record for hit in hits if hit.record.key not in kept]
             if not due:
                 break
@@ -115,7 +132,7 @@ class HeaderSweep:
             # Their participants are applying them; they are looked at again a retention from now.
             self._alarm.at_latest(self._now_ms())
         _, all_end = final_state_range(state)
-        upcoming = await self._metadata.query(BY_FINAL_STATE, due_end, all_end, limit=1)
+        upcoming = await self._counters.query(self._metadata, BY_FINAL_STATE, due_end, all_end, limit=1)
         if upcoming:
             self._alarm.at_latest(finalized_ms_of(upcoming[0].index_key))
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import orjson
 
+from storage.errors import CursorCorrupt
 from storage.position import LATEST, Position
 from storage.ranges import Acknowledged, NextAfter, bits_from_words, words_from_bits
 
@@ -87,16 +88,23 @@ def encode(identity: Identity, acknowledged: Acknowledged, shown_before: Iterabl
 
 
 def decode(value: bytes, next_after: NextAfter) -> tuple[Identity, Acknowledged]:
-    """The state that `encode` wrote."""
-    state = orjson.loads(value)
-    ranges = [
-        (Position(int(ledger), first), Position(int(ledger), last))
-        for ledger, pairs in state["ranges"].items()
-        for first, last in pairs
-    ]
-    batches = {Position(ledger, entry): bits_from_words(words) for ledger, entry, words in state["batches"]}
-    acknowledged = Acknowledged(Position(*state["mark_delete"]), next_after, ranges, batches)
-    return Identity(state["creation_id"], state["properties"]), acknowledged
+    """The state that `encode` wrote.
+
+    Raises:
+        CursorCorrupt: it did not write that.
+    """
+    try:
+        state = orjson.loads(value)
+        ranges = [
+            (Position(int(ledger), first), Position(int(ledger), last))
+            for ledger, pairs in state["ranges"].items()
+            for first, last in pairs
+        ]
+        batches = {Position(ledger, entry): bits_from_words(words) for ledger, entry, words in state["batches"]}
+        acknowledged = Acknowledged(Position(*state["mark_delete"]), next_after, ranges, batches)
+        return Identity(state["creation_id"], state["properties"]), acknowledged
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CursorCorrupt(f"a cursor's record cannot be read: {error!r}") from error
 
 
 def _choose(items: list[_Item], shown_before: Iterable[Position]) -> tuple[list[_Item], Position]:

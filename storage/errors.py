@@ -28,6 +28,10 @@ class LedgerNotFound(StorageError):
     """There is no such ledger, or no longer."""
 
 
+class CursorCorrupt(StorageError):
+    """A cursor's record cannot be read. Where its subscription stood is unknown, so its topic is not served."""
+
+
 class LedgerCorrupt(StorageError):
     """Confirmed data is damaged or missing. What stands before the damage stays readable; nothing is cut silently."""
 

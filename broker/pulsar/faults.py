@@ -20,7 +20,7 @@ from broker.errors import (
 from broker.names import InvalidTopicName
 from dispatch.subscription import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
 from storage.cursor import CursorError
-from storage.errors import LedgerCorrupt, LedgerFailed, LedgerSealed
+from storage.errors import CursorCorrupt, LedgerCorrupt, LedgerFailed, LedgerSealed
 from storage.metadata.store import StoreUnavailable
 from tidewire.wire.pulsar.errors import ChecksumMismatch
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -59,6 +59,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     AcknowledgementRefused: pb.NotAllowedError,
     CursorError: pb.ServiceNotReady,
     LedgerCorrupt: pb.PersistenceError,
+    CursorCorrupt: pb.PersistenceError,
     ChecksumMismatch: pb.ChecksumError,
     NotSupported: pb.NotAllowedError,
     WrongDomain: pb.NotAllowedError,

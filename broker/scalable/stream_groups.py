@@ -19,11 +19,13 @@ from broker.names import TopicName
 from broker.scalable.assignment import assign, eligible
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, Segment
+from broker.topic import Topic
 from broker.topics import Topics
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
-from storage.errors import StorageError
-from storage.metadata.store import MetadataStore
+from storage.errors import CursorCorrupt, StorageError
+from storage.metadata.store import MetadataStore, Record
+from storage.position import Position
 from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
@@ -187,10 +189,7 @@ class StreamGroups:
                     record = await watch.next()
                     end = topic.sealed_end
                     assert end is not None, "it was sealed, and stays so"
-                    is_drained = False
-                    if record is not None:
-                        _identity, acknowledged = decode(record.value, topic.next_after)
-                        is_drained = topic.next_after(acknowledged.mark_delete) > end
+                    is_drained = record is not None and _stands_behind(end, record, topic)
                     self._seen(group, segment, is_drained=is_drained)
 
     def _seen(self, group: _Group, segment: Segment, *, is_drained: bool = False) -> None:
@@ -205,3 +204,14 @@ class StreamGroups:
             group.drained.discard(segment.id)
         log.debug("segment drained or sought", topic=str(group.topic), segment=segment.id, drained=is_drained)
         self._reassign(group)
+
+
+def _stands_behind(end: Position, cursor: Record, topic: Topic) -> bool:
+    """Whether a cursor's record says that everything up to `end` is acknowledged."""
+    try:
+        _identity, acknowledged = decode(cursor.value, topic.next_after)
+    except CursorCorrupt as corrupt:
+        # Its segment's children stay back, and everything else goes on.
+        log.warning("a cursor cannot be read", topic=str(topic.name), key=cursor.key, reason=str(corrupt))
+        return False
+    return topic.next_after(acknowledged.mark_delete) > end

@@ -6,6 +6,7 @@ import trio
 import trio.testing
 
 from storage import cursor_record
+from storage.errors import CursorCorrupt
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
 from storage.ranges import Acknowledged
@@ -73,3 +74,11 @@ async def test_the_record_stays_below_what_every_store_takes() -> None:
     encoded = cursor_record.encode(cursor_record.Identity("x"), acknowledged)
     assert len(encoded.value) < 1024 * 1024
     assert len(orjson.loads(encoded.value)["batches"]) == cursor_record.STORED_MAX
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"1", b"{}", b'{"ranges": [], "batches": [], "mark_delete": [0, 0]}', b"\xff"]
+)
+def test_what_is_no_record_is_told_apart(value: bytes) -> None:
+    with pytest.raises(CursorCorrupt):
+        cursor_record.decode(value, lambda position: position)

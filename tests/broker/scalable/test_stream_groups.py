@@ -6,10 +6,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.errors import TopicNotFound
+from broker.errors import TopicClosed, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
 from broker.topic import Topic
+from storage.cursor import cursor_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check
 from tests.support.disk import SimulatedFiles
@@ -226,3 +227,23 @@ async def test_seeking_back_into_a_drained_parent_takes_its_children_away(broker
     await broker.controller.subscriptions.skip_all(TOPIC, NAME)
     await wait_all_tasks_blocked()
     assert member.segments == {2}
+
+
+async def test_a_cursor_that_cannot_be_read_harms_nobody_else(broker: Rooms) -> None:
+    """D11: whether somebody watches it or opens its segment: the children stay back, the broker goes on."""
+    await topic_with(broker, 2)
+    for segment_id in (0, 1):
+        await publish(await topic_of(broker, segment_id), b"a")
+    await broker.controller.split(TOPIC, 0)
+    member = Member("a")
+    await broker.groups.join(TOPIC, NAME, member)
+    await wait_all_tasks_blocked()
+    assert member.segments == {0, 1}
+    parent = await broker.segment(TOPIC, 0)
+    await broker.metadata.put(cursor_key(str(parent), NAME), b"{}")
+    await wait_all_tasks_blocked()
+    assert member.segments == {0, 1}
+    await broker.topics.unload(parent)
+    with pytest.raises(TopicClosed):
+        await broker.topics.get(parent)
+    await publish(await topic_of(broker, 1), b"goes on")

@@ -152,7 +152,7 @@ Operation: TypeAlias = Plain | Hurry
 _topic = st.integers(0, TOPICS_MAX - 1)
 _key = st.sampled_from(KEYS)
 _few = st.integers(0, 3)
-_turns = st.integers(1, 12)
+_turns = st.integers(1, 16)
 _newest = st.sampled_from([0, 0, 0, 1, 2])
 _sends = st.builds(Send, _topic, _key, st.none())
 _writes = st.builds(Send, _topic, _key, _newest)
@@ -164,6 +164,9 @@ _takes = st.builds(Acknowledge, _newest, _few, st.booleans(), _newest)
 _losses = st.builds(LosePower, st.integers(0, 8))
 _changes = st.one_of(st.builds(Split, _topic, _few), st.builds(Merge, _topic, _few))
 
+_advances = st.builds(Advance, st.sampled_from([1, 12, 60]))
+_restarts = st.builds(Restart, st.sampled_from(["killed", "powerless", "stopped"]))
+
 PLAIN: st.SearchStrategy[Plain] = st.one_of(
     # The order is how Hypothesis prefers them, the repetition how often it draws them.
     _sends,
@@ -173,10 +176,10 @@ PLAIN: st.SearchStrategy[Plain] = st.one_of(
     _joins,
     _acknowledges,
     _acknowledges,
-    st.builds(Restart, st.sampled_from(["killed", "powerless", "stopped"])),
+    _restarts,
     _losses,
     _changes,
-    st.builds(Advance, st.sampled_from([1, 12, 60])),
+    _advances,
     st.builds(Leave, _newest, st.booleans()),
     st.builds(SendAgain, _newest, _few),
 )
@@ -192,6 +195,9 @@ EPISODES: st.SearchStrategy[list[Operation]] = st.one_of(
     # Most of what goes wrong takes several steps that seldom meet by chance; every part may also happen by itself.
     st.lists(OPERATIONS, min_size=1, max_size=3),
     _one_after_another(_begins, _writes, _writes, _ends),
+    _one_after_another(_begins, _writes, _ends, _writes),
+    _one_after_another(_begins, _writes, _advances, _ends, _sends),
+    _one_after_another(_joins, _acknowledges, _restarts, _joins, _sends),
     _one_after_another(_begins, _writes, _losses, _writes),
     _one_after_another(_begins, _writes, _losses, _ends),
     _one_after_another(_joins, _sends, _losses, _sends),

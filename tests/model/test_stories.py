@@ -1,8 +1,8 @@
 """Any story of producers, transactions, consumers, layouts and crashes keeps what users are promised.
 
 Each story runs in one `trio.run`, on a simulated machine, under a schedule of its own; see `operations` for what may
-happen, `promises` for what is held against it (DESIGN section 9). A story that
-fails is printed as the shortest list that still fails.
+happen, `promises` for what is held against it (DESIGN section 9). A story that fails is printed as the shortest list
+that still fails.
 """
 
 from typing import Final
@@ -25,7 +25,8 @@ SECONDS_MAX: Final = 1800
 @settings(
     max_examples=EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    # Not to be explained by coverage, which takes longer than all the rest and says less than the story.
+    # One at a time, and not explained by coverage, which takes longer than all the rest and says less than the story.
+    report_multiple_bugs=False,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
 @given(

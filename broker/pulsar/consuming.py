@@ -219,6 +219,8 @@ class ConsumerFace:
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
         answers = self._acknowledging.answers(request.consumer_id, subscription)
         session = ConsumerSession(consumer, outlet, topic, subscription, self, answers, durable=request.durable)
+        if name.domain is Domain.SEGMENT and kind is SubscriptionKind.EXCLUSIVE and consumer.name:
+            self._end_namesake(session)
         try:
             subscription.add_consumer(consumer, kind)
         except ConsumerBusy as busy:
@@ -233,6 +235,17 @@ class ConsumerFace:
         self._nursery.start_soon(answers.run)
         self._put(commands.success(request.request_id))
         self._scalable.segment_subscribed(name, request.subscription, request.consumer_name)
+
+    def _end_namesake(self, session: ConsumerSession) -> None:
+        """End the client's earlier consumer of that name on the segment; the newer one takes its place.
+
+        The Java client leaves consumers behind when it is closed while an assignment arrives: it subscribes to the new
+        segments and never closes them. It is not told, since a consumer that is told comes back.
+        """
+        for consumer_id, other in list(self._consumers.items()):
+            if other.subscription is session.subscription and other.consumer.name == session.consumer.name:
+                del self._consumers[consumer_id]
+                other.close()
 
     async def _durable(
         self, name: TopicName, request: pb.CommandSubscribe, kind: SubscriptionKind

@@ -93,3 +93,18 @@ async def test_two_ordered_consumers_share_a_connection(broker: Rooms, client: W
     assert (await client.ask(commands.close_consumer(10 + moves, 50))).type == Type.SUCCESS
     await subscribe_as("b", moves, 20)
     await client.receives_nothing_more()
+
+
+async def test_a_consumer_takes_the_place_of_one_that_its_client_forgot(broker: Rooms, client: WireClient) -> None:
+    """The Java client never closes what it subscribes to while it is being closed itself."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = str(await broker.segment(TOPIC, 0))
+    for consumer_id in (1, 2):
+        answer = await client.ask(commands.subscribe(name, "s", consumer_id, consumer_id, name="c-seg-0"))
+        assert answer.type == Type.SUCCESS
+    answer = await client.ask(commands.subscribe(name, "s", 3, 3, name="other-seg-0"))
+    assert answer.error.error == pb.ServiceNotReady
+    assert (await client.ask(commands.close_consumer(1, 4))).type == Type.SUCCESS
+    answer = await client.ask(commands.subscribe(name, "s", 5, 5, name="other-seg-0"))
+    assert answer.error.error == pb.ServiceNotReady
+    await client.receives_nothing_more()

@@ -94,7 +94,7 @@ final class SchemaScenarios {
         scenarios.put("schema_avro", stage -> values(stage, Schema.avro(Flight.class), FLIGHTS));
         scenarios.put("schema_avro_in_transaction", SchemaScenarios::inTransaction);
         scenarios.put("schema_auto_consume", SchemaScenarios::autoConsume);
-        scenarios.put("schema_auto_produce_bytes", SchemaScenarios::autoProduce);
+        scenarios.put("schema_of_encoded_bytes", SchemaScenarios::encodedBytes);
         scenarios.put("schema_grows_by_a_field", SchemaScenarios::grows);
         scenarios.put("incompatible_avro_producer_is_refused", SchemaScenarios::incompatibleProducer);
         scenarios.put("incompatible_json_producer_is_refused", SchemaScenarios::incompatibleJson);
@@ -142,13 +142,13 @@ final class SchemaScenarios {
         Expect.equal("number of fields", record.fields().size(), 2);
     }
 
-    /** A producer that asks the broker what bytes it may send. */
-    private static void autoProduce(Stage stage) throws Exception {
+    /** A producer of what another program has encoded already. */
+    private static void encodedBytes(Stage stage) throws Exception {
         stage.createTopic(1);
         Schema<Flight> schema = Schema.avro(Flight.class);
         Producer<Flight> first = stage.producer(schema, stage.topic);
         first.newMessage().key("k").value(FLIGHTS.get(0)).send();
-        Producer<byte[]> second = stage.producer(Schema.autoProduceBytes(), stage.topic);
+        Producer<byte[]> second = stage.producer(Schema.autoProduceBytesOf(schema), stage.topic);
         second.newMessage().key("k").value(schema.encode(FLIGHTS.get(1))).send();
         Expect.equal("received", Receiving.values(Receiving.exactly(
                 stage.queue(schema, stage.topic, "sub")::receive, 2)), FLIGHTS);

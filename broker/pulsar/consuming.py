@@ -279,6 +279,11 @@ class ConsumerFace:
 
     async def _seek(self, command: pb.BaseCommand) -> None:
         request = command.seek
+        ordered = self._scalable.ordered_consumer(request.consumer_id)
+        if ordered is not None and request.consumer_id not in self._consumers:
+            await self._seek_all(*ordered, request)
+            self._put(commands.success(request.request_id))
+            return
         session = self._session(request.consumer_id)
         if request.HasField("message_id"):
             target = Position(*position(request.message_id))
@@ -289,6 +294,22 @@ class ConsumerFace:
         sent_away = await session.subscription.seek(mark_delete)
         self._put(commands.success(request.request_id))
         session.topic.send_away(sent_away)
+
+    async def _seek_all(self, topic: TopicName, subscription: str, request: pb.CommandSeek) -> None:
+        """The id of an ordered consumer's registration stands for its subscription, on all segments.
+
+        Pulsar has no command for it; its clients never send this.
+        """
+        subscriptions = self._controller.subscriptions
+        target = Position(*position(request.message_id)) if request.HasField("message_id") else None
+        if target is None:
+            await subscriptions.seek_to_time(topic, subscription, request.message_publish_time)
+        elif target == EARLIEST:
+            await subscriptions.seek_to_time(topic, subscription, 0)
+        elif target == LATEST:
+            await subscriptions.skip_all(topic, subscription)
+        else:
+            raise NotSupported("a message stands on one segment; move the subscription to an end or to a time")
 
     async def _last_message_id(self, command: pb.BaseCommand) -> None:
         request = command.get_last_message_id

@@ -76,7 +76,7 @@ class _StreamConsumer:
         self.name = request.consumer_name
         self.topic = topic
         self.subscription = request.subscription
-        self._consumer_id = request.consumer_id
+        self.consumer_id = request.consumer_id
         self._request_id = request.request_id
         self._outbox = outbox
         self._answered = False
@@ -103,7 +103,7 @@ class _StreamConsumer:
             for segment in (layout.segments[segment_id],)
         ]
         if self._answered:
-            command = commands.scalable_topic_assignment_update(self._consumer_id, layout.epoch, assigned)
+            command = commands.scalable_topic_assignment_update(self.consumer_id, layout.epoch, assigned)
         else:
             self._answered = True
             command = commands.scalable_topic_subscribe_response(self._request_id, layout.epoch, assigned)
@@ -169,6 +169,13 @@ class ScalableFace:
         for consumer in self._consumers:
             self._groups.leave(consumer.topic, consumer.subscription, consumer)
         self._consumers.clear()
+
+    def ordered_consumer(self, consumer_id: int) -> tuple[TopicName, str] | None:
+        """The topic and subscription of the ordered consumer that was registered under this id."""
+        for consumer in self._consumers:
+            if consumer.consumer_id == consumer_id:
+                return consumer.topic, consumer.subscription
+        return None
 
     def segment_subscribed(self, name: TopicName, subscription: str, consumer_name: str) -> None:
         """A consumer of this connection has subscribed to a segment, and the answer is in the outbox."""

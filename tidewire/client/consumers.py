@@ -14,10 +14,12 @@ import anyio
 from tidewire.client.confirmations import Confirmation
 from tidewire.client.errors import Closed, InvalidName, OperationTimedOut, TidewireError, fresh
 from tidewire.client.inbox import Inbox
+from tidewire.client.layout import Layout
 from tidewire.client.layout_watch import partitions_of
 from tidewire.client.message import Message, MessageId
 from tidewire.client.names import is_scalable
 from tidewire.client.network import Network
+from tidewire.client.seeking import SeekTarget, places_of, seek_all
 from tidewire.client.subscribing import SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -139,6 +141,7 @@ class Consumer(Receiving):
             raise ValueError(f"a subscription is 'exclusive' or 'shared', not {subscription_type!r}")
         self.subscription = subscription
         self.name = name or new_name("consumer")
+        self._layout = Layout(0, {})
         self._plan = SubscriptionPlan(
             subscription,
             self.name,
@@ -154,8 +157,8 @@ class Consumer(Receiving):
             SubscriptionBusy: somebody else has it for himself.
             TidewireError: it was refused otherwise, or could not be asked for in time.
         """
-        layout = await partitions_of(self._network, self.topic)
-        for segment in layout.active:
+        self._layout = await partitions_of(self._network, self.topic)
+        for segment in self._layout.active:
             consumer = TopicConsumer(
                 self._network, self._inbox, self._plan, segment_id=segment.segment_id, topic=segment.topic
             )
@@ -196,6 +199,30 @@ class Consumer(Receiving):
             await consumer.confirmation(message_id.position, upto=True).wait()
         else:
             consumer.acknowledge_upto(message_id.position)
+
+    async def seek(self, to: SeekTarget) -> None:
+        """Move the subscription: what comes next is what follows the place, for all of its consumers.
+
+        What was received before is to be left as it is: acknowledging it later acknowledges it all the same.
+
+        Args:
+            to: "earliest", "latest" (skip all there is), behind a message, or the first that came at a time. Behind a
+                message means: behind it on its partition, and on the others behind what this consumer had received
+                when it received that one.
+
+        Raises:
+            TidewireError: it was refused, or did not succeed in time; parts of it may have been done.
+        """
+        self._inbox.check()
+        await seek_all(self._network, self._segments, places_of(self._layout, to), self.topic)
+
+    async def skip_all(self) -> None:
+        """Acknowledge everything that the topic holds now; as `seek("latest")`.
+
+        Raises:
+            TidewireError: as `seek`.
+        """
+        await self.seek("latest")
 
     def _consumer_of(self, message_id: MessageId) -> TopicConsumer:
         self._inbox.check()

@@ -39,6 +39,21 @@ def milliseconds_of(moment: datetime) -> int:
     return since_epoch_ms
 
 
+def place_of(to: Literal["earliest", "latest"] | datetime) -> Place:
+    """The place that is the same on every segment.
+
+    Raises:
+        ValueError: it is none of the three.
+    """
+    if to == "earliest":
+        return BEFORE_ALL
+    if to == "latest":
+        return AFTER_ALL
+    if isinstance(to, datetime):
+        return milliseconds_of(to)
+    raise ValueError(f"a consumer goes to 'earliest', 'latest', a message or a time, not to {to!r}")
+
+
 def places_of(layout: Layout, to: SeekTarget) -> dict[int, Place]:
     """Where to go on each segment of the layout.
 
@@ -48,14 +63,8 @@ def places_of(layout: Layout, to: SeekTarget) -> dict[int, Place]:
     Raises:
         ValueError: it is none of the four.
     """
-    if to == "earliest":
-        return dict.fromkeys(layout.segments, BEFORE_ALL)
-    if to == "latest":
-        return dict.fromkeys(layout.segments, AFTER_ALL)
-    if isinstance(to, datetime):
-        return dict.fromkeys(layout.segments, milliseconds_of(to))
     if not isinstance(to, MessageId):
-        raise ValueError(f"a consumer goes to 'earliest', 'latest', a message or a time, not to {to!r}")
+        return dict.fromkeys(layout.segments, place_of(to))
     vector = to.vector()
     finished = layout.ancestors(vector)
     return {

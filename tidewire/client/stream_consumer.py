@@ -11,14 +11,15 @@ listen, and costs nothing with others.
 
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import anyio
 
 from tidewire.client.acknowledgements import upto
 from tidewire.client.background import BackgroundTask
-from tidewire.client.connection import Kind
+from tidewire.client.connection import Connection, Kind
 from tidewire.client.consumers import (
     Initial,
     Receiving,
@@ -32,7 +33,8 @@ from tidewire.client.layout_watch import controller_of
 from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.names import is_scalable
 from tidewire.client.network import TRANSIENT, Network
-from tidewire.client.subscribing import SubscriptionPlan
+from tidewire.client.seeking import place_of
+from tidewire.client.subscribing import SubscriptionPlan, seek_command
 from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
@@ -70,7 +72,8 @@ class StreamConsumer(Receiving):
         self._lost: TidewireError | None = None
         self._is_closed_by_broker = False
         self._is_stopping = False
-        self._is_registered = False
+        # The connection to the controller and the consumer id there, while registered.
+        self._registration: tuple[Connection, int] | None = None
         self._task: BackgroundTask | None = None
 
     async def open(self) -> Self:
@@ -139,6 +142,49 @@ class StreamConsumer(Receiving):
         if lost is not None:
             raise lost
 
+    # ----------------------------------------------------------------------------------------------------- moving
+
+    async def seek(self, to: Literal["earliest", "latest"] | datetime) -> None:
+        """Move the subscription, for all of its consumers: what comes next is what follows the place, in order.
+
+        What any of them had received before is to be left as it is: acknowledging it later acknowledges all before it.
+        Only Tidewire does this; other brokers' administrators can.
+
+        Args:
+            to: "earliest", "latest" (skip all there is), or the first message that came at a time, with its zone.
+
+        Raises:
+            ConnectionLost: there is no session with the controller, or it ended first; the broker may have done it.
+            Refused: the broker does not do it.
+        """
+        self._inbox.check()
+        place = place_of(to)
+        registration = self._registration
+        if registration is None:
+            raise ConnectionLost(f"{self.topic} has no session with its controller at the moment")
+        connection, consumer_id = registration
+        consumers = list(self._segments.values())
+        for consumer in consumers:
+            consumer.begin_move()
+        try:
+            await connection.request(partial(seek_command, consumer_id, place), pb.CommandSuccess)
+        except BaseException:
+            # What was dropped comes again with new sessions, and a new share, since closing all of them is leaving.
+            for consumer in consumers:
+                consumer.end_session()
+            self._is_closed_by_broker = True
+            connection.write(encode_command(commands.close_consumer(consumer_id)))
+            self._wake.set()
+            raise
+
+    async def skip_all(self) -> None:
+        """Acknowledge everything that the topic holds now, for all consumers of the subscription; as `seek("latest")`.
+
+        Raises:
+            ConnectionLost, Refused: as `seek`.
+        """
+        await self.seek("latest")
+
     # ------------------------------------------------------------------------------------------------ its share
 
     async def _run(self) -> None:
@@ -173,7 +219,7 @@ class StreamConsumer(Receiving):
             # An update that overtook the answer is at least as new.
             if answer.HasField("assignment") and self._assignment is None:
                 self._assignment = answer.assignment
-            self._is_registered = True
+            self._registration = (connection, consumer_id)
             self._backoff.reset()
             while not self._is_over():
                 self._apply()
@@ -182,7 +228,7 @@ class StreamConsumer(Receiving):
                 await connection.request(partial(commands.close_consumer, consumer_id), pb.CommandSuccess)
                 self._is_closed_by_broker = True
         finally:
-            self._is_registered = False
+            self._registration = None
             connection.detach(Kind.CONSUMER, consumer_id)
             if not self._is_closed_by_broker:
                 connection.write(encode_command(commands.close_consumer(consumer_id)))
@@ -247,7 +293,7 @@ class StreamConsumer(Receiving):
         try:
             await super().aclose()
             self._wake.set()
-            if self._task is not None and self._is_registered:
+            if self._task is not None and self._registration is not None:
                 await self._task.wait()
         finally:
             if self._task is not None:

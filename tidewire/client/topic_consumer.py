@@ -177,6 +177,10 @@ class TopicConsumer:
             # What is dropped comes again on the next session, and the end after it.
             self._is_ended = False
             self._inbox.drop(self)
+            if self._plan.is_durable:
+                # All that is not acknowledged comes again, perhaps from further back: ids of other segments' messages
+                # must not say any more that it was received.
+                self._inbox.forget(self.segment_id)
             self._on_loss(self.segment_id)
             connection.detach(Kind.CONSUMER, self._consumer_id)
             if not self._is_closed_by_broker:
@@ -212,10 +216,13 @@ class TopicConsumer:
         while self._acknowledgements:
             if not connection.is_writable:
                 await connection.writable()
-            for command in self._acknowledgements.take():
-                connection.write(
-                    encode_command(commands.ack(self._consumer_id, command.message_ids, cumulative=command.cumulative))
-                )
+            self._tell_now(connection)
+
+    def _tell_now(self, connection: Connection) -> None:
+        for command in self._acknowledgements.take():
+            connection.write(
+                encode_command(commands.ack(self._consumer_id, command.message_ids, cumulative=command.cumulative))
+            )
 
     # ----------------------------------------------------------------------------------------------- acknowledging
 
@@ -266,10 +273,7 @@ class TopicConsumer:
         connection = self._connection
         if connection is None:
             return
-        for command in self._acknowledgements.take():
-            connection.write(
-                encode_command(commands.ack(self._consumer_id, command.message_ids, cumulative=command.cumulative))
-            )
+        self._tell_now(connection)
         for entry in entries:
             self._inbox.drop_entry(self, *entry)
         for start in range(0, len(entries), IDS_PER_COMMAND_MAX):
@@ -289,12 +293,7 @@ class TopicConsumer:
         connection, consumer_id = self._connection, self._consumer_id
         if connection is None:
             raise ConnectionLost(f"{self.topic} is not connected at the moment")
-        await self._tell(connection)
-        if self._connection is not connection or self._consumer_id != consumer_id:
-            raise ConnectionLost(f"{self.topic} lost its session")
-        self._is_moving = True
-        self._inbox.drop(self)
-        self._acknowledgements.forget()
+        self.begin_move()
         try:
             await connection.request(partial(seek_command, consumer_id, to), pb.CommandSuccess)
             if isinstance(to, Position) and not to.is_whole_entry:
@@ -303,8 +302,21 @@ class TopicConsumer:
                     self._acknowledgements.add(to._replace(batch_index=index))
         finally:
             if self._consumer_id == consumer_id:
-                self._is_moved = True
-                self._wake.set()
+                self.end_session()
+
+    def begin_move(self) -> None:
+        """Tell what was acknowledged, and from then on deliver nothing until there is another session."""
+        if self._connection is not None:
+            self._tell_now(self._connection)
+        self._is_moving = True
+        self._inbox.drop(self)
+        self._inbox.forget(self.segment_id)
+        self._acknowledgements.forget()
+
+    def end_session(self) -> None:
+        """Go on with another session."""
+        self._is_moved = True
+        self._wake.set()
 
     # ------------------------------------------------------------------------------------------------- what is heard
 

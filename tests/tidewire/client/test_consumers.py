@@ -43,6 +43,25 @@ async def test_messages_are_acknowledged_one_by_one_and_told_together() -> None:
 
 
 @on_both_backends
+async def test_a_subscription_is_moved_to_and_fro() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        topic.segments[0].entries.extend(payload_of(b"%d" % number) for number in range(5))
+        async with broker.client() as client, client.consumer(X, "s") as consumer:
+            got = [await consumer.receive() for _ in range(5)]
+            await consumer.acknowledge_cumulative(got[3])
+            await consumer.seek("earliest")
+            assert [(await consumer.receive()).value for _ in range(3)] == [b"0", b"1", b"2"]
+            await consumer.seek(got[3].message_id)
+            assert (await consumer.receive()).value == b"4"
+            await consumer.seek("earliest")
+            await consumer.skip_all()
+            topic.segments[0].entries.append(payload_of(b"new"))
+            topic.segments[0].deliver()
+            assert (await consumer.receive()).value == b"new"
+
+
+@on_both_backends
 async def test_a_batch_is_acknowledged_message_by_message() -> None:
     async with scripted_broker() as broker:
         broker.add_topic(X)

@@ -37,7 +37,8 @@ from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
 from broker.scalable.stream_groups import StreamGroups
 from broker.schemas.registry import Schemas
-from broker.topic import Topic, TopicServices
+from broker.topic import Topic
+from broker.topic_services import TopicServices
 from broker.topics import Topics
 from broker.traffic import Traffic
 from storage.clock import wall_clock_ms

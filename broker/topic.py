@@ -6,36 +6,30 @@ watermark to park on, and which entries to pass over; so dispatch knows nothing 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import unquote
 
 import structlog
 import trio
 
-from broker.errors import ProducerNameTaken, SubscriptionNotFound, TopicClosed
+from broker.durable_subscriptions import DurableSubscriptions
+from broker.errors import ProducerNameTaken, TopicClosed
 from broker.names import Domain, TopicName
 from broker.schemas.registry import owner_of, removal_of
+from broker.topic_services import TopicServices
 from broker.traffic import SegmentTraffic
 from dispatch.consumer import Consumer
-from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
-from storage.clock import WallClock
-from storage.cursor import Cursor, CursorError, NonDurableCursor, cursor_key
+from dispatch.subscription import Acknowledgement, Subscription
+from storage.cursor import NonDurableCursor
 from storage.entry import Entry, TxnId
 from storage.errors import LedgerSealed
-from storage.ledger_ids import LedgerIds
-from storage.ledger_store import LedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
-from storage.metadata.store import Check, MetadataStore, starting_with
+from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import Check
 from storage.position import LATEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
-from txn.buffer import BufferCounters, TransactionBuffer
+from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
-from txn.header_watch import HeaderWatch
 from txn.headers import is_v5
-from txn.op_removal import remove_strange_acks
-from txn.pending_acks import PendingAcks
 
 log = structlog.get_logger(__name__)
 
@@ -58,25 +52,10 @@ class AttendingProducer(Attendee, Protocol):
         """The segment is sealed and clients know what replaces it: refuse what waits, close. Must not block."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicServices:
-    """What every topic of a broker is built on."""
-
-    metadata: MetadataStore
-    ledgers: LedgerStore
-    ledger_ids: LedgerIds
-    headers: HeaderWatch
-    buffers: BufferCounters
-    ledger_config: ManagedLedgerConfig
-    now_ms: WallClock
-    stirred: Signal = field(default_factory=Signal)
-    """Set with every message that comes or goes on any topic."""
-
-
 class Topic:
     """Publishing, reading and subscribing on one owned topic. Made by `open`; `run` keeps it going."""
 
-    def __init__(self, name: TopicName, ledger: ManagedLedger, services: "TopicServices", claim: Check) -> None:
+    def __init__(self, name: TopicName, ledger: ManagedLedger, services: TopicServices, claim: Check) -> None:
         self.name = name
         self.ledger = ledger
         self.replaced = trio.Event()
@@ -98,10 +77,7 @@ class Topic:
         self._consumers: dict[Consumer, Attendee] = {}
         # Those of them that take messages of whatever schema the topic has.
         self._undemanding: set[Consumer] = set()
-        self._subscriptions: dict[str, Subscription] = {}
-        self._pending: dict[Subscription, PendingAcks] = {}
-        """Of a segment's durable subscriptions, what open transactions acknowledged."""
-        self._subscribing = trio.Lock()
+        self._durable = DurableSubscriptions(self, ledger, services, claim, takes_transactions=self._buffer is not None)
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
         if ledger.is_sealed:
@@ -109,7 +85,7 @@ class Topic:
             self.replaced.set()
 
     @classmethod
-    async def open(cls, name: TopicName, services: "TopicServices", claim: Check) -> "Topic":
+    async def open(cls, name: TopicName, services: TopicServices, claim: Check) -> "Topic":
         """Take a claimed topic over: fence and recover its ledger, then what transactions left open (DESIGN 6)."""
         ledger = await ManagedLedger.open(
             str(name),
@@ -137,13 +113,7 @@ class Topic:
                 await nursery.start(self.ledger.run)
                 if self._buffer is not None:
                     nursery.start_soon(self._buffer.run)
-                prefix = cursor_key(str(self.name), "")
-                for record in await self._metadata.scan(*starting_with(prefix)):
-                    await self.subscribe(unquote(record.key.removeprefix(prefix)), self.readable.value)
-                if self._buffer is not None:
-                    await remove_strange_acks(
-                        str(self.name), besides=self._subscriptions, metadata=self._metadata, claim=self._claim
-                    )
+                await self._durable.load(nursery)
                 task_status.started()
         finally:
             self._nursery = None
@@ -153,21 +123,13 @@ class Topic:
         """Send every client away and write what the cursors still hold; then `run` is to be cancelled."""
         self._is_closed = True
         self._send_away()
-        for subscription in tuple(self._subscriptions.values()):
-            try:
-                await subscription.close()
-            except CursorError as error:
-                # Only its own last acknowledgements are not written; they are delivered again.
-                log.warning("a cursor was not written", topic=str(self.name), reason=str(error))
+        await self._durable.close()
 
     async def delete(self) -> None:
         """Send every client away and remove cursors, transactions' records and data; durable on return."""
         self._is_closed = True
         self._send_away()
-        async with self._subscribing:
-            # Whoever was creating a cursor has done so by now, and nobody begins to any more.
-            for subscription in tuple(self._subscriptions.values()):
-                await subscription.unsubscribe(force=True)
+        await self._durable.delete_all()
         if self._buffer is not None:
             await self._buffer.discard()
         await self.ledger.delete()
@@ -314,7 +276,7 @@ class Topic:
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
         """The durable subscriptions by name."""
-        return self._subscriptions
+        return self._durable.by_name
 
     async def subscribe(self, name: str, start: Position | None) -> Subscription:
         """The durable subscription, opened or created; a new one is durable on return.
@@ -326,23 +288,7 @@ class Topic:
             TopicClosed: the topic is going away.
             SubscriptionNotFound: there is none, and `start` is None.
         """
-        async with self._subscribing:
-            nursery = self._require_running()
-            subscription = self._subscriptions.get(name)
-            if subscription is not None:
-                return subscription
-            if start is None:
-                raise SubscriptionNotFound(f"{self.name} has no subscription {name}")
-            cursor = await Cursor.open(
-                name, ledger=self.ledger, metadata=self._metadata, claim=self._claim, start=self._placed(start)
-            )
-            pending = self._pending_acks(cursor)
-            subscription = Subscription(name, source=self, cursor=cursor, withheld=pending)
-            if pending is not None:
-                await pending.recover(subscription)
-            self._subscriptions[name] = subscription
-            await nursery.start(self._run_subscription, subscription, pending)
-            return subscription
+        return await self._durable.open(name, None if start is None else self._placed(start), self._require_running)
 
     async def unsubscribe(self, name: str) -> tuple[Consumer, ...]:
         """Delete a durable subscription with its cursor; durable on return. Nothing to do when there is none.
@@ -352,16 +298,7 @@ class Topic:
         Raises:
             TopicClosed: the topic is going away.
         """
-        async with self._subscribing:
-            self._require_running()
-            subscription = self._subscriptions.get(name)
-            if subscription is None:
-                return ()
-            gone = await subscription.unsubscribe(force=True)
-            if self._subscriptions.get(name) is subscription:
-                # Its task takes a moment more to end, and whoever asks next is to get a new one.
-                del self._subscriptions[name]
-            return gone
+        return await self._durable.delete(name, self._require_running)
 
     def subscribe_reader(self, name: str, start: Position) -> Subscription:
         """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
@@ -414,11 +351,7 @@ class Topic:
             TxnError, CursorError: see `PendingAcks.acknowledge`.
         """
         self._require_taking(txn)
-        pending = self._pending.get(subscription)
-        if pending is None:
-            raise AcknowledgementRefused(f"{subscription.name} remembers nothing, so it acknowledges in no transaction")
-        acks = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
-        await pending.acknowledge(txn, acks, cumulative=cumulative)
+        await self._durable.acknowledge(subscription, txn, acknowledgements, cumulative=cumulative)
 
     @property
     def is_untouched(self) -> bool:
@@ -445,37 +378,6 @@ class Topic:
     def consumer_count(self) -> int:
         """Connected consumers and readers."""
         return len(self._consumers)
-
-    def _pending_acks(self, cursor: Cursor) -> PendingAcks | None:
-        if self._buffer is None:
-            return None
-        return PendingAcks(
-            str(self.name),
-            cursor,
-            metadata=self._metadata,
-            headers=self._services.headers,
-            claim=self._claim,
-            counters=self._services.buffers,
-        )
-
-    async def _run_subscription(
-        self,
-        subscription: Subscription,
-        pending: PendingAcks | None,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                if pending is not None:
-                    self._pending[subscription] = pending
-                    nursery.start_soon(pending.run)
-                await subscription.run(task_status=task_status)
-                nursery.cancel_scope.cancel()
-        finally:
-            self._pending.pop(subscription, None)
-            if self._subscriptions.get(subscription.name) is subscription:
-                del self._subscriptions[subscription.name]
 
     def _require_taking(self, txn: TxnId) -> None:
         if self._buffer is None:

@@ -20,7 +20,8 @@ from broker.scalable.layouts import Layouts
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
 from broker.scalable.stream_groups import StreamGroups
-from broker.topic import Topic, TopicServices
+from broker.topic import Topic
+from broker.topic_services import TopicServices
 from broker.topics import Topics
 from storage.clock import WallClock
 from storage.entry import Entry, TxnId

@@ -1,0 +1,170 @@
+"""The durable subscriptions of one topic: where cursors, dispatch and pending acknowledgements meet.
+
+Each is a task tree of its own in the topic's nursery. On a segment a subscription has `PendingAcks` beside it, which
+hold what open transactions acknowledged; dispatch asks them what it may send, they tell it what was decided, and
+neither knows the other (DESIGN section 3). What earlier owners left pending is taken over before anything is sent.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import unquote
+
+import structlog
+import trio
+
+from broker.errors import SubscriptionNotFound
+from broker.topic_services import TopicServices
+from dispatch.consumer import Consumer
+from dispatch.source import Source
+from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
+from storage.cursor import Cursor, CursorError, cursor_key
+from storage.entry import TxnId
+from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import Check, starting_with
+from storage.position import Position
+from txn.op_removal import remove_strange_acks
+from txn.pending_acks import PendingAcks
+
+Running = Callable[[], trio.Nursery]
+"""The topic's nursery; raises when the topic is going away."""
+
+log = structlog.get_logger(__name__)
+
+
+class DurableSubscriptions:
+    """See the module's docstring. One is opened or deleted at a time."""
+
+    def __init__(
+        self,
+        source: Source,
+        ledger: ManagedLedger,
+        services: TopicServices,
+        claim: Check,
+        *,
+        takes_transactions: bool,
+    ) -> None:
+        self._source = source
+        self._ledger = ledger
+        self._services = services
+        self._claim = claim
+        self._takes_transactions = takes_transactions
+        self._subscriptions: dict[str, Subscription] = {}
+        self._pending: dict[Subscription, PendingAcks] = {}
+        self._changing = trio.Lock()
+
+    @property
+    def by_name(self) -> Mapping[str, Subscription]:
+        """Those that are open."""
+        return self._subscriptions
+
+    async def load(self, nursery: trio.Nursery) -> None:
+        """Open every one that has a cursor."""
+        metadata = self._services.metadata
+        prefix = cursor_key(self._ledger.name, "")
+        for record in await metadata.scan(*starting_with(prefix)):
+            await self.open(unquote(record.key.removeprefix(prefix)), self._source.readable.value, lambda: nursery)
+        if self._takes_transactions:
+            await remove_strange_acks(
+                self._ledger.name, besides=self._subscriptions, metadata=metadata, claim=self._claim
+            )
+
+    async def open(self, name: str, start: Position | None, running: Running) -> Subscription:
+        """The subscription; a new one starts at `start` and is durable on return.
+
+        Raises:
+            SubscriptionNotFound: there is none, and `start` is None.
+        """
+        async with self._changing:
+            nursery = running()
+            subscription = self._subscriptions.get(name)
+            if subscription is not None:
+                return subscription
+            if start is None:
+                raise SubscriptionNotFound(f"{self._ledger.name} has no subscription {name}")
+            cursor = await Cursor.open(
+                name, ledger=self._ledger, metadata=self._services.metadata, claim=self._claim, start=start
+            )
+            pending = self._pending_acks(cursor) if self._takes_transactions else None
+            subscription = Subscription(name, source=self._source, cursor=cursor, withheld=pending)
+            if pending is not None:
+                await pending.recover(subscription)
+            self._subscriptions[name] = subscription
+            await nursery.start(self._run, subscription, pending)
+            return subscription
+
+    async def delete(self, name: str, running: Running) -> tuple[Consumer, ...]:
+        """Delete one with its cursor, if there is one; durable on return. The consumers that it disconnected."""
+        async with self._changing:
+            running()
+            subscription = self._subscriptions.get(name)
+            if subscription is None:
+                return ()
+            gone = await subscription.unsubscribe(force=True)
+            if self._subscriptions.get(name) is subscription:
+                # Its task takes a moment more to end, and whoever asks next is to get a new one.
+                del self._subscriptions[name]
+            return gone
+
+    async def delete_all(self) -> None:
+        """Delete every one, of a topic that is going away; durable on return."""
+        async with self._changing:
+            # Whoever was creating a cursor has done so by now, and nobody begins to any more.
+            for subscription in tuple(self._subscriptions.values()):
+                await subscription.unsubscribe(force=True)
+
+    async def close(self) -> None:
+        """Write what the cursors still hold, of a topic that is going away."""
+        for subscription in tuple(self._subscriptions.values()):
+            try:
+                await subscription.close()
+            except CursorError as error:
+                # Only its own last acknowledgements are not written; they are delivered again.
+                log.warning("a cursor was not written", topic=self._ledger.name, reason=str(error))
+
+    async def acknowledge(
+        self,
+        subscription: Subscription,
+        txn: TxnId,
+        acknowledgements: Iterable[Acknowledgement],
+        *,
+        cumulative: bool,
+    ) -> None:
+        """Acknowledge when `txn` is committed; durable on return.
+
+        Raises:
+            AcknowledgementRefused: the subscription is not one of these.
+            Exception: see `PendingAcks.acknowledge`.
+        """
+        pending = self._pending.get(subscription)
+        if pending is None:
+            raise AcknowledgementRefused(f"{subscription.name} remembers nothing, so it acknowledges in no transaction")
+        acks = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
+        await pending.acknowledge(txn, acks, cumulative=cumulative)
+
+    def _pending_acks(self, cursor: Cursor) -> PendingAcks:
+        return PendingAcks(
+            self._ledger.name,
+            cursor,
+            metadata=self._services.metadata,
+            headers=self._services.headers,
+            claim=self._claim,
+            counters=self._services.buffers,
+        )
+
+    async def _run(
+        self,
+        subscription: Subscription,
+        pending: PendingAcks | None,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                if pending is not None:
+                    self._pending[subscription] = pending
+                    nursery.start_soon(pending.run)
+                await subscription.run(task_status=task_status)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._pending.pop(subscription, None)
+            if self._subscriptions.get(subscription.name) is subscription:
+                del self._subscriptions[subscription.name]

@@ -1,0 +1,27 @@
+"""What every topic of a broker is built on."""
+
+from dataclasses import dataclass, field
+
+from storage.clock import WallClock
+from storage.ledger_ids import LedgerIds
+from storage.ledger_store import LedgerStore
+from storage.managed_ledger import ManagedLedgerConfig
+from storage.metadata.store import MetadataStore
+from storage.signal import Signal
+from txn.buffer import BufferCounters
+from txn.header_watch import HeaderWatch
+
+
+@dataclass(frozen=True, slots=True)
+class TopicServices:
+    """What every topic of a broker is built on."""
+
+    metadata: MetadataStore
+    ledgers: LedgerStore
+    ledger_ids: LedgerIds
+    headers: HeaderWatch
+    buffers: BufferCounters
+    ledger_config: ManagedLedgerConfig
+    now_ms: WallClock
+    stirred: Signal = field(default_factory=Signal)
+    """Set with every message that comes or goes on any topic."""

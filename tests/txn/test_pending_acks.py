@@ -1,153 +1,27 @@
 """Pending acknowledgements of one subscription, with a store that stops, refuses and waits where a test says."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage import ranges
-from storage.cursor import Cursor
-from storage.entry import TxnId
-from storage.metadata.store import Check, Delete, Op, Put, PutSequential, StoreUnavailable, starting_with
-from storage.position import EARLIEST, Position
-from storage.ranges import EntryAck
+from storage.metadata.store import Delete, Op, Put, PutSequential
 from tests.support.cancellation import cancel_at_each_step
-from tests.support.steered_store import SteeredStore
-from tests.support.stream import MemoryStream
+from tests.support.pending_acks import owned, stream_of, writes
+from tests.support.steered_store import LaggingStore, SteeredStore
 from txn import pending_acks
-from txn.alarm import Alarm
-from txn.buffer import BufferCounters
-from txn.coordinator import Coordinator
 from txn.errors import (
-    OwnershipLost,
     PendingAcksDiscarded,
     PendingAcksFull,
     TransactionConflict,
     TransactionEnded,
     TransactionNotFound,
 )
-from txn.header_watch import HeaderWatch
 from txn.headers import header_key, v5_id
-from txn.op_removal import remove_strange_acks
 from txn.ops import KEY_PREFIX as OPS
-from txn.ops import AckOp
-from txn.pending_acks import PendingAcks
 from txn.states import EndAction
-
-SEGMENT = "segment://public/default/x/0000-ffff-0"
-CLAIM = f"/owners/{SEGMENT}"
-
-
-class Target:
-    """A subscription that takes acknowledgements into its cursor and keeps what it is given back."""
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
-        self.given_back: list[Position] = []
-
-    def require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """Everything is."""
-
-    def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """Nobody holds anything."""
-
-    def take(self, acks: Sequence[EntryAck], *, cumulative: bool) -> list[EntryAck]:
-        if cumulative:
-            for ack in acks:
-                self.cursor.acknowledge_cumulative(ack.position)
-            return []
-        return [ack for ack in acks if not self.cursor.acknowledge_batch(ack.position, ack.remaining)]
-
-    def give_back(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        self.given_back += [ack.position for ack in acks]
-
-
-@dataclass
-class Rig:
-    """One owner's subscription, running."""
-
-    store: SteeredStore
-    stream: MemoryStream
-    headers: HeaderWatch
-    coordinator: Coordinator
-    cursor: Cursor
-    target: Target
-    acks: PendingAcks
-    counters: BufferCounters
-    ended: list[BaseException] = field(default_factory=list)
-
-    async def begin(self) -> TxnId:
-        return await self.coordinator.new_transaction(0, 60_000)
-
-    async def acknowledge(self, txn: TxnId, *entries: int, cumulative: bool = False) -> None:
-        await self.acks.acknowledge(txn, [EntryAck(self.stream.positions[e]) for e in entries], cumulative=cumulative)
-
-    async def end(self, txn: TxnId, action: EndAction) -> None:
-        await self.coordinator.end(txn, action)
-        await wait_all_tasks_blocked()
-
-    async def op_keys(self) -> list[str]:
-        return [record.key for record in await self.store.scan(*starting_with(OPS))]
-
-    def is_acknowledged(self, entry: int) -> bool:
-        return self.cursor.is_acknowledged(self.stream.positions[entry])
-
-    def assert_clean(self) -> None:
-        assert self.acks.transactions == self.headers.transactions_joined == self.counters.op_records_outstanding == 0
-
-
-def make_coordinator(store: SteeredStore) -> Coordinator:
-    return Coordinator(
-        store,
-        count=1,
-        now_ms=lambda: 1_000,
-        timeout_ms_max=1_000_000,
-        timeout_alarm=Alarm(lambda: 1_000),
-        final_alarm=Alarm(lambda: 1_000),
-    )
-
-
-@asynccontextmanager
-async def owned(store: SteeredStore, stream: MemoryStream, name: str = "s") -> AsyncIterator[Rig]:
-    """The subscription's next owner."""
-    claim = Check(CLAIM, await store.put(CLAIM, b""))
-    headers, counters = HeaderWatch(store), BufferCounters()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(headers.run)
-        cursor = await Cursor.open(name, ledger=stream, metadata=store, claim=claim, start=EARLIEST)
-        acks = PendingAcks(SEGMENT, cursor, metadata=store, headers=headers, claim=claim, counters=counters)
-        rig = Rig(store, stream, headers, make_coordinator(store), cursor, Target(cursor), acks, counters)
-        await acks.recover(rig.target)
-
-        async def run() -> None:
-            try:
-                await acks.run()
-            except OwnershipLost as lost:
-                rig.ended.append(lost)
-
-        nursery.start_soon(run)
-        nursery.start_soon(cursor.run)
-        yield rig
-        nursery.cancel_scope.cancel()
-    assert headers.transactions_joined == 0, "nobody is told any more"
-
-
-def stream_of(entries: int) -> MemoryStream:
-    stream = MemoryStream(SEGMENT)
-    for _ in range(entries):
-        stream.append(messages=3)
-    return stream
-
-
-def writes(ops: Sequence[Op], kind: type[Op], prefix: str) -> bool:
-    return any(
-        isinstance(op, kind)
-        and (op.prefix if isinstance(op, PutSequential) else getattr(op, "key", "")).startswith(prefix)
-        for op in ops
-    )
 
 
 async def test_a_record_is_removed_only_when_the_cursor_is_durable() -> None:
@@ -232,99 +106,26 @@ async def test_what_is_acknowledged_already_is_answered_when_that_is_durable() -
             await rig.acknowledge(txn, 0, cumulative=True)
 
 
-async def test_a_stale_owner_records_nothing() -> None:
-    """D4: its claim is gone, so it ends; the next owner finds what was recorded before."""
-    store, stream = SteeredStore(), stream_of(3)
-    async with owned(store, stream) as old:
-        txn = await old.begin()
-        await old.acknowledge(txn, 0)
-        async with owned(store, stream) as new:
-            with pytest.raises(OwnershipLost):
-                await old.acknowledge(txn, 1)
-            await wait_all_tasks_blocked()
-            assert len(old.ended) == 1
-            assert new.acks.unreserved(stream.positions[0]) == 0
-            await new.end(txn, EndAction.COMMIT)
-            assert (new.is_acknowledged(0), new.is_acknowledged(1)) == (True, False)
-            assert await new.op_keys() == []
-
-
-async def test_an_unknown_answer_leaves_the_rest_to_the_next_owner() -> None:
-    """T26, M22: the record may be there, so what it names is neither applied nor sent again here."""
-    store, stream = SteeredStore(), stream_of(3)
-    async with owned(store, stream) as old:
-        txn = await old.begin()
-
-        async def break_off(ops: Sequence[Op]) -> None:
-            if writes(ops, PutSequential, OPS):
-                store.after = None
-                raise StoreUnavailable("no answer")
-
-        store.after = break_off
-        with pytest.raises(OwnershipLost):
-            await old.acknowledge(txn, 1)
-        await old.end(txn, EndAction.COMMIT)
-        assert len(old.ended) == 1
-        assert old.acks.unreserved(stream.positions[1]) == 0
-        assert not old.is_acknowledged(1)
-        async with owned(store, stream) as new:
-            await wait_all_tasks_blocked()
-            assert new.is_acknowledged(1)
-            assert await new.op_keys() == []
-            new.assert_clean()
-
-
-async def test_final_headers_are_materialised_at_once() -> None:
-    """T25: recovery groups the records by transaction and applies what was decided; what is open stays reserved."""
-    store, stream = SteeredStore(), stream_of(5)
-    async with owned(store, stream) as old:
-        committed, aborted, still_open = [await old.begin() for _ in range(3)]
-        await old.acknowledge(committed, 1)
-        await old.acknowledge(committed, 3)
-        await old.acknowledge(aborted, 2)
-        await old.acknowledge(still_open, 4)
-    coordinator = make_coordinator(store)
-    await coordinator.end(committed, EndAction.COMMIT)
-    await coordinator.end(aborted, EndAction.ABORT)
-    async with owned(store, stream) as new:
-        assert [new.is_acknowledged(entry) for entry in range(5)] == [False, True, False, True, False]
-        assert [new.acks.unreserved(stream.positions[entry]) for entry in (2, 4)] == [None, 0]
-        await wait_all_tasks_blocked()
-        assert len(await new.op_keys()) == new.acks.transactions == new.counters.op_records_outstanding == 1
-        assert new.counters.index_queries == 1
-
-
-async def test_records_without_a_header_or_of_another_subscription_are_removed() -> None:
-    """T28, D16: nothing says that they were committed, or the cursor they are of is gone; nothing is acknowledged."""
-    store, stream = SteeredStore(), stream_of(3)
-    async with owned(store, stream) as old:
-        txn = await old.begin()
-        await old.acknowledge(txn, 1)
-        strange = AckOp(txn, SEGMENT, "s", "another creation", True, (EntryAck(stream.positions[2]),))
-        await store.commit([strange.to_put()])
-    await store.delete(header_key(txn))
-    async with owned(store, stream) as new:
-        await wait_all_tasks_blocked()
-        assert await new.op_keys() == []
-        assert not any(new.is_acknowledged(entry) for entry in range(3))
-        new.assert_clean()
-
-
-async def test_names_that_contain_the_separators_are_told_apart() -> None:
-    """T32: whatever two subscriptions are called, neither sees the other's records."""
-    store, stream = SteeredStore(), stream_of(3)
-    names = ["a:b", "a", "a%3Ab", "b/a:", "a:b:c"]
-    for number, name in enumerate(names):
-        async with owned(store, stream, name) as rig:
-            assert rig.acks.transactions == 0
-            await rig.acknowledge(await rig.begin(), number % 3)
-    for name in names:
-        async with owned(store, stream, name) as rig:
-            assert rig.acks.transactions == 1
-    claim = Check(CLAIM, await store.put(CLAIM, b""))
-    await remove_strange_acks(SEGMENT, besides={"a:b", "a"}, metadata=store, claim=claim)
-    left = [AckOp.from_record(record).subscription for record in await store.scan(*starting_with(OPS))]
-    assert sorted(left) == ["a", "a:b"]
+async def test_a_broker_whose_image_lags() -> None:
+    """D5: it takes what a transaction that it has not heard of acknowledges, and nothing after the decision."""
+    store = LaggingStore()
+    async with owned(store, stream_of(3)) as rig:
+        txn = await rig.begin()
+        assert store.peek(header_key(txn)) is None
+        await rig.acknowledge(txn, 1)
+        await rig.end(txn, EndAction.COMMIT)
+        assert rig.is_acknowledged(1)
+        another = await rig.begin()
+        await rig.acknowledge(another, 2)
+        await rig.coordinator.end(another, EndAction.ABORT)
+        record = store.peek(header_key(another))
+        assert record is not None
+        assert b"OPEN" in record.value, "it has not heard of that"
+        with pytest.raises(TransactionEnded):
+            await rig.acknowledge(another, 0)
+        rig.cursor.acknowledge_cumulative(rig.stream.positions[0])
+        with pytest.raises(TransactionEnded):
+            await rig.acknowledge(another, 0, cumulative=True)
 
 
 async def test_discarding_waits_for_what_is_being_written_and_forgets_it() -> None:

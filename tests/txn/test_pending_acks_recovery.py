@@ -1,0 +1,114 @@
+"""What the next owner of a subscription makes of what earlier ones left pending."""
+
+from collections.abc import Sequence
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from storage.metadata.store import Check, Op, PutSequential, StoreUnavailable, starting_with
+from storage.ranges import EntryAck
+from tests.support.pending_acks import CLAIM, SEGMENT, make_coordinator, owned, stream_of, writes
+from tests.support.steered_store import SteeredStore
+from txn.errors import (
+    OwnershipLost,
+)
+from txn.headers import header_key
+from txn.op_removal import remove_strange_acks
+from txn.ops import KEY_PREFIX as OPS
+from txn.ops import AckOp
+from txn.states import EndAction
+
+
+async def test_a_stale_owner_records_nothing() -> None:
+    """D4: its claim is gone, so it ends; the next owner finds what was recorded before."""
+    store, stream = SteeredStore(), stream_of(3)
+    async with owned(store, stream) as old:
+        txn = await old.begin()
+        await old.acknowledge(txn, 0)
+        async with owned(store, stream) as new:
+            with pytest.raises(OwnershipLost):
+                await old.acknowledge(txn, 1)
+            await wait_all_tasks_blocked()
+            assert len(old.ended) == 1
+            assert new.acks.unreserved(stream.positions[0]) == 0
+            await new.end(txn, EndAction.COMMIT)
+            assert (new.is_acknowledged(0), new.is_acknowledged(1)) == (True, False)
+            assert await new.op_keys() == []
+
+
+async def test_an_unknown_answer_leaves_the_rest_to_the_next_owner() -> None:
+    """T26, M22: the record may be there, so what it names is neither applied nor sent again here."""
+    store, stream = SteeredStore(), stream_of(3)
+    async with owned(store, stream) as old:
+        txn = await old.begin()
+
+        async def break_off(ops: Sequence[Op]) -> None:
+            if writes(ops, PutSequential, OPS):
+                store.after = None
+                raise StoreUnavailable("no answer")
+
+        store.after = break_off
+        with pytest.raises(OwnershipLost):
+            await old.acknowledge(txn, 1)
+        await old.end(txn, EndAction.COMMIT)
+        assert len(old.ended) == 1
+        assert old.acks.unreserved(stream.positions[1]) == 0
+        assert not old.is_acknowledged(1)
+        async with owned(store, stream) as new:
+            await wait_all_tasks_blocked()
+            assert new.is_acknowledged(1)
+            assert await new.op_keys() == []
+            new.assert_clean()
+
+
+async def test_final_headers_are_materialised_at_once() -> None:
+    """T25: recovery groups the records by transaction and applies what was decided; what is open stays reserved."""
+    store, stream = SteeredStore(), stream_of(5)
+    async with owned(store, stream) as old:
+        committed, aborted, still_open = [await old.begin() for _ in range(3)]
+        await old.acknowledge(committed, 1)
+        await old.acknowledge(committed, 3)
+        await old.acknowledge(aborted, 2)
+        await old.acknowledge(still_open, 4)
+    coordinator = make_coordinator(store)
+    await coordinator.end(committed, EndAction.COMMIT)
+    await coordinator.end(aborted, EndAction.ABORT)
+    async with owned(store, stream) as new:
+        assert [new.is_acknowledged(entry) for entry in range(5)] == [False, True, False, True, False]
+        assert [new.acks.unreserved(stream.positions[entry]) for entry in (2, 4)] == [None, 0]
+        await wait_all_tasks_blocked()
+        assert len(await new.op_keys()) == new.acks.transactions == new.counters.op_records_outstanding == 1
+        assert new.counters.index_queries == 1
+
+
+async def test_records_without_a_header_or_of_another_subscription_are_removed() -> None:
+    """T28, D16: nothing says that they were committed, or the cursor they are of is gone; nothing is acknowledged."""
+    store, stream = SteeredStore(), stream_of(3)
+    async with owned(store, stream) as old:
+        txn = await old.begin()
+        await old.acknowledge(txn, 1)
+        strange = AckOp(txn, SEGMENT, "s", "another creation", True, (EntryAck(stream.positions[2]),))
+        await store.commit([strange.to_put()])
+    await store.delete(header_key(txn))
+    async with owned(store, stream) as new:
+        await wait_all_tasks_blocked()
+        assert await new.op_keys() == []
+        assert not any(new.is_acknowledged(entry) for entry in range(3))
+        new.assert_clean()
+
+
+async def test_names_that_contain_the_separators_are_told_apart() -> None:
+    """T32: whatever two subscriptions are called, neither sees the other's records."""
+    store, stream = SteeredStore(), stream_of(3)
+    names = ["a:b", "a", "a%3Ab", "b/a:", "a:b:c"]
+    for number, name in enumerate(names):
+        async with owned(store, stream, name) as rig:
+            assert rig.acks.transactions == 0
+            await rig.acknowledge(await rig.begin(), number % 3)
+    for name in names:
+        async with owned(store, stream, name) as rig:
+            assert rig.acks.transactions == 1
+    claim = Check(CLAIM, await store.put(CLAIM, b""))
+    await remove_strange_acks(SEGMENT, besides={"a:b", "a"}, metadata=store, claim=claim)
+    left = [AckOp.from_record(record).subscription for record in await store.scan(*starting_with(OPS))]
+    assert sorted(left) == ["a", "a:b"]

@@ -1,7 +1,8 @@
 """`tidewire consume`: print a topic's messages, one a line, as they become visible.
 
 With --subscription the broker keeps how far it has come, and the next call goes on there; each message is acknowledged
-once it is printed. Without, the topic is read and nothing is left behind.
+once it is printed. Several calls with the same subscription divide the topic: by segments and in order, or with --queue
+message by message. Without a subscription, the topic is read and nothing is left behind.
 """
 
 import base64
@@ -47,6 +48,9 @@ def command(
     sharing: Annotated[
         Sharing | None, typer.Option("--type", help="For a persistent:// topic's subscription (default: exclusive).")
     ] = None,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Share a scalable topic's subscription message by message, without order.")
+    ] = False,
     beginning: Annotated[
         Beginning, typer.Option("--from", help="Where a new subscription, or a call without one, begins.")
     ] = Beginning.EARLIEST,
@@ -63,6 +67,10 @@ def command(
             raise Mistake("--type is a subscription's: give --subscription too.")
         if sharing is not None and topic.startswith("topic://"):
             raise Mistake("--type is for persistent:// topics; the consumers of a scalable topic always divide it.")
+        if queue and subscription is None:
+            raise Mistake("--queue is a subscription's: give --subscription too.")
+        if queue and not topic.startswith("topic://"):
+            raise Mistake("--queue is for topic:// topics; for a persistent:// topic say --type shared.")
         import anyio
 
         from tidewire.cli.clients import run_client
@@ -81,7 +89,7 @@ def command(
                     left -= 1
 
         async def story(client: "tidewire.Client") -> None:
-            async with _receiving(client, topic, subscription, sharing, beginning) as receiving:
+            async with _receiving(client, topic, subscription, sharing, beginning, queue=queue) as receiving:
                 await print_all(receiving)
 
         with while_somebody_reads():
@@ -89,12 +97,21 @@ def command(
 
 
 def _receiving(
-    client: "tidewire.Client", topic: str, subscription: str | None, sharing: Sharing | None, beginning: Beginning
+    client: "tidewire.Client",
+    topic: str,
+    subscription: str | None,
+    sharing: Sharing | None,
+    beginning: Beginning,
+    *,
+    queue: bool,
 ) -> "AbstractAsyncContextManager[Receiving]":
     from tidewire.client.names import is_scalable
 
     if subscription is None:
         return client.reader(topic, beginning.value)
+    if queue:
+        # Few at a time, so that a slow reader of this output keeps no more from others.
+        return client.queue_consumer(topic, subscription, initial=beginning.value, queue_messages_max=10)
     if is_scalable(topic):
         return client.stream_consumer(topic, subscription, initial=beginning.value)
     return client.consumer(topic, subscription, type=(sharing or Sharing.EXCLUSIVE).value, initial=beginning.value)
@@ -105,7 +122,7 @@ async def _acknowledge(receiving: "Receiving", message: "tidewire.Message") -> N
 
     if isinstance(receiving, tidewire.StreamConsumer):
         await receiving.acknowledge_cumulative(message)
-    elif isinstance(receiving, tidewire.Consumer):
+    elif isinstance(receiving, tidewire.Consumer | tidewire.QueueConsumer):
         await receiving.acknowledge(message)
 
 

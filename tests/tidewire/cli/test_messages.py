@@ -56,6 +56,16 @@ def test_a_subscription_goes_on_where_it_stood(tidewire: CommandLine, topic: str
             assert tidewire.well(*consume, "--idle", "0.2") == ""
 
 
+def test_a_queue_is_divided_message_by_message(tidewire: CommandLine, topic: str, plain: str) -> None:
+    tidewire.well("produce", topic, *(f"{number}" for number in range(6)))
+    consume = ("consume", topic, "--subscription", "q", "--queue")
+    got = [tidewire.well(*consume, "--count", count).split() for count in ("2", "4")]
+    assert sorted(got[0] + got[1]) == [f"{number}" for number in range(6)]
+    assert tidewire.well(*consume, "--idle", "0.2") == ""
+    assert "--subscription" in tidewire.complaint("consume", topic, "--queue", status=2)
+    assert "--type shared" in tidewire.complaint("consume", plain, "-s", "q", "--queue", status=2)
+
+
 def test_latest_begins_behind_what_is_there(tidewire: CommandLine, plain: str) -> None:
     tidewire.well("produce", plain, "before")
     assert tidewire.well("consume", plain, "--subscription", "s", "--from", "latest", "--idle", "0.1") == ""

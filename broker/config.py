@@ -40,7 +40,7 @@ from broker.metadata_setting import EMBEDDED, check_metadata
 
 ENVIRONMENT_PREFIX: Final = "TIDEWIRE_"
 
-_SWITCHES: Final = frozenset({"allow_unauthenticated", "auto_scale"})
+_SWITCHES: Final = frozenset({"allow_unauthenticated", "auto_scale", "deduplication"})
 _PLAIN_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
@@ -121,6 +121,8 @@ class BrokerSettings(BaseSettings):
     message_bytes_max: ByteSize = Field(ByteSize(5 * _MIB), ge=_KIB, le=5 * _MIB)
     """The largest message, or batch of messages, that a producer may send. Clients are told when they connect."""
 
+    deduplication: bool = False
+    """Store what a producer sends again once on persistent:// topics too (Pulsar's brokerDeduplicationEnabled)."""
     default_initial_segments: int = Field(1, ge=1, le=1024)
     """Segments of a new scalable topic whose creator does not say how many."""
     auto_scale: bool = True

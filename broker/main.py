@@ -172,6 +172,7 @@ async def _compose(
             ledger_age_max_ms=round(settings.ledger_age_seconds_max * 1000),
         ),
         now_ms=wall_clock_ms,
+        deduplicates_persistent=settings.deduplication,
     )
 
     async def open_topic(name: TopicName, claim: Check) -> Topic:

@@ -11,6 +11,8 @@ from typing import Protocol
 import structlog
 import trio
 
+from broker.deduplication.deduplication import Deduplication
+from broker.deduplication.sequences import SendId, Stored
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.errors import ProducerNameTaken, TopicClosed
 from broker.names import Domain, TopicName
@@ -69,6 +71,9 @@ class Topic:
             self._buffer = TransactionBuffer(
                 ledger, metadata=services.metadata, headers=services.headers, claim=claim, counters=services.buffers
             )
+        self.deduplication: Deduplication | None = None
+        if name.domain is Domain.SEGMENT or services.deduplicates_persistent:
+            self.deduplication = Deduplication(ledger, services.metadata, claim)
         self.readable: Watermark = ledger.confirmed if self._buffer is None else self._buffer.readable
         self._sealed_signals: list[Signal] = []
         self._producers: dict[str, AttendingProducer] = {}
@@ -99,6 +104,8 @@ class Topic:
         topic = cls(name, ledger, services, claim)
         if topic._buffer is not None:
             await topic._buffer.recover()
+        if topic.deduplication is not None:
+            await topic.deduplication.recover()
         return topic
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -113,6 +120,8 @@ class Topic:
                 await nursery.start(self.ledger.run)
                 if self._buffer is not None:
                     nursery.start_soon(self._buffer.run)
+                if self.deduplication is not None:
+                    nursery.start_soon(self.deduplication.run)
                 await self._durable.load(nursery)
                 task_status.started()
         finally:
@@ -132,6 +141,8 @@ class Topic:
         await self._durable.delete_all()
         if self._buffer is not None:
             await self._buffer.discard()
+        if self.deduplication is not None:
+            await self.deduplication.discard()
         await self.ledger.delete()
         if self.name.domain is Domain.PERSISTENT and owner_of(self.name) == self.name:
             # Those of segments go with their scalable topic's layout, those of partitions with the whole of them.
@@ -165,8 +176,31 @@ class Topic:
         self.traffic.bytes_out += payload_bytes
         self._services.stirred.set()
 
-    def attend_producer(self, producer: AttendingProducer) -> None:
+    async def publish_once(
+        self, producer: str, send: SendId, payload: bytes, *, message_count: int, txn: TxnId | None
+    ) -> Position | Stored:
+        """As `publish`, but what the producer of this name has stored here before is not appended again.
+
+        To be called for one send of a producer at a time.
+
+        Raises:
+            As `publish`.
+        """
+        if self.deduplication is None:
+            return await self.publish(payload, message_count=message_count, txn=txn)
+        stored = self.deduplication.find(producer, send)
+        if stored is not None:
+            return stored
+        await self.deduplication.wait_room()
+        position = await self.publish(payload, message_count=message_count, txn=txn)
+        self.deduplication.note(producer, send, position, len(payload))
+        return position
+
+    def attend_producer(self, producer: AttendingProducer, *, returning: bool = False) -> None:
         """Register a producer under its name.
+
+        One that is `returning` after its connection was lost may do so on a segment that was replaced meanwhile, if
+        it stored something there: it sends again what was not answered, and hears what of it is stored.
 
         Raises:
             TopicClosed: the topic is going away.
@@ -174,7 +208,8 @@ class Topic:
             ProducerNameTaken: another one has the name.
         """
         self._require_running()
-        if self._is_retired:
+        is_known = returning and self.deduplication is not None and self.deduplication.knows(producer.name)
+        if self._is_retired and not is_known:
             raise LedgerSealed(f"{self.name} was replaced and takes no more producers")
         if producer.name in self._producers:
             raise ProducerNameTaken(f"a producer named {producer.name} is connected to {self.name}")

@@ -25,3 +25,5 @@ class TopicServices:
     now_ms: WallClock
     stirred: Signal = field(default_factory=Signal)
     """Set with every message that comes or goes on any topic."""
+    deduplicates_persistent: bool = False
+    """Whether what a producer sends again is stored once on persistent topics too; on segments it always is."""

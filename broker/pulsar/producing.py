@@ -11,6 +11,8 @@ from typing import Final
 
 import trio
 
+from broker.deduplication.deduplication import send_id
+from broker.deduplication.sequences import Stored
 from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.faults import Fault, fault_of
@@ -74,7 +76,7 @@ class ProducerSession:
         self._inbox_bytes = 0
         self._inbox_wake = Signal()
         self._inbox_room = trio.Event()
-        self._answers: deque[tuple[pb.CommandSend, int, Position | Fault]] = deque()
+        self._answers: deque[tuple[pb.CommandSend, int, Position | Stored | Fault]] = deque()
         self._answers_wake = Signal()
         self._scope = trio.CancelScope()
         self._publishing = False
@@ -143,11 +145,13 @@ class ProducerSession:
             if self._replaced or self._finishing is not None:
                 self._answers_wake.set()
 
-    async def _publish(self, send: pb.CommandSend, payload: bytes) -> Position | Fault:
+    async def _publish(self, send: pb.CommandSend, payload: bytes) -> Position | Stored | Fault:
         try:
             checksums.verify_payload(payload)
             txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
-            return await self.topic.publish(payload, message_count=max(send.num_messages, 1), txn=txn)
+            return await self.topic.publish_once(
+                self.name, send_id(send, payload), payload, message_count=max(send.num_messages, 1), txn=txn
+            )
         except LedgerSealed as sealed:
             # The client gets the new layout before this refusal, so that it finds the child to send to (DESIGN 6).
             with trio.move_on_after(REPLACED_SECONDS_MAX):
@@ -167,18 +171,15 @@ class ProducerSession:
             await self._answers_wake.wait()
             while self._answers:
                 send, size, outcome = self._answers[0]
-                if isinstance(outcome, Position):
+                if isinstance(outcome, Stored):
+                    # Sent again, perhaps by another connection before: the first copy may still be on its way.
+                    await self.topic.ledger.confirmed.wait_for(outcome.durable_at)
+                    frame = self._receipt(send, outcome.position)
+                elif isinstance(outcome, Position):
                     await self.topic.ledger.confirmed.wait_for(outcome)
                     self._traffic.messages_in += max(send.num_messages, 1)
                     self._traffic.bytes_in += size
-                    frame = encode_command(
-                        commands.send_receipt(
-                            self.producer_id,
-                            send.sequence_id,
-                            *outcome,
-                            highest_sequence_id=send.highest_sequence_id,
-                        )
-                    )
+                    frame = self._receipt(send, outcome)
                 else:
                     frame = refusal_of(send, outcome)
                 self._answers.popleft()
@@ -188,6 +189,13 @@ class ProducerSession:
                     self._finishing.set()
                 elif self._replaced:
                     self.topic_closed()
+
+    def _receipt(self, send: pb.CommandSend, stored_at: Position) -> bytes:
+        return encode_command(
+            commands.send_receipt(
+                self.producer_id, send.sequence_id, *stored_at, highest_sequence_id=send.highest_sequence_id
+            )
+        )
 
 
 class ProducerFace:
@@ -256,10 +264,16 @@ class ProducerFace:
         producer = ProducerSession(
             request.producer_id, name, topic, self._outbox, self._traffic, self._closed_by_broker
         )
-        topic.attend_producer(producer)
+        topic.attend_producer(producer, returning=request.epoch > 0)
         self._producers[request.producer_id] = producer
         self._nursery.start_soon(producer.run)
-        opened = commands.producer_success(request.request_id, name, schema_version=schema_version)
+        opened = commands.producer_success(
+            request.request_id,
+            name,
+            # A client that opens a producer of this name anew goes on counting behind it.
+            last_sequence_id=-1 if topic.deduplication is None else topic.deduplication.last_id(name),
+            schema_version=schema_version,
+        )
         self._outbox.put(encode_command(opened))
 
     async def _send(self, frame: Frame) -> None:

@@ -23,14 +23,18 @@ class Proxy:
 
     def __init__(self, server: str, port: int) -> None:
         self.endpoint = f"127.0.0.1:{port}"
-        host, _, server_port = server.rpartition(":")
-        self._server = (host, int(server_port))
+        self.serve(server)
         self._connections: set[trio.CancelScope] = set()
         self._is_cut = False
         self._is_muted = False
         self.lost_bytes = 0
         """Of answers that were not passed on."""
         self._lost = trio.Event()
+
+    def serve(self, server: str) -> None:
+        """From now on pass connections to this server, HOST:PORT."""
+        host, _, port = server.rpartition(":")
+        self._server = (host, int(port))
 
     def cut(self) -> None:
         """Let nobody reach the server."""

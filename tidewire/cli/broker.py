@@ -46,6 +46,9 @@ def command(
     ledger_bytes_max: Annotated[str | None, Option(help="Size at which a topic's ledger is rolled.")] = None,
     ledger_age_seconds_max: Annotated[str | None, Option(help="Age at which a topic's ledger is rolled.")] = None,
     message_bytes_max: Annotated[str | None, Option(help="The largest message or batch (default: 5MiB).")] = None,
+    deduplication: Annotated[
+        bool, Option("--deduplication", help="Store what producers send again once on persistent:// topics too.")
+    ] = False,
     default_initial_segments: Annotated[
         str | None, Option(help="Segments of a new scalable topic (default: 1).")
     ] = None,
@@ -66,9 +69,10 @@ def command(
     flags: dict[str, Any] = {
         name: value for name, value in locals().items() if name not in ("config", "verbose") and value is not None
     }
-    if not allow_unauthenticated:
-        # A switch that was not given must leave the word to the environment and the file.
-        del flags["allow_unauthenticated"]
+    for switch in ("allow_unauthenticated", "deduplication"):
+        if not flags[switch]:
+            # A switch that was not given must leave the word to the environment and the file.
+            del flags[switch]
     make_importable()
     from broker.config import ConfigurationError, load_settings
 

@@ -56,6 +56,11 @@ class Outbox:
             yield from frame.messages
         yield from self._waiting
 
+    def begin_behind(self, sequence_id: int) -> None:
+        """Count from the id behind this one: an earlier producer of the name used those; no effect once counting."""
+        if self._next_sequence_id == 0:
+            self._next_sequence_id = sequence_id + 1
+
     def append(self, message: Outgoing) -> None:
         """One more, behind all others."""
         if self._waiting and self._waiting[-1].txn is not message.txn:

@@ -225,6 +225,7 @@ class SegmentProducer:
             pb.CommandProducerSuccess,
         )
         self._name = answer.producer_name
+        self._outbox.begin_behind(answer.last_sequence_id)
 
     async def _send(self, connection: Connection) -> None:
         # Returns when the session is of no further use: closed by the broker, or nothing can be sent or answered any

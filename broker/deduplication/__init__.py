@@ -1,0 +1,1 @@
+"""What each producer has stored on a topic, so that what it sends again is not stored again."""

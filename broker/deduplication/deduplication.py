@@ -1,0 +1,178 @@
+"""A topic's memory of what its producers have stored, over crashes: a snapshot in the metadata store, and the log.
+
+    /producers/<topic>   {creation, upto, producers}: what was stored up to `upto`, all of it durable
+
+The log itself says who sent an entry and under which id, so nothing is written for a send. After SNAPSHOT_ENTRIES
+entries, or SNAPSHOT_BYTES, the memory is written down, once all of it is durable: a snapshot never says of an entry
+that it is there when a crash may still lose it. A new owner reads the snapshot and the entries behind it. When
+snapshots cannot be written, publishing waits, so the tail has a bound.
+
+A topic from before there were snapshots has its last TAIL_MESSAGES read.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import quote
+
+import orjson
+import trio
+
+from broker.deduplication.sequences import SendId, Sequences, Stored
+from storage.entry import Entry, EntryFormat
+from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put
+from storage.position import Position
+from storage.signal import Signal
+from tidewire.wire.pulsar.errors import WireError
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.messages import parse_payload
+from txn.errors import OwnershipLost
+
+KEY_PREFIX: Final = "/producers/"
+
+SNAPSHOT_ENTRIES: Final = 5_000
+"""Entries after which a snapshot is due."""
+
+SNAPSHOT_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of payload after which one is due."""
+
+BEHIND_MAX: Final = 4
+"""Publishing waits when so many times what makes a snapshot due was appended since the last one."""
+
+TAIL_MESSAGES: Final = 10_000
+"""Messages that are read of a topic without a snapshot."""
+
+_READ_ENTRIES: Final = 500
+_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+def sequences_key(topic: str) -> str:
+    """Where the snapshot of a topic stands."""
+    return KEY_PREFIX + quote(topic, safe="")
+
+
+def send_id(send: pb.CommandSend, payload: bytes) -> SendId:
+    """What tells a send from the producer's others.
+
+    Raises:
+        WireError: it says that it is a part of a message, and its payload does not say which.
+    """
+    last = max(send.sequence_id, send.highest_sequence_id)
+    if not send.is_chunk:
+        return SendId(send.sequence_id, last)
+    metadata, _body = parse_payload(payload)
+    return SendId(send.sequence_id, last, metadata.chunk_id, max(metadata.num_chunks_from_msg, 1))
+
+
+class Deduplication:
+    """One topic's. `recover` it first, then let `run` write its snapshots."""
+
+    def __init__(self, ledger: ManagedLedger, metadata: MetadataStore, claim: Check) -> None:
+        self._ledger = ledger
+        self._metadata = metadata
+        self._claim = claim
+        self._key = sequences_key(ledger.name)
+        self._sequences = Sequences()
+        self._entries = 0
+        """Noted since the last snapshot."""
+        self._bytes = 0
+        self._due = Signal()
+        self._written = trio.Event()
+
+    async def recover(self) -> None:
+        """Take over what the last owner's snapshot and the entries behind it say."""
+        record = await self._metadata.get(self._key)
+        content = None if record is None else orjson.loads(record.value)
+        if content is not None and content["creation"] == self._ledger.creation_id:
+            self._sequences = Sequences.from_json(content["producers"])
+            start = self._ledger.next_after(Position(*content["upto"]))
+        else:
+            # There was none yet, or it is of a topic of this name that was deleted.
+            start = await self._ledger.position_of_index(max(self._ledger.next_index - TAIL_MESSAGES, 0))
+        end = self._ledger.confirmed.value
+        while start <= end:
+            entries = await self._ledger.read(start, upto=end, entries_max=_READ_ENTRIES, bytes_max=_READ_BYTES)
+            if not entries:
+                return
+            self._take(entries)
+            start = self._ledger.next_after(entries[-1].position)
+
+    async def run(self) -> None:
+        """Write snapshots when they are due, until cancelled.
+
+        Raises:
+            OwnershipLost: the claim is gone.
+        """
+        while True:
+            await self._due.wait()
+            # The memory as it is now says all that was appended up to here; entries that follow are not in `value`.
+            upto, entries, size = self._ledger.last_position, self._entries, self._bytes
+            value = orjson.dumps(
+                {"creation": self._ledger.creation_id, "upto": list(upto), "producers": self._sequences.to_json()}
+            )
+            await self._ledger.confirmed.wait_for(upto)
+            await self._commit(Put(self._key, value))
+            self._entries -= entries
+            self._bytes -= size
+            self._wake_if_due()
+            written, self._written = self._written, trio.Event()
+            written.set()
+
+    async def wait_room(self) -> None:
+        """Return when the snapshot is not too far behind the log. Does not yield while it is not."""
+        while self._entries >= BEHIND_MAX * SNAPSHOT_ENTRIES or self._bytes >= BEHIND_MAX * SNAPSHOT_BYTES:
+            await self._written.wait()
+
+    def find(self, producer: str, send: SendId) -> Stored | None:
+        """Where a send is that the topic holds already; None for one that is new."""
+        return self._sequences.find(producer, send)
+
+    def note(self, producer: str, send: SendId, position: Position, size: int) -> None:
+        """The send was appended there, in the same step."""
+        self._sequences.note(producer, send, position)
+        self._entries += 1
+        self._bytes += size
+        self._wake_if_due()
+
+    def knows(self, producer: str) -> bool:
+        """Whether the producer is remembered."""
+        return self._sequences.knows(producer)
+
+    def last_id(self, producer: str) -> int:
+        """The highest sequence id that the producer has stored; -1 when none is remembered."""
+        return self._sequences.last_id(producer)
+
+    async def discard(self) -> None:
+        """Remove the snapshot of a topic that is being deleted; durable on return.
+
+        Raises:
+            OwnershipLost: the claim is gone.
+        """
+        await self._commit(Delete(self._key))
+
+    async def _commit(self, op: Op) -> None:
+        try:
+            await self._metadata.commit([self._claim, op])
+        except Conflict as conflict:
+            raise OwnershipLost(f"{self._ledger.name} is no longer this broker's") from conflict
+
+    def _wake_if_due(self) -> None:
+        if self._entries >= SNAPSHOT_ENTRIES or self._bytes >= SNAPSHOT_BYTES:
+            self._due.set()
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if entry.format is not EntryFormat.PULSAR:
+                continue
+            try:
+                metadata, _body = parse_payload(entry.payload)
+            except WireError:
+                # Stored as it was sent; nobody can tell by whom.
+                continue
+            send = SendId(
+                metadata.sequence_id,
+                max(metadata.sequence_id, metadata.highest_sequence_id),
+                metadata.chunk_id,
+                max(metadata.num_chunks_from_msg, 1),
+            )
+            self.note(metadata.producer_name, send, entry.position, len(entry.payload))

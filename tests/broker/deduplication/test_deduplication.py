@@ -1,0 +1,257 @@
+"""What a topic remembers of its producers, over crashes of the machine at any step."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from unittest.mock import patch
+from zlib import crc32
+
+import pytest
+import trio
+from hypothesis import event
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from broker.deduplication import deduplication as module
+from broker.deduplication.deduplication import Deduplication, send_id, sequences_key
+from broker.deduplication.sequences import SendId, Stored
+from storage.errors import LedgerFailed
+from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.metadata.embedded import EmbeddedStore
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import ABSENT, Check, MetadataStore, StoreUnavailable
+from storage.position import EARLIEST, LATEST, Position
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import DATA, ledger_store
+from tests.support.rooms import now_ms
+from tests.support.schedules import every_schedule
+from tests.support.steered_store import SteeredStore
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.messages import build_payload
+from txn.errors import OwnershipLost
+
+TOPIC = "segment://public/default/orders/0000-ffff-0"
+NO_CLAIM = Check("/owners/nobody", ABSENT)
+
+
+def payload(producer: str, send: SendId, body: bytes = b"") -> bytes:
+    metadata = pb.MessageMetadata(producer_name=producer, sequence_id=send.first, publish_time=1)
+    if send.last != send.first:
+        metadata.highest_sequence_id = send.last
+    if send.chunks > 1:
+        metadata.chunk_id, metadata.num_chunks_from_msg = send.chunk, send.chunks
+    return build_payload(metadata, body or f"{producer}:{send.first}:{send.chunk}".encode())
+
+
+def single(number: int) -> SendId:
+    return SendId(number, number)
+
+
+class Segment:
+    """The part of a topic that is looked at here."""
+
+    def __init__(self, ledger: ManagedLedger, metadata: MetadataStore) -> None:
+        self.ledger = ledger
+        self.memory = Deduplication(ledger, metadata, NO_CLAIM)
+
+    async def take(self, producer: str, send: SendId) -> Stored:
+        """As a topic takes a send; returns when it is durable."""
+        stored = await self.publish(producer, send)
+        await self.ledger.confirmed.wait_for(stored.durable_at)
+        return stored
+
+    async def publish(self, producer: str, send: SendId) -> Stored:
+        """As a topic takes a send; not durable yet."""
+        stored = self.memory.find(producer, send)
+        if stored is not None:
+            return stored
+        await self.memory.wait_room()
+        await self.ledger.wait_room()
+        made = payload(producer, send)
+        position = self.ledger.append(made)
+        self.memory.note(producer, send, position, len(made))
+        return Stored(position, position)
+
+
+@asynccontextmanager
+async def opened(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterator[Segment]:
+    async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
+        ledger = await ManagedLedger.open(
+            TOPIC,
+            metadata=metadata,
+            ledgers=ledgers,
+            claim=None,
+            config=ManagedLedgerConfig(ledger_bytes_max=1_000),
+            now_ms=now_ms,
+        )
+        segment = Segment(ledger, metadata)
+        await segment.memory.recover()
+        await nursery.start(ledger.run)
+        nursery.start_soon(segment.memory.run)
+        yield segment
+        nursery.cancel_scope.cancel()
+
+
+@dataclass
+class Client:
+    """One producer with a window of sends that are not answered."""
+
+    name: str
+    receipts: dict[int, Position] = field(default_factory=dict)
+
+    async def run(self, segment: Segment, count: int, again: int) -> None:
+        """Send what is not answered, and the last `again` that are, as after a lost connection."""
+        unanswered = next((number for number in range(count) if number not in self.receipts), count)
+        async with trio.open_nursery() as nursery:
+            for number in range(max(unanswered - again, 0), count):
+                stored = await segment.publish(self.name, single(number))
+                nursery.start_soon(self._answer, segment, number, stored)
+                await trio.lowlevel.checkpoint()
+
+    async def _answer(self, segment: Segment, number: int, stored: Stored) -> None:
+        await segment.ledger.confirmed.wait_for(stored.durable_at)
+        if stored.position != EARLIEST:
+            assert self.receipts.get(number, EARLIEST) in (stored.position, EARLIEST)
+            self.receipts[number] = stored.position
+        self.receipts.setdefault(number, EARLIEST)
+
+
+@every_schedule(
+    examples_max=25, seed=st.integers(0, 1 << 16), lives=st.integers(1, 3), snapshot_entries=st.sampled_from([2, 5, 40])
+)
+async def test_sends_are_stored_once_over_crashes(seed: int, lives: int, snapshot_entries: int) -> None:
+    """D8: whatever is sent again after losses of power is stored once, and a receipt is true of what is stored."""
+    files = SimulatedFiles(seed=seed)
+    clients = [Client("a"), Client("b")]
+    broken = 0
+    with patch.object(module, "SNAPSHOT_ENTRIES", snapshot_entries):
+        for life in range(lives):
+            files.lose_power_after(5 + crc32(repr((seed, life)).encode()) % 90)
+            try:
+                async with EmbeddedStore.open(files, DATA) as metadata, opened(metadata, files) as segment:
+                    async with trio.open_nursery() as nursery:
+                        for client in clients:
+                            nursery.start_soon(client.run, segment, 12, 3)
+                    await wait_all_tasks_blocked()
+            except* (StoreUnavailable, LedgerFailed, OSError):
+                broken += 1
+            files = files.crash()
+        event(f"lives that ended early: {broken}")
+        async with EmbeddedStore.open(files, DATA) as metadata, opened(metadata, files) as segment:
+            for client in clients:
+                await client.run(segment, 12, 12)
+            entries = await segment.ledger.read(EARLIEST, upto=LATEST, entries_max=1000, bytes_max=1_000_000)
+            bodies = [entry.payload for entry in entries]
+            for client in clients:
+                own = [payload(client.name, single(number)) for number in range(12)]
+                assert [body for body in bodies if body in own] == own, "stored twice, not at all, or out of order"
+                for number, position in client.receipts.items():
+                    if position != EARLIEST:
+                        assert {entry.position: entry.payload for entry in entries}[position] == own[number]
+
+
+async def test_a_snapshot_says_only_what_is_durable() -> None:
+    """Or a crash would lose a send that is then taken for stored."""
+    metadata, files = MemoryStore(), SimulatedFiles(seed=1)
+    with patch.object(module, "SNAPSHOT_ENTRIES", 1):
+        async with opened(metadata, files) as segment:
+            files.stop()
+            made = payload("p", single(0))
+            segment.memory.note("p", single(0), segment.ledger.append(made), len(made))
+            await wait_all_tasks_blocked()
+            assert await metadata.get(sequences_key(TOPIC)) is None
+            files.resume()
+            await segment.take("p", single(0))
+            await wait_all_tasks_blocked()
+            assert await metadata.get(sequences_key(TOPIC)) is not None
+
+
+async def test_recovery_reads_what_stands_behind_the_snapshot_alone() -> None:
+    """Its work is bounded by what makes a snapshot due, not by the topic's history."""
+    metadata, files = MemoryStore(), SimulatedFiles(seed=1)
+    with patch.object(module, "SNAPSHOT_ENTRIES", 10):
+        async with opened(metadata, files) as segment:
+            for number in range(95):
+                await segment.take("p", single(number))
+            await wait_all_tasks_blocked()
+        taken: list[Position] = []
+        original = Deduplication.note
+
+        def note(self: Deduplication, producer: str, send: SendId, position: Position, size: int) -> None:
+            taken.append(position)
+            original(self, producer, send, position, size)
+
+        with patch.object(Deduplication, "note", note):
+            async with opened(metadata, files) as segment:
+                assert 0 < len(taken) < 20
+                assert segment.memory.last_id("p") == 94
+                assert (await segment.take("p", single(94))).position != EARLIEST
+                assert (await segment.take("p", single(3))).position == EARLIEST
+                assert segment.memory.find("p", single(95)) is None
+
+
+async def test_a_topic_without_a_snapshot_has_its_end_read() -> None:
+    metadata, files = MemoryStore(), SimulatedFiles(seed=1)
+    async with opened(metadata, files) as segment:
+        for number in range(30):
+            await segment.take("p", single(number))
+    with patch.object(module, "TAIL_MESSAGES", 10):
+        async with opened(metadata, files) as segment:
+            assert segment.memory.find("p", single(29)) is not None
+            assert segment.memory.find("p", single(5)) is None
+
+
+async def test_publishing_waits_for_a_snapshot_that_is_far_behind() -> None:
+    store, files = SteeredStore(), SimulatedFiles(seed=1)
+    go_on = trio.Event()
+    with patch.object(module, "SNAPSHOT_ENTRIES", 2):
+        async with opened(store, files) as segment, trio.open_nursery() as nursery:
+
+            async def hold(ops: object) -> None:
+                if module.KEY_PREFIX in repr(ops):
+                    await go_on.wait()
+
+            store.before = hold
+            done: list[int] = []
+
+            async def send_all() -> None:
+                for number in range(20):
+                    await segment.take("p", single(number))
+                    done.append(number)
+
+            nursery.start_soon(send_all)
+            await wait_all_tasks_blocked()
+            assert len(done) == 2 * module.BEHIND_MAX
+            go_on.set()
+            await wait_all_tasks_blocked()
+            assert len(done) == 20
+
+
+async def test_an_owner_that_lost_its_claim_writes_nothing() -> None:
+    metadata, files = MemoryStore(), SimulatedFiles(seed=1)
+    with patch.object(module, "SNAPSHOT_ENTRIES", 1):
+        async with opened(metadata, files) as segment:
+            stale = Deduplication(segment.ledger, metadata, Check("/owners/it", 12))
+            stale.note("p", single(0), segment.ledger.append(payload("p", single(0))), 1)
+            with pytest.raises(OwnershipLost):
+                await stale.run()
+        assert await metadata.get(sequences_key(TOPIC)) is None
+
+
+async def test_entries_that_nobody_can_read_are_passed_over() -> None:
+    metadata, files = MemoryStore(), SimulatedFiles(seed=1)
+    async with opened(metadata, files) as segment:
+        segment.ledger.append(b"no message")
+        await segment.take("p", SendId(0, 0, 0, 2))
+    async with opened(metadata, files) as segment:
+        assert segment.memory.find("p", SendId(0, 0, 0, 2)) is not None
+        assert segment.memory.find("p", SendId(0, 0, 1, 2)) is None
+
+
+def test_the_id_of_a_send() -> None:
+    assert send_id(commands.send(1, 4).send, b"") == SendId(4, 4)
+    assert send_id(commands.send(1, 4, num_messages=3, highest_sequence_id=6).send, b"") == SendId(4, 6)
+    part = commands.send(1, 4)
+    part.send.is_chunk = True
+    assert send_id(part.send, payload("p", SendId(4, 4, 1, 3))) == SendId(4, 4, 1, 3)

@@ -267,7 +267,6 @@ SCENARIOS: Final = (
 
 NOT_SERVED_YET: Final[dict[str, str]] = {
     "checkpoint_group_shares_segments": "checkpoint consumers in groups",
-    "sends_under_way_at_kill_come_once": "deduplication by producer name and sequence id",
 }
 """Scenarios that are not played, and what the broker still lacks for each."""
 

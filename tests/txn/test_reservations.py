@@ -29,7 +29,7 @@ def at(entry: int, remaining: int = 0, size: int = 0) -> EntryAck:
     ],
 )
 def test_which_acknowledgements_share_a_message(first: EntryAck, second: EntryAck, meet: bool) -> None:
-    """T24, D12."""
+    """T24, D12: those that have one message in common."""
     assert overlap(first, second) is overlap(second, first) is meet
 
 

@@ -207,6 +207,16 @@ class TopicName:
             raise InvalidTopicName(str(self), "a persistent:// topic is not part of a scalable topic")
         return replace(self, domain=Domain.TOPIC, segment=None)
 
+    @property
+    def as_scalable(self) -> Self:
+        """The `topic://` name of the same tenant, namespace and local name: what this topic is after its migration."""
+        return replace(self, domain=Domain.TOPIC, segment=None)
+
+    @property
+    def as_regular(self) -> Self:
+        """The `persistent://` name of the same tenant, namespace and local name."""
+        return replace(self, domain=Domain.PERSISTENT, segment=None)
+
     def segment_name(self, descriptor: SegmentDescriptor) -> Self:
         """The `segment://` name of one of this scalable topic's segments.
 

@@ -219,14 +219,15 @@ class ConsumerFace:
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
         answers = self._acknowledging.answers(request.consumer_id, subscription)
         session = ConsumerSession(consumer, outlet, topic, subscription, self, answers, durable=request.durable)
-        if name.domain is Domain.SEGMENT and kind is SubscriptionKind.EXCLUSIVE and consumer.name:
+        is_scalable = name.domain is Domain.SEGMENT or self._scalable.follows(name)
+        if is_scalable and kind is SubscriptionKind.EXCLUSIVE and consumer.name:
             self._end_namesake(session)
         try:
             subscription.add_consumer(consumer, kind)
         except ConsumerBusy as busy:
             if not request.durable:
                 topic.end_reader(subscription)
-            if name.domain is Domain.SEGMENT:
+            if is_scalable:
                 # The segment moves between consumers and its old one has not let go yet: worth another try.
                 raise SegmentBusy(f"{name} still has its earlier consumer") from busy
             raise

@@ -1,6 +1,7 @@
 """Scalable-topic commands of one connection: layout sessions and ordered consumers' registrations."""
 
 from collections import defaultdict
+from typing import NamedTuple
 
 from broker.errors import NotSupported, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
@@ -9,6 +10,7 @@ from broker.pulsar.requests import Inline, Request
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, Segment
 from broker.scalable.layouts import Layouts
+from broker.scalable.legacy import segment_of, segment_topic, synthetic_layout
 from broker.scalable.stream_groups import StreamGroups
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
@@ -18,8 +20,9 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class _LayoutSession:
     """One SCALABLE_TOPIC_LOOKUP: pushes the topic's layout until it is closed."""
 
-    def __init__(self, session_id: int, topic: TopicName, outbox: Outbox, service_url: str) -> None:
-        self.topic = topic
+    def __init__(self, session_id: int, asked: "Asked", outbox: Outbox, service_url: str) -> None:
+        self.topic = asked.topic
+        self._regular = asked.regular
         self._session_id = session_id
         self._outbox = outbox
         self._service_url = service_url
@@ -30,9 +33,12 @@ class _LayoutSession:
         """Push the layout.
 
         Of a deleted topic the client learns by its producers and consumers: to an error it would never listen again.
-        The record also changes by intents and subscriptions, which are not the client's concern.
+        The record also changes by intents and subscriptions, which are not the client's concern. A regular topic is
+        its own only segment, until there is a layout.
         """
-        if layout is not None and (self._sent is None or layout.epoch != self._sent.epoch):
+        if layout is None and self._sent is None and self._regular is not None:
+            layout = synthetic_layout(self._regular)
+        if layout is not None and (self._sent is None or _version(layout) != _version(self._sent)):
             self._updates += self._sent is not None
             self._push(layout)
 
@@ -97,7 +103,7 @@ class _StreamConsumer:
                 segment_id=segment.id,
                 hash_start=segment.range.start,
                 hash_end=segment.range.end,
-                segment_topic=str(self.topic.segment_name(segment.descriptor)),
+                segment_topic=str(segment_topic(self.topic, segment)),
             )
             for segment_id in sorted(segments)
             for segment in (layout.segments[segment_id],)
@@ -177,23 +183,28 @@ class ScalableFace:
                 return consumer.topic, consumer.subscription
         return None
 
+    def follows(self, name: TopicName) -> bool:
+        """Whether this connection's client follows the layout of the topic that this is, or is a segment of."""
+        topic, _segment_id = segment_of(name)
+        sessions, consumers = self._sessions.values(), self._consumers
+        return any(session.topic == topic for session in sessions) or any(other.topic == topic for other in consumers)
+
     def segment_subscribed(self, name: TopicName, subscription: str, consumer_name: str) -> None:
         """A consumer of this connection has subscribed to a segment, and the answer is in the outbox."""
-        if name.segment is not None:
-            self._subscribed[name.scalable_topic, subscription].add((name.segment.segment_id, consumer_name))
+        topic, place = segment_of(name)
+        self._subscribed[topic, subscription].add((place, consumer_name))
         ordered = self._consumers_of(name, subscription, consumer_name)
         for consumer, segment_id in ordered:
             consumer.segment_subscribed(segment_id)
-        if name.domain is Domain.SEGMENT and not ordered:
-            topic = name.scalable_topic
+        if not ordered:
             for session in self._sessions.values():
                 if session.topic == topic:
                     session.segment_subscribed()
 
     def segment_closed(self, name: TopicName, subscription: str, consumer_name: str) -> None:
         """The client has closed its consumer of a segment."""
-        if name.segment is not None:
-            self._subscribed[name.scalable_topic, subscription].discard((name.segment.segment_id, consumer_name))
+        topic, place = segment_of(name)
+        self._subscribed[topic, subscription].discard((place, consumer_name))
         for consumer, segment_id in self._consumers_of(name, subscription, consumer_name):
             if consumer.segment_closed(segment_id):
                 self._consumers.remove(consumer)
@@ -207,25 +218,32 @@ class ScalableFace:
         Several of one subscription may share a connection, and a segment that moves between them is closed by one and
         subscribed to by the other; only the names tell which is which.
         """
-        if name.segment is None:
-            return []
-        topic = name.scalable_topic
+        topic, segment_id = segment_of(name)
         return [
-            (consumer, name.segment.segment_id)
+            (consumer, segment_id)
             for consumer in self._consumers
             if consumer.topic == topic and consumer.subscription == subscription
-            if _belongs(consumer_name, name.segment.segment_id, consumer.name)
+            if _belongs(consumer_name, segment_id, consumer.name)
         ]
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_lookup
         if request.session_id in self._sessions:
             raise NotSupported(f"layout session {request.session_id} is open on this connection already")
-        topic = scalable_name(request.topic)
-        await self._layouts.get(topic)
-        session = _LayoutSession(request.session_id, topic, self._outbox, self._service_url)
+        asked = asked_for(request.topic)
+        await self._require(asked)
+        session = _LayoutSession(request.session_id, asked, self._outbox, self._service_url)
         self._sessions[request.session_id] = session
-        self._feeds.follow(topic, session.layout_changed)
+        self._feeds.follow(asked.topic, session.layout_changed)
+
+    async def _require(self, asked: "Asked") -> None:
+        """See that there is something to follow. Feeds and groups only hear that there is no layout; this says why."""
+        try:
+            await self._layouts.get(asked.topic)
+        except TopicNotFound:
+            # A regular topic is made by whoever first attaches to it.
+            if asked.regular is None:
+                raise
 
     async def _close_session(self, frame: Frame) -> None:
         session = self._sessions.pop(frame.command.scalable_topic_close.session_id, None)
@@ -236,9 +254,9 @@ class ScalableFace:
         request = command.scalable_topic_subscribe
         if request.consumer_type != pb.STREAM:
             raise NotSupported("checkpoint consumers in groups are not served yet; read without a consumer group")
-        topic = scalable_name(request.topic)
-        # A group only hears that there is no layout; this says why.
-        await self._layouts.get(topic)
+        asked = asked_for(request.topic)
+        topic = asked.topic
+        await self._require(asked)
         subscribed = {
             segment_id
             for segment_id, consumer_name in self._subscribed[topic, request.subscription]
@@ -253,7 +271,7 @@ class ScalableFace:
         ]
         self._consumers.append(consumer)
         try:
-            await self._groups.join(consumer.topic, consumer.subscription, consumer)
+            await self._groups.join(consumer.topic, consumer.subscription, consumer, regular=asked.regular)
         except TopicNotFound:
             self._consumers.remove(consumer)
             raise
@@ -264,19 +282,32 @@ def _belongs(consumer_name: str, segment_id: int, ordered: str) -> bool:
     return consumer_name in ("", f"{ordered}-seg-{segment_id}")
 
 
-def scalable_name(text: str) -> TopicName:
-    """The `topic://` name that a client asks about.
+class Asked(NamedTuple):
+    """What a client asks about."""
+
+    topic: TopicName
+    """The `topic://` name."""
+    regular: TopicName | None
+    """The `persistent://` name that it was asked for by: without a layout it is that regular topic."""
+
+
+def asked_for(text: str) -> Asked:
+    """The topic whose layout a client asks for; as in PIP-475 a short name is that of a `persistent://` topic.
 
     Raises:
-        InvalidTopicName: it is none.
-        NotSupported: a `persistent://` topic, of which no scalable view is served.
+        InvalidTopicName: it is none, or only a part of one.
     """
-    name = TopicName.parse(text, short_domain=Domain.TOPIC)
-    if name.domain is Domain.PERSISTENT:
-        raise NotSupported(f"{name}: persistent topics are not served as scalable ones yet")
-    if name.domain is not Domain.TOPIC:
-        raise InvalidTopicName(text, "a layout belongs to a topic:// name")
-    return name
+    name = TopicName.parse(text)
+    if name.domain is Domain.TOPIC:
+        return Asked(name, None)
+    if name.domain is not Domain.PERSISTENT or name.partition_index is not None:
+        raise InvalidTopicName(text, "a layout belongs to a whole topic")
+    return Asked(name.as_scalable, name)
+
+
+def _version(layout: Layout) -> tuple[str, int]:
+    """What differs between two layouts that clients have to tell apart."""
+    return layout.creation_id, layout.epoch
 
 
 def dag_of(layout: Layout, service_url: str) -> pb.ScalableTopicDAG:

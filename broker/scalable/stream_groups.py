@@ -19,6 +19,7 @@ from broker.names import TopicName
 from broker.scalable.assignment import assign, eligible
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, Segment
+from broker.scalable.legacy import is_synthetic, segment_topic, synthetic_layout
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.cursor import CursorError, cursor_key
@@ -50,6 +51,8 @@ class _Group:
     subscription: str
     members: dict[str, Member] = field(default_factory=dict)
     layout: Layout | None = None
+    regular: TopicName | None = None
+    """The `persistent://` topic that it is as long as there is no layout, if a consumer asked for it as that."""
     drained: set[int] = field(default_factory=set)
     watched: dict[int, trio.CancelScope] = field(default_factory=dict)
     unseen: set[int] = field(default_factory=set)
@@ -89,8 +92,12 @@ class StreamGroups:
         for listener in tuple(self._listeners):
             listener(topic)
 
-    async def join(self, topic: TopicName, subscription: str, member: Member) -> None:
+    async def join(
+        self, topic: TopicName, subscription: str, member: Member, *, regular: TopicName | None = None
+    ) -> None:
         """Add a consumer; its assignment was handed to it when this returns, and is again whenever it changes.
+
+        Without a layout the topic is the `regular` one, if the consumer asked for that.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -103,6 +110,9 @@ class StreamGroups:
             self._feeds.follow(topic, group.follower)
         group.members[member.name] = member
         group.pushed.pop(member.name, None)
+        group.regular = group.regular or regular
+        if group.layout is None and group.known.is_set():
+            self._layout_changed(group, None)
         self._reassign(group)
         self._members_changed(topic)
         await group.known.wait()
@@ -133,7 +143,10 @@ class StreamGroups:
         self._feeds.unfollow(topic, group.follower)
 
     def _layout_changed(self, group: _Group, layout: Layout | None) -> None:
-        before, group.layout = group.layout, layout
+        before = group.layout
+        if layout is None and group.regular is not None and (before is None or is_synthetic(before)):
+            layout = synthetic_layout(group.regular)
+        group.layout = layout
         is_new = before is None or layout is None or before.creation_id != layout.creation_id
         if is_new:
             # What is drained of a deleted topic says nothing of one made again under its name.
@@ -171,7 +184,7 @@ class StreamGroups:
 
     async def _watch_drained(self, group: _Group, segment: Segment, scope: trio.CancelScope) -> None:
         """Tell whether the subscription's durable mark-delete stands at the sealed segment's end, at each change."""
-        name = group.topic.segment_name(segment.descriptor)
+        name = segment_topic(group.topic, segment)
         with scope:
             try:
                 topic = await self._topics.get(name)

@@ -144,7 +144,8 @@ async def test_layout_sessions_are_answered_always(broker: Rooms, client: WireCl
     """The Java client waits for the first update without a bound, and never listens again after an error."""
     refused = await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
     assert refused.scalable_topic_update.error == pb.TopicNotFound
-    for text, code in (("persistent://public/default/x", pb.NotAllowedError), ("topic://a", pb.InvalidTopicName)):
+    for text in ("persistent://public/default/x-partition-0", "topic://a", str(TOPIC.as_regular) + "/0000-ffff-0"):
+        code = pb.InvalidTopicName
         refused = await client.ask(commands.scalable_topic_lookup(6, text))
         assert (refused.scalable_topic_update.session_id, refused.scalable_topic_update.error) == (6, code)
     await broker.controller.create_topic(TOPIC, 1, {})

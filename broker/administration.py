@@ -12,7 +12,8 @@ from broker.http.service import (
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.controller import Controller
-from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
 from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic

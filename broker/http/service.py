@@ -13,7 +13,8 @@ from typing import Protocol
 
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride
-from broker.scalable.layout import Layout, SubscriptionKind
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import SubscriptionKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from broker.pulsar.requests import Inline, Request
 from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaGate
 from broker.scalable.controller import Controller
-from broker.scalable.layout import StartPosition
-from broker.scalable.layout import SubscriptionKind as ScalableKind
+from broker.scalable.layout_parts import StartPosition
+from broker.scalable.layout_parts import SubscriptionKind as ScalableKind
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic

@@ -8,7 +8,8 @@ from broker.names import Domain, InvalidTopicName, TopicName
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Layout, Segment
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import Segment
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_of, segment_topic, synthetic_layout
 from broker.scalable.stream_groups import StreamGroups

@@ -20,7 +20,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from broker.scalable.autoscale_policy import AutoScalePolicy
-from broker.scalable.layout import Layout, Segment
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import Segment
 
 _FOREVER_MS: Final = 1 << 62
 

@@ -30,7 +30,8 @@ from broker.errors import BrokerError, IntentOpen, LayoutUnreadable, TopicClosed
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Intent, Layout, StartPosition, SubscriptionKind, create
+from broker.scalable.layout import Layout, create
+from broker.scalable.layout_parts import Intent, StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
 from broker.scalable.subscriptions import ScalableSubscriptions
 from broker.scalable.turns import Turns

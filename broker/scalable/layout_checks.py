@@ -7,9 +7,10 @@ not was damaged or written by something else, and its topic is not served from i
 from typing import TYPE_CHECKING
 
 from broker.names import HASH_MAX
+from broker.scalable.layout_parts import HashRange, Intent, Segment
 
 if TYPE_CHECKING:
-    from broker.scalable.layout import HashRange, Intent, Layout, Segment
+    from broker.scalable.layout import Layout
 
 
 def wrong_in(layout: "Layout") -> list[str]:
@@ -25,7 +26,7 @@ def wrong_in(layout: "Layout") -> list[str]:
     ]
 
 
-def _wrong_segment(layout: "Layout", segment: "Segment") -> list[str]:
+def _wrong_segment(layout: "Layout", segment: Segment) -> list[str]:
     wrong = []
     if not 0 <= segment.id < layout.next_segment_id:
         wrong.append("its id was never given out")
@@ -52,7 +53,7 @@ def _wrong_segment(layout: "Layout", segment: "Segment") -> list[str]:
     return [f"segment {segment.id}: {what}" for what in wrong]
 
 
-def _wrong_intent(layout: "Layout", intent: "Intent") -> list[str]:
+def _wrong_intent(layout: "Layout", intent: Intent) -> list[str]:
     wrong = []
     parents = [layout.segments[i] for i in intent.parents if i in layout.segments]
     if len(parents) != len(intent.parents) or not parents:
@@ -72,7 +73,7 @@ def _wrong_intent(layout: "Layout", intent: "Intent") -> list[str]:
     return wrong
 
 
-def _wrong_ranges(ranges: list["HashRange"]) -> list[str]:
+def _wrong_ranges(ranges: list[HashRange]) -> list[str]:
     """Why these ranges, in order, do not divide the hash space exactly; empty if they do."""
     bounds = [-1, *(bound for hash_range in ranges for bound in hash_range), HASH_MAX + 1]
     gaps_closed = all(end + 1 == start for end, start in zip(bounds[::2], bounds[1::2], strict=True))

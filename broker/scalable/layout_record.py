@@ -15,11 +15,11 @@ import orjson
 
 from broker.errors import AutoScalePolicyInvalid, LayoutTooLarge, LayoutUnreadable
 from broker.scalable.autoscale_policy import override_of
-from broker.scalable.layout import (
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import (
     Child,
     HashRange,
     Intent,
-    Layout,
     Segment,
     SegmentState,
     StartPosition,

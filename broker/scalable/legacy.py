@@ -8,7 +8,8 @@ is 0, and a stored layout that takes its place is a later one.
 from typing import Final
 
 from broker.names import HASH_MAX, TopicName
-from broker.scalable.layout import HashRange, Layout, Segment, SegmentState
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import HashRange, Segment, SegmentState
 
 LEGACY_SEGMENT_ID: Final = 0
 """The segment that a regular topic is, or was: there are no partitioned ones here, so it is the only one."""

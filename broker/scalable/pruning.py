@@ -20,7 +20,8 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, NotPrunable, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Layout, Segment
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import Segment
 from broker.scalable.layout_record import from_json
 from broker.scalable.layouts import KEY_PREFIX, Layouts, topic_of
 from broker.scalable.turns import Turns

@@ -18,7 +18,8 @@ from broker.errors import BrokerError, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.assignment import assign, eligible
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Layout, Segment
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import Segment
 from broker.scalable.legacy import is_synthetic, segment_topic, synthetic_layout
 from broker.topic import Topic
 from broker.topics import Topics

@@ -14,7 +14,8 @@ import trio
 
 from broker.errors import SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
 from broker.names import TopicName
-from broker.scalable.layout import Layout, StartPosition, Subscription, SubscriptionKind
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
 from broker.scalable.layouts import Layouts
 from broker.scalable.turns import Turns
 from broker.topic import Topic

@@ -15,7 +15,8 @@ from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFoun
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.names import TopicName
-from broker.scalable.layout import Layout, SubscriptionKind
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import SubscriptionKind
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.http import FakeMonitor, request

@@ -7,7 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.administration import Monitor
 from broker.http.service import TransactionStatistics
-from broker.scalable.layout import StartPosition, SubscriptionKind
+from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.traffic import Traffic
 from dispatch.subscription import Acknowledgement
 from storage.metadata.memory import MemoryStore

@@ -28,7 +28,8 @@ from broker.errors import (
 from broker.http.service import BrokerStatistics, SubscriptionStatistics, TopicStatistics
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
-from broker.scalable.layout import Layout, StartPosition, Subscription, SubscriptionKind, create
+from broker.scalable.layout import Layout, create
+from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
 from tests.support.layouts import NOW_MS
 
 HEALTH = "/admin/v2/brokers/health"

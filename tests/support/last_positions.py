@@ -6,10 +6,11 @@ from typing import Final
 
 import trio
 
-from tidewire.client.connection import Connection, Kind
+from tidewire.client.connection import Connection
 from tidewire.client.errors import TidewireError
 from tidewire.client.names import Address
 from tidewire.client.network import dial_tcp
+from tidewire.client.recipients import Kind
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import position

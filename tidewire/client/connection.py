@@ -1,10 +1,8 @@
 """One TCP connection to a broker: bytes in, answers to whoever asked and events to whoever listens; commands out.
 
-Two tasks serve it. The reader divides what arrives into frames and hands each one over at once: an answer to the
-request that waits for it, an event to the listener of its producer, consumer or session. Handing over never waits, so
-no slow consumer can hold up another's receipt; what is handed over is bounded by what was asked for (outstanding
-requests, unanswered sends, flow permits). The writer sends what others have left in a buffer, all that is there in one
-piece, so many small commands cost one system call, and nobody's cancellation can cut a frame in two.
+Two tasks serve it. The reader divides what arrives into frames and hands each one over at once (recipients.py). The
+writer sends what others have left in a buffer, all that is there in one piece, so many small commands cost one system
+call, and nobody's cancellation can cut a frame in two.
 
 There are no timers here but the deadlines of a connect and of a request. A connection that ends fails everything that
 waits on it with `ConnectionLost`; making another one is for those who need it (network.py).
@@ -12,9 +10,7 @@ waits on it with `ConnectionLost`; making another one is for those who need it (
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum
-from itertools import count
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
@@ -31,12 +27,12 @@ from tidewire.client.errors import (
     refusal,
 )
 from tidewire.client.names import Address
+from tidewire.client.recipients import Kind, Listener, Question, Recipients
 from tidewire.client.waking import Changes, Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE, FrameDecoder, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.parsing import MEMBERS
 
 CLIENT_VERSION: Final = "tidewire-python"
 
@@ -53,63 +49,6 @@ WRITE_BUFFER_BYTES_LIMIT: Final = WRITE_BUFFER_BYTES_MAX + MAX_FRAME_SIZE + 1024
 _Type: TypeAlias = pb.BaseCommand.Type
 _Answer = TypeVar("_Answer", bound=ProtobufMessage)
 
-_RESPONSES: Final = frozenset(
-    (
-        _Type.SUCCESS,
-        _Type.PRODUCER_SUCCESS,
-        _Type.PARTITIONED_METADATA_RESPONSE,
-        _Type.LOOKUP_RESPONSE,
-        _Type.GET_LAST_MESSAGE_ID_RESPONSE,
-        _Type.ACK_RESPONSE,
-        _Type.NEW_TXN_RESPONSE,
-        _Type.ADD_PARTITION_TO_TXN_RESPONSE,
-        _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
-        _Type.END_TXN_RESPONSE,
-        _Type.TC_CLIENT_CONNECT_RESPONSE,
-        _Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
-    )
-)
-"""Commands that answer the request whose id they carry. All but the first two may carry an error instead."""
-
-
-class Kind(Enum):
-    """What a listener listens for. Ids count separately for each."""
-
-    PRODUCER = "producer_id"
-    CONSUMER = "consumer_id"
-    LAYOUT = "session_id"
-    COORDINATORS = "watch_id"
-
-
-_EVENTS: Final[dict[int, Kind]] = {
-    _Type.SEND_RECEIPT: Kind.PRODUCER,
-    _Type.SEND_ERROR: Kind.PRODUCER,
-    _Type.CLOSE_PRODUCER: Kind.PRODUCER,
-    _Type.MESSAGE: Kind.CONSUMER,
-    _Type.CLOSE_CONSUMER: Kind.CONSUMER,
-    _Type.REACHED_END_OF_TOPIC: Kind.CONSUMER,
-    _Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE: Kind.CONSUMER,
-    _Type.SCALABLE_TOPIC_UPDATE: Kind.LAYOUT,
-    _Type.WATCH_TC_ASSIGNMENTS_UPDATE: Kind.COORDINATORS,
-}
-"""Commands that the broker sends unasked, and whose listeners they are for."""
-
-
-class Listener(Protocol):
-    """Gets what the broker sends unasked. Both methods are called from the reading task: they return at once."""
-
-    def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
-        """A command for this listener.
-
-        Raises:
-            ProtocolViolation: it makes no sense; the connection is closed.
-        """
-        ...
-
-    def connection_lost(self, error: TidewireError) -> None:
-        """Nothing more will come, and the listener is detached. Called once, unless it was detached before."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
@@ -120,17 +59,6 @@ class ConnectionStatistics:
     requests_waiting: int
     listeners: int
     write_buffer_bytes: int
-
-
-class _Request:
-    """A question on its way: exactly one of `response` and `error` is set before `answered`."""
-
-    __slots__ = ("answered", "error", "response")
-
-    def __init__(self) -> None:
-        self.answered = anyio.Event()
-        self.response: ProtobufMessage | None = None
-        self.error: TidewireError | None = None
 
 
 class Connection:
@@ -164,10 +92,7 @@ class Connection:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._operation_timeout_seconds = operation_timeout_seconds
         self._decoder = FrameDecoder()
-        self._request_ids = count(1)
-        self._requests: dict[int, _Request] = {}
-        self._ids = {kind: count(1) for kind in Kind}
-        self._listeners: dict[tuple[Kind, int], Listener] = {}
+        self._recipients = Recipients()
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._has_output = Signal()
@@ -183,7 +108,7 @@ class Connection:
     def statistics(self) -> ConnectionStatistics:
         """How it stands."""
         return ConnectionStatistics(
-            str(self.address), self.is_open, len(self._requests), len(self._listeners), self._output_bytes
+            str(self.address), self.is_open, self._recipients.questions, self._recipients.listeners, self._output_bytes
         )
 
     # ------------------------------------------------------------------------------------------------- serving it
@@ -248,7 +173,10 @@ class Connection:
             while True:
                 # Frames may have come together with the handshake's answer.
                 while (frame := self._decoder.next_frame()) is not None:
-                    self._hand_over(*frame)
+                    if frame.command.type == _Type.PING:
+                        self.write(encode_command(commands.pong()))
+                    else:
+                        self._recipients.hand_over(*frame)
                 self._decoder.feed(await self._stream.receive(RECEIVE_BYTES_MAX))
         except anyio.EndOfStream:
             self._lose(ConnectionLost(f"{self.address} closed the connection"))
@@ -270,31 +198,6 @@ class Connection:
         except (anyio.BrokenResourceError, OSError) as error:
             self._lose(_with_cause(ConnectionLost(f"the connection to {self.address} broke"), error))
 
-    def _hand_over(self, command: pb.BaseCommand, payload: bytes | None) -> None:
-        kind = _EVENTS.get(command.type)
-        if kind is not None:
-            identity = getattr(getattr(command, MEMBERS[command.type]), kind.value)
-            listener = self._listeners.get((kind, identity))
-            # One that is not known was closed while this was on its way.
-            if listener is not None:
-                listener.received(command, payload)
-        elif command.type in _RESPONSES:
-            response = getattr(command, MEMBERS[command.type])
-            request = self._requests.pop(response.request_id, None)
-            if request is not None:
-                if "error" in response.DESCRIPTOR.fields_by_name and response.HasField("error"):
-                    request.error = refusal(response.error, response.message)
-                else:
-                    request.response = response
-                request.answered.set()
-        elif command.type == _Type.ERROR:
-            request = self._requests.pop(command.error.request_id, None)
-            if request is not None:
-                request.error = refusal(command.error.error, command.error.message)
-                request.answered.set()
-        elif command.type == _Type.PING:
-            self.write(encode_command(commands.pong()))
-
     def _lose(self, error: TidewireError) -> None:
         if self._lost is not None:
             return
@@ -303,13 +206,7 @@ class Connection:
         self._output.clear()
         self._output_bytes = 0
         self._output_shrunk.notify()
-        requests, self._requests = self._requests, {}
-        for request in requests.values():
-            request.error = error
-            request.answered.set()
-        listeners, self._listeners = self._listeners, {}
-        for listener in listeners.values():
-            listener.connection_lost(error)
+        self._recipients.lose(error)
 
     async def aclose(self) -> None:
         """Send what is still in the buffer, then end the connection. Cancelled, it ends at once."""
@@ -328,13 +225,11 @@ class Connection:
             ConnectionLost: the connection has ended.
         """
         self._check_open()
-        identity = next(self._ids[kind])
-        self._listeners[kind, identity] = listener
-        return identity
+        return self._recipients.attach(kind, listener)
 
     def detach(self, kind: Kind, identity: int) -> None:
         """What still comes for this id is dropped."""
-        self._listeners.pop((kind, identity), None)
+        self._recipients.detach(kind, identity)
 
     def write(self, frame: bytes) -> None:
         """Leave a frame in the buffer; it is sent in order, unless the connection ends before. Never waits.
@@ -375,28 +270,28 @@ class Connection:
             OperationTimedOut: there was no answer in time.
             Refused: the broker answered with an error.
         """
-        request = _Request()
-        request_id = next(self._request_ids)
+        question = Question()
+        request_id = self._recipients.new_request_id()
         command = make(request_id)
         try:
             with anyio.fail_after(self._operation_timeout_seconds):
                 await self.writable()
-                self._requests[request_id] = request
+                self._recipients.expect(request_id, question)
                 self.write(encode_command(command))
-                await request.answered.wait()
+                await question.answered.wait()
         except TimeoutError as error:
             raise OperationTimedOut(
                 f"{self.address} did not answer {_Type.Name(command.type)} within {self._operation_timeout_seconds} s"
             ) from error
         finally:
-            self._requests.pop(request_id, None)
-        if request.error is not None:
-            raise fresh(request.error)
-        if not isinstance(request.response, expected):
+            self._recipients.forget(request_id)
+        if question.error is not None:
+            raise fresh(question.error)
+        if not isinstance(question.response, expected):
             raise ProtocolViolation(
-                f"{self.address} answered {_Type.Name(command.type)} with {type(request.response).__name__}"
+                f"{self.address} answered {_Type.Name(command.type)} with {type(question.response).__name__}"
             )
-        return request.response
+        return question.response
 
     def _check_open(self) -> None:
         if self._lost is not None:

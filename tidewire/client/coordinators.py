@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from tidewire.client.connection import Connection, Kind
+from tidewire.client.connection import Connection
 from tidewire.client.errors import (
     BrokerBusy,
     ConnectFailed,
@@ -25,6 +25,7 @@ from tidewire.client.errors import (
     refusal,
 )
 from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.recipients import Kind
 from tidewire.client.waking import Changes, Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command

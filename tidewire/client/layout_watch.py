@@ -13,11 +13,12 @@ from typing import Final
 import anyio
 
 from tidewire.client.background import BackgroundTask
-from tidewire.client.connection import Connection, Kind
+from tidewire.client.connection import Connection
 from tidewire.client.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh, refusal
 from tidewire.client.layout import Layout
 from tidewire.client.names import is_scalable
 from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.recipients import Kind
 from tidewire.client.waking import Changes, Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command

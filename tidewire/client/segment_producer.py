@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import anyio
 
 from tidewire.client.background import BackgroundTask
-from tidewire.client.connection import Connection, Kind
+from tidewire.client.connection import Connection
 from tidewire.client.errors import (
     NameTaken,
     SendUnanswered,
@@ -35,6 +35,7 @@ from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout
 from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.outbox import Outbox
+from tidewire.client.recipients import Kind
 from tidewire.client.sending import Batching, Outgoing, SendFrame
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal

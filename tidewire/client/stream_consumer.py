@@ -19,7 +19,7 @@ import anyio
 
 from tidewire.client.acknowledgements import upto
 from tidewire.client.background import BackgroundTask
-from tidewire.client.connection import Connection, Kind
+from tidewire.client.connection import Connection
 from tidewire.client.consumers import (
     Initial,
     Receiving,
@@ -33,6 +33,7 @@ from tidewire.client.layout_watch import controller_of
 from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.names import is_scalable
 from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.recipients import Kind
 from tidewire.client.seeking import place_of
 from tidewire.client.subscribing import SubscriptionPlan, seek_command
 from tidewire.client.topic_consumer import TopicConsumer

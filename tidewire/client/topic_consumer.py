@@ -18,11 +18,12 @@ import anyio
 from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, AckCommand, Acknowledgements
 from tidewire.client.background import BackgroundTask
 from tidewire.client.confirmations import Confirmation, acknowledge_answered
-from tidewire.client.connection import Connection, Kind
+from tidewire.client.connection import Connection
 from tidewire.client.errors import ConnectionLost, NotAllowed, SubscriptionBusy, TidewireError, fresh
 from tidewire.client.inbox import Delivery, Inbox
 from tidewire.client.message import MessageId, Position
 from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.recipients import Kind
 from tidewire.client.subscribing import AFTER_ALL, SubscriptionPlan, seek_command, subscribe_command
 from tidewire.client.waking import Signal
 from tidewire.wire.pulsar import commands

@@ -10,7 +10,8 @@ from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClo
 from broker.http.parameters import BODY_BYTES_MAX
 from broker.http.service import SubscriptionStatistics
 from broker.names import TopicName
-from broker.scalable.layout import SubscriptionKind, create
+from broker.scalable.layout import create
+from broker.scalable.layout_parts import SubscriptionKind
 from broker.scalable.layout_record import admin_view
 from storage.metadata.store import StoreUnavailable
 from tests.support.http import FakeTopics, connect, request

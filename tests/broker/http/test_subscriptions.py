@@ -4,7 +4,8 @@ import pytest
 
 from broker.addresses import Address
 from broker.names import TopicName
-from broker.scalable.layout import SubscriptionKind, create
+from broker.scalable.layout import create
+from broker.scalable.layout_parts import SubscriptionKind
 from tests.support.http import FakeTopics, request
 from tests.support.layouts import NOW_MS
 

@@ -11,7 +11,8 @@ from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.autoscaler import AutoScaler
-from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.load_reports import load_key
 from storage.clock import WallClock
 from storage.metadata.memory import MemoryStore

@@ -21,7 +21,8 @@ from broker.errors import (
 from broker.names import TopicName
 from broker.scalable import controller
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
-from broker.scalable.layout import Layout, SegmentState, StartPosition, SubscriptionKind
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import SegmentState, StartPosition, SubscriptionKind
 from broker.scalable.layout_record import from_json
 from broker.scalable.layouts import layout_key
 from broker.topic import Topic

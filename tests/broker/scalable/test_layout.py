@@ -22,18 +22,16 @@ from broker.errors import (
     UnknownSegment,
 )
 from broker.names import HASH_MAX
-from broker.scalable.layout import (
-    INITIAL_SEGMENTS_MAX,
+from broker.scalable.layout import INITIAL_SEGMENTS_MAX, Layout, create
+from broker.scalable.layout_parts import (
     Child,
     HashRange,
     Intent,
-    Layout,
     Segment,
     SegmentState,
     StartPosition,
     Subscription,
     SubscriptionKind,
-    create,
 )
 from tests.support.layouts import NOW_MS, histories, layouts
 

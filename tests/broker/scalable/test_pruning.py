@@ -7,7 +7,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import BrokerError, TopicNotFound
-from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.metadata.store import Check

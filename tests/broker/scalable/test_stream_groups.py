@@ -8,7 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import TopicClosed, TopicNotFound
 from broker.names import TopicName
-from broker.scalable.layout import Layout, StartPosition, SubscriptionKind
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.topic import Topic
 from storage.cursor import cursor_key
 from storage.metadata.memory import MemoryStore

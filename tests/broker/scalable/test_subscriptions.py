@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from broker.errors import BrokerError, SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
-from broker.scalable.layout import StartPosition, SubscriptionKind
+from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.topic import Topic
 from storage.cursor import CursorError
 from tests.support.disk import SimulatedFiles

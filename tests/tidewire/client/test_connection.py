@@ -11,7 +11,7 @@ from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.memory_network import MemoryByteStream, memory_stream_pair
 from tidewire.client import connection as connection_module
-from tidewire.client.connection import WRITE_BUFFER_BYTES_MAX, Connection, Kind
+from tidewire.client.connection import WRITE_BUFFER_BYTES_MAX, Connection
 from tidewire.client.errors import (
     Closed,
     ConnectFailed,
@@ -23,6 +23,7 @@ from tidewire.client.errors import (
     TopicNotFound,
 )
 from tidewire.client.names import Address
+from tidewire.client.recipients import Kind
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

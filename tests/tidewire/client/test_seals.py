@@ -286,7 +286,9 @@ async def test_a_refused_send_of_a_lost_connection_is_still_a_refusal() -> None:
             # Both in one step of the reading task.
             (connection,) = client._network._connections.values()
             sealed = pb.ServerError.TopicTerminatedError
-            connection._hand_over(commands.send_error(send.producer_id, send.sequence_id, sealed, "sealed"), None)
+            connection._recipients.hand_over(
+                commands.send_error(send.producer_id, send.sequence_id, sealed, "sealed"), None
+            )
             connection._lose(ConnectionLost("gone"))
             topic.split(0)
             await receipt

@@ -36,7 +36,7 @@ PROGRAM_SECONDS_MAX: Final = 1_800
 IDLE_SECONDS: Final = 20
 SETTLE_SECONDS: Final = 3
 RATE_WINDOW_SECONDS: Final = 10
-RATE_WINDOWS: Final = 4
+RATE_WINDOWS: Final = 6
 PARKED_CONSUMERS: Final = 200
 OPEN_TRANSACTIONS: Final = 1_000
 OPENINGS: Final = 5
@@ -90,11 +90,19 @@ def percentiles(milliseconds: Sequence[float]) -> tuple[float, float]:
     return statistics.median(ordered), ordered[min(len(ordered) - 1, round(len(ordered) * 0.99))]
 
 
-def compare(ours: RunningBroker, theirs: RunningPulsar, rounds: int) -> Mapping[str, Any]:
-    """Print what both take; the commits' times, for the plot."""
+def compare(ours: RunningBroker, theirs: RunningPulsar, rounds: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Print what both take; the commits' times and the rates, for the plot."""
     subjects: Mapping[str, Subject] = {"tidewire": ours, "pulsar": theirs}
 
-    print("milliseconds p50 and p99           tidewire            pulsar")
+    # First, since what the other phases leave behind is tidied up for a minute after them.
+    print("waiting: one parked consumer, one open transaction, 20 s")
+    for name, subject in subjects.items():
+        with Parked(subject, 1, 1):
+            before = cpu_seconds(subject.pid)
+            time.sleep(IDLE_SECONDS)  # noqa: TID251 - waiting is what is measured
+            print(f"  {name:10}{cpu_seconds(subject.pid) - before:9.2f} s of CPU")
+
+    print("\nmilliseconds p50 and p99           tidewire            pulsar")
     commits = {name: phase(subject, "commits", rounds) for name, subject in subjects.items()}
     p50s = {}
     for participants in commits["tidewire"]:
@@ -122,14 +130,7 @@ def compare(ours: RunningBroker, theirs: RunningPulsar, rounds: int) -> Mapping[
         print(f"  {name:10}" + "".join(f"{rate:9.0f}" for rate in taken))
     ratio = statistics.fmean(rates["tidewire"]) / statistics.fmean(rates["pulsar"])
     print(f"  to pulsar: {ratio:.1f} (target: at least 20)")
-
-    print("\nwaiting: one parked consumer, one open transaction, 20 s")
-    for name, subject in subjects.items():
-        with Parked(subject, 1, 1):
-            before = cpu_seconds(subject.pid)
-            time.sleep(IDLE_SECONDS)  # noqa: TID251 - the same
-            print(f"  {name:10}{cpu_seconds(subject.pid) - before:9.2f} s of CPU")
-    return commits
+    return commits, rates
 
 
 def _row(what: str, row: Mapping[str, tuple[float, float]], remark: str = "") -> None:
@@ -180,14 +181,16 @@ async def _send_one(service_url: str) -> None:
         await producer.send(b"behind the history", key="key")
 
 
-def plot(path: Path, commits: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Commit over the number of segments."""
+def plot(
+    path: Path, commits: Mapping[str, Mapping[str, Sequence[float]]], rates: Mapping[str, Sequence[float]]
+) -> None:
+    """Commit over the number of segments, and the rate over time."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4))
+    figure, (axes, flow) = plt.subplots(1, 2, figsize=(11, 4))
     for name, taken in commits.items():
         counts = [int(count) for count in taken]
         (line,) = axes.plot(counts, [percentiles(times)[0] for times in taken.values()], "o-", label=f"{name}, p50")
@@ -199,6 +202,13 @@ def plot(path: Path, commits: Mapping[str, Mapping[str, Sequence[float]]]) -> No
     axes.set_xlabel("segments in the transaction")
     axes.set_ylabel("commit, milliseconds")
     axes.legend()
+    for name, by_window in rates.items():
+        seconds = [RATE_WINDOW_SECONDS * (window + 1) for window in range(len(by_window))]
+        flow.plot(seconds, by_window, "o-", label=name)
+    flow.set_yscale("log")
+    flow.set_xlabel("seconds")
+    flow.set_ylabel("transactions a second, 64 in flight")
+    flow.legend()
     figure.tight_layout()
     figure.savefig(path / "transactions.png", dpi=120)
 
@@ -222,10 +232,10 @@ def main(arguments: Sequence[str]) -> None:
             running_broker(folder / "data") as ours,
             running_pulsar(folder / "pulsar", fsync=not options.reference_without_fsync) as theirs,
         ):
-            commits = compare(ours, theirs, options.rounds)
+            commits, rates = compare(ours, theirs, options.rounds)
         remember(folder)
         if options.plot is not None:
-            plot(options.plot, commits)
+            plot(options.plot, commits, rates)
         if options.history:
             print("\nopening a segment behind its past, after kill -9")
             plain = reopen(folder, options.history, in_transactions=False)

@@ -77,7 +77,7 @@ class Administration:
             return
         topic, here = await self._on_segment(name, subscription)
         place = await topic.ledger.position_at_time(timestamp_ms)
-        topic.send_away(await here.seek(place.before()))
+        await topic.seek(here, place.before())
 
     async def skip_all(self, name: TopicName, subscription: str) -> None:
         """See `TopicService`."""
@@ -85,7 +85,7 @@ class Administration:
             await self._controller.subscriptions.skip_all(name, subscription)
             return
         topic, here = await self._on_segment(name, subscription)
-        topic.send_away(await here.seek(LATEST))
+        await topic.seek(here, LATEST)
 
     async def segment_backlog(self, name: TopicName, subscription: str) -> int:
         """See `TopicService`."""

@@ -13,7 +13,6 @@ import trio
 
 from broker.errors import SubscriptionNotFound
 from broker.topic_services import TopicServices
-from dispatch.consumer import Consumer
 from dispatch.source import Source
 from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
 from storage.cursor import Cursor, CursorError, cursor_key
@@ -91,18 +90,17 @@ class DurableSubscriptions:
             await nursery.start(self._run, subscription, pending)
             return subscription
 
-    async def delete(self, name: str, running: Running) -> tuple[Consumer, ...]:
-        """Delete one with its cursor, if there is one; durable on return. The consumers that it disconnected."""
+    async def delete(self, name: str, running: Running) -> None:
+        """Delete one with its cursor, if there is one; durable on return. Its consumers are disconnected."""
         async with self._changing:
             running()
             subscription = self._subscriptions.get(name)
             if subscription is None:
-                return ()
-            gone = await subscription.unsubscribe(force=True)
+                return
+            await subscription.unsubscribe(force=True)
             if self._subscriptions.get(name) is subscription:
                 # Its task takes a moment more to end, and whoever asks next is to get a new one.
                 del self._subscriptions[name]
-            return gone
 
     async def delete_all(self) -> None:
         """Delete every one, of a topic that is going away; durable on return."""

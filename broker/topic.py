@@ -325,15 +325,23 @@ class Topic:
         """
         return await self._durable.open(name, None if start is None else self._placed(start), self._require_running)
 
-    async def unsubscribe(self, name: str) -> tuple[Consumer, ...]:
+    async def unsubscribe(self, name: str) -> None:
         """Delete a durable subscription with its cursor; durable on return. Nothing to do when there is none.
-
-        Returns the consumers that it disconnected.
 
         Raises:
             TopicClosed: the topic is going away.
         """
-        return await self._durable.delete(name, self._require_running)
+        try:
+            await self._durable.delete(name, self._require_running)
+        finally:
+            self.tell_sent_away()
+
+    async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
+        """Move a subscription as its own `seek` does; its consumers are told to subscribe anew."""
+        try:
+            await subscription.seek(mark_delete)
+        finally:
+            self.tell_sent_away()
 
     def subscribe_reader(self, name: str, start: Position) -> Subscription:
         """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
@@ -363,11 +371,13 @@ class Topic:
         self._consumers.pop(consumer, None)
         self._undemanding.discard(consumer)
 
-    def send_away(self, consumers: Iterable[Consumer]) -> None:
-        """Tell consumers that their subscription disconnected that they have to subscribe anew."""
-        for consumer in consumers:
-            attendee = self._consumers.get(consumer)
-            if attendee is not None:
+    def tell_sent_away(self) -> None:
+        """Tell those consumers that their subscription disconnected that they have to subscribe anew.
+
+        To follow whatever disconnects them, also where that fails or is cancelled: they are disconnected all the same.
+        """
+        for consumer, attendee in tuple(self._consumers.items()):
+            if consumer.was_sent_away:
                 attendee.topic_closed()
 
     async def acknowledge_in_transaction(

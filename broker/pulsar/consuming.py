@@ -160,9 +160,7 @@ class ConsumerFace:
         return {
             pb.BaseCommand.SUBSCRIBE: Request(
                 self._subscribe,
-                announce=lambda command: self._openings.announce(
-                    command.subscribe.consumer_id, command.subscribe.request_id
-                ),
+                announce=lambda command: self._openings.announce(command.subscribe.consumer_id, command),
             ),
             pb.BaseCommand.UNSUBSCRIBE: Request(self._unsubscribe),
             pb.BaseCommand.CLOSE_CONSUMER: Request(
@@ -187,7 +185,7 @@ class ConsumerFace:
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.subscribe
-        with self._openings.opening(request.consumer_id, request.request_id):
+        with self._openings.opening(request.consumer_id, command):
             await self._open(request)
 
     async def _open(self, request: pb.CommandSubscribe) -> None:
@@ -264,11 +262,13 @@ class ConsumerFace:
         session = self._session(request.consumer_id)
         if session.topic.name.domain is Domain.SEGMENT:
             raise NotSupported("a scalable topic's subscription is removed as a whole, not segment by segment")
-        gone = await session.subscription.unsubscribe(session.consumer, force=request.force)
-        self._consumers.pop(request.consumer_id, None)
-        session.close()
-        self._put(commands.success(request.request_id))
-        session.topic.send_away(gone)
+        try:
+            await session.subscription.unsubscribe(session.consumer, force=request.force)
+            self._consumers.pop(request.consumer_id, None)
+            session.close()
+            self._put(commands.success(request.request_id))
+        finally:
+            session.topic.tell_sent_away()
 
     async def _close(self, command: pb.BaseCommand) -> None:
         request = command.close_consumer
@@ -292,9 +292,11 @@ class ConsumerFace:
             mark_delete = target if target in (EARLIEST, LATEST) else target.before()
         else:
             mark_delete = (await session.topic.ledger.position_at_time(request.message_publish_time)).before()
-        sent_away = await session.subscription.seek(mark_delete)
-        self._put(commands.success(request.request_id))
-        session.topic.send_away(sent_away)
+        try:
+            await session.subscription.seek(mark_delete)
+            self._put(commands.success(request.request_id))
+        finally:
+            session.topic.tell_sent_away()
 
     async def _seek_all(self, topic: TopicName, subscription: str, request: pb.CommandSeek) -> None:
         """The id of an ordered consumer's registration stands for its subscription, on all segments.

@@ -1,9 +1,11 @@
-"""Producers and consumers of one connection that are being opened, which takes a while, and may be closed meanwhile.
+"""What one connection is opening, producers, consumers and layout sessions: it takes a while, and may be closed.
 
 Requests of a connection run as tasks, so a CLOSE that follows its own PRODUCER or SUBSCRIBE could overtake it: it would
 find nothing to close, and what was opened a moment later would stay, unknown to its client, holding a name or an
 exclusive subscription for as long as the connection lives. So an opening is announced in the order of arrival, before
 its task runs, and closing calls it off.
+
+A request is known by its command, the very object: a client may send the same one twice.
 """
 
 from collections.abc import Iterator
@@ -13,10 +15,11 @@ from typing import Final, NamedTuple
 import trio
 
 from broker.errors import ClosedMeanwhile
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 class _Opening(NamedTuple):
-    request_id: int
+    request: pb.BaseCommand
     scope: trio.CancelScope
 
 
@@ -28,9 +31,9 @@ class Openings:
         self._kind: Final = kind
         self._openings: dict[int, _Opening] = {}
 
-    def announce(self, number: int, request_id: int) -> None:
+    def announce(self, number: int, request: pb.BaseCommand) -> None:
         """A request to open it has arrived; `opening` follows, once for each announcement."""
-        self._openings.setdefault(number, _Opening(request_id, trio.CancelScope()))
+        self._openings.setdefault(number, _Opening(request, trio.CancelScope()))
 
     def call_off(self, number: int) -> None:
         """Its client has closed it: if it is being opened, that ends."""
@@ -39,14 +42,14 @@ class Openings:
             opening.scope.cancel()
 
     @contextmanager
-    def opening(self, number: int, request_id: int) -> Iterator[None]:
+    def opening(self, number: int, request: pb.BaseCommand) -> Iterator[None]:
         """Open it inside; cancelled there when it is called off.
 
         Raises:
             ClosedMeanwhile: it was called off, or another request opens the same.
         """
         opening = self._openings.get(number)
-        if opening is not None and opening.request_id == request_id:
+        if opening is not None and opening.request is request:
             try:
                 with opening.scope:
                     yield

@@ -35,11 +35,16 @@ from txn.errors import TransactionNotFound
 INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
 """Sends of one producer that wait to be published; above it the connection is not read."""
 
+SEND_BYTES: Final = 512
+"""What a send that waits takes beside its payload."""
+
 REPLACED_SECONDS_MAX: Final = 30
 """How long a send that met a sealed segment waits until its client has the new layout."""
 
 CLOSED_REMEMBERED_MAX: Final = 1024
 """Producers of one connection that the broker closed and the client has not opened again, as far as remembered."""
+
+LAST_SEQUENCE_ID_MAX: Final = 2**63 - 1
 
 UNKNOWN_PRODUCER: Final = "this connection has no producer of this id"
 
@@ -94,7 +99,7 @@ class ProducerSession:
             # The client resends what was not answered.
             return
         self._inbox.append((send, payload))
-        self._inbox_bytes += len(payload)
+        self._inbox_bytes += SEND_BYTES + len(payload)
         self._inbox_wake.set()
 
     async def run(self) -> None:
@@ -106,7 +111,8 @@ class ProducerSession:
 
     async def finish(self) -> None:
         """Return once every send taken so far is answered: its client fails what is not when it hears of the close."""
-        self._finishing = trio.Event()
+        if self._finishing is None:
+            self._finishing = trio.Event()
         self._inbox_wake.set()
         await self._finishing.wait()
 
@@ -135,7 +141,7 @@ class ProducerSession:
             await self._inbox_wake.wait()
             while self._inbox:
                 send, payload = self._inbox.popleft()
-                self._inbox_bytes -= len(payload)
+                self._inbox_bytes -= SEND_BYTES + len(payload)
                 if self._inbox_bytes <= INBOX_BYTES_MAX:
                     self._inbox_room.set()
                 self._publishing = True
@@ -226,9 +232,7 @@ class ProducerFace:
         return {
             pb.BaseCommand.PRODUCER: Request(
                 self._create,
-                announce=lambda command: self._openings.announce(
-                    command.producer.producer_id, command.producer.request_id
-                ),
+                announce=lambda command: self._openings.announce(command.producer.producer_id, command),
             ),
             pb.BaseCommand.CLOSE_PRODUCER: Request(
                 self._close, announce=lambda command: self._openings.call_off(command.close_producer.producer_id)
@@ -243,7 +247,7 @@ class ProducerFace:
 
     async def _create(self, command: pb.BaseCommand) -> None:
         request = command.producer
-        with self._openings.opening(request.producer_id, request.request_id):
+        with self._openings.opening(request.producer_id, command):
             await self._open(request)
 
     async def _open(self, request: pb.CommandProducer) -> None:
@@ -271,7 +275,7 @@ class ProducerFace:
             request.request_id,
             name,
             # A client that opens a producer of this name anew goes on counting behind it.
-            last_sequence_id=-1 if topic.deduplication is None else topic.deduplication.last_id(name),
+            last_sequence_id=_last_sequence_id(topic, name),
             schema_version=schema_version,
         )
         self._outbox.put(encode_command(opened))
@@ -301,6 +305,11 @@ class ProducerFace:
         self._closed_here[producer_id] = None
         if len(self._closed_here) > CLOSED_REMEMBERED_MAX:
             del self._closed_here[next(iter(self._closed_here))]
+
+
+def _last_sequence_id(topic: Topic, producer: str) -> int:
+    """The highest that the producer has stored; -1 for none. Sends have unsigned ids, this one travels signed."""
+    return -1 if topic.deduplication is None else min(topic.deduplication.last_id(producer), LAST_SEQUENCE_ID_MAX)
 
 
 def refusal_of(send: pb.CommandSend, fault: Fault) -> bytes:

@@ -1,10 +1,14 @@
 """Scalable-topic commands of one connection: layout sessions and ordered consumers' registrations."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
+
+import trio
 
 from broker.errors import NotSupported, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
+from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from broker.scalable.feeds import LayoutFeeds
@@ -21,10 +25,19 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class _LayoutSession:
     """One SCALABLE_TOPIC_LOOKUP: pushes the topic's layout until it is closed."""
 
-    def __init__(self, session_id: int, asked: "Asked", outbox: Outbox, service_url: str) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        asked: "Asked",
+        outbox: Outbox,
+        service_url: str,
+        on_refused: Callable[["_LayoutSession"], None],
+    ) -> None:
+        """Set up; `on_refused` is told when it turns out that there is nothing to push."""
+        self.session_id = session_id
         self.topic = asked.topic
         self._regular = asked.regular
-        self._session_id = session_id
+        self._on_refused = on_refused
         self._outbox = outbox
         self._service_url = service_url
         self._sent: Layout | None = None
@@ -34,14 +47,19 @@ class _LayoutSession:
         """Push the layout.
 
         Of a deleted topic the client learns by its producers and consumers: to an error it would never listen again.
-        The record also changes by intents and subscriptions, which are not the client's concern. A regular topic is
-        its own only segment, until there is a layout.
+        Only one that still waits for its first layout is told that none will come. The record also changes by intents
+        and subscriptions, which are not the client's concern. A regular topic is its own only segment, until there is
+        a layout.
         """
         if layout is None and self._sent is None and self._regular is not None:
             layout = synthetic_layout(self._regular)
         if layout is not None and (self._sent is None or _version(layout) != _version(self._sent)):
             self._updates += self._sent is not None
             self._push(layout)
+        elif layout is None and self._sent is None:
+            reason = f"{self.topic} has just been deleted, or cannot be read any more"
+            self._outbox.put(encode_command(commands.scalable_topic_failed(self.session_id, pb.TopicNotFound, reason)))
+            self._on_refused(self)
 
     def segment_subscribed(self) -> None:
         """Push again what changed since the session began.
@@ -55,7 +73,7 @@ class _LayoutSession:
     def _push(self, layout: Layout) -> None:
         self._sent = layout
         update = commands.scalable_topic_update(
-            self._session_id, dag_of(layout, self._service_url), resolved_topic_name=str(self.topic)
+            self.session_id, dag_of(layout, self._service_url), resolved_topic_name=str(self.topic)
         )
         self._outbox.put(encode_command(update))
 
@@ -141,6 +159,7 @@ class ScalableFace:
         self._groups = groups
         self._service_url = service_url
         self._sessions: dict[int, _LayoutSession] = {}
+        self._openings = Openings("layout session")
         self._consumers: list[_StreamConsumer] = []
         # Segments with a consumer on this connection and that consumer's name, by topic and subscription.
         self._subscribed: defaultdict[tuple[TopicName, str], set[tuple[int, str]]] = defaultdict(set)
@@ -159,6 +178,7 @@ class ScalableFace:
                 lambda command, fault: commands.scalable_topic_failed(
                     command.scalable_topic_lookup.session_id, fault.code, fault.message
                 ),
+                announce=lambda command: self._openings.announce(command.scalable_topic_lookup.session_id, command),
             ),
             pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: Request(
                 self._subscribe,
@@ -229,13 +249,16 @@ class ScalableFace:
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_lookup
-        if request.session_id in self._sessions:
-            raise NotSupported(f"layout session {request.session_id} is open on this connection already")
-        asked = asked_for(request.topic)
-        await self._require(asked)
-        session = _LayoutSession(request.session_id, asked, self._outbox, self._service_url)
-        self._sessions[request.session_id] = session
-        self._feeds.follow(asked.topic, session.layout_changed)
+        with self._openings.opening(request.session_id, command):
+            if request.session_id in self._sessions:
+                raise NotSupported(f"layout session {request.session_id} is open on this connection already")
+            asked = asked_for(request.topic)
+            await self._require(asked)
+            # From here on nothing waits: it is open, or was called off before.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            session = _LayoutSession(request.session_id, asked, self._outbox, self._service_url, self._end_session)
+            self._sessions[request.session_id] = session
+            self._feeds.follow(asked.topic, session.layout_changed)
 
     async def _require(self, asked: "Asked") -> None:
         """See that there is something to follow. Feeds and groups only hear that there is no layout; this says why."""
@@ -247,9 +270,15 @@ class ScalableFace:
                 raise
 
     async def _close_session(self, frame: Frame) -> None:
-        session = self._sessions.pop(frame.command.scalable_topic_close.session_id, None)
+        session_id = frame.command.scalable_topic_close.session_id
+        self._openings.call_off(session_id)
+        session = self._sessions.get(session_id)
         if session is not None:
-            self._feeds.unfollow(session.topic, session.layout_changed)
+            self._end_session(session)
+
+    def _end_session(self, session: _LayoutSession) -> None:
+        del self._sessions[session.session_id]
+        self._feeds.unfollow(session.topic, session.layout_changed)
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_subscribe

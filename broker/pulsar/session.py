@@ -88,6 +88,8 @@ class Session:
             decoder.feed(data)
             try:
                 while (frame := decoder.next_frame()) is not None:
+                    # Before each, as a small request may have a large answer, and what was read holds many.
+                    await self._outbox.wait_writable()
                     if not connected:
                         if not self._connect(frame.command):
                             return
@@ -98,7 +100,6 @@ class Session:
                 log.info("connection broke the protocol", reason=str(broken))
                 self._put(commands.error(NO_REQUEST, pb.UnknownError, f"{type(broken).__name__}: {broken}"))
                 return
-            await self._outbox.wait_writable()
 
     def _connect(self, command: pb.BaseCommand) -> bool:
         if command.type != Type.CONNECT:

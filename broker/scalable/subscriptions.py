@@ -89,7 +89,7 @@ class ScalableSubscriptions:
         """Remove the cursors of a subscription marked for deletion, and its registration."""
 
         async def remove(segment: Topic) -> None:
-            segment.send_away(await segment.unsubscribe(name))
+            await segment.unsubscribe(name)
 
         await self._on_segments(topic, _every_segment(topic, layout), remove)
         await self._layouts.change(topic, lambda layout: _without(layout, name))
@@ -141,7 +141,7 @@ class ScalableSubscriptions:
 
             async def seek(segment: Topic) -> None:
                 subscription = await segment.subscribe(name, where)
-                segment.send_away(await subscription.seek(await target(segment)))
+                await segment.seek(subscription, await target(segment))
 
             await self._on_segments(topic, _every_segment(topic, layout), seek)
 

@@ -91,38 +91,41 @@ async def test_what_is_closed_before_it_is_open_holds_nothing(
 
 async def test_a_number_is_given_to_one_request_at_a_time() -> None:
     openings = Openings("consumer")
-    openings.announce(1, 10)
-    openings.announce(1, 11)
-    with pytest.raises(ClosedMeanwhile), openings.opening(1, 11):
+    first, second = subscribe(1, 10), subscribe(1, 10)
+    openings.announce(1, first)
+    openings.announce(1, second)
+    with pytest.raises(ClosedMeanwhile), openings.opening(1, second):
         raise AssertionError("it is not the first")
-    with openings.opening(1, 10):
+    with openings.opening(1, first):
         await trio.lowlevel.checkpoint()
-    openings.announce(1, 12)
-    with openings.opening(1, 12):
+    openings.announce(1, second)
+    with openings.opening(1, second):
         await trio.lowlevel.checkpoint()
 
 
 async def test_a_number_called_off_may_be_asked_for_again_at_once() -> None:
     openings = Openings("consumer")
-    openings.announce(1, 10)
+    first, second = subscribe(1, 10), subscribe(1, 11)
+    openings.announce(1, first)
     openings.call_off(1)
-    openings.announce(1, 11)
-    with pytest.raises(ClosedMeanwhile), openings.opening(1, 10):
+    openings.announce(1, second)
+    with pytest.raises(ClosedMeanwhile), openings.opening(1, first):
         raise AssertionError("it was called off")
-    with openings.opening(1, 11):
+    with openings.opening(1, second):
         await trio.lowlevel.checkpoint()
 
 
-async def opened_for_ever(openings: Openings) -> None:
-    with pytest.raises(ClosedMeanwhile), openings.opening(1, 10):
+async def opened_for_ever(openings: Openings, request: pb.BaseCommand) -> None:
+    with pytest.raises(ClosedMeanwhile), openings.opening(1, request):
         await trio.sleep_forever()
 
 
 async def test_calling_off_ends_what_opens_it() -> None:
     openings = Openings("consumer")
-    openings.announce(1, 10)
+    request = subscribe(1, 10)
+    openings.announce(1, request)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(opened_for_ever, openings)
+        nursery.start_soon(opened_for_ever, openings, request)
         await wait_all_tasks_blocked()
         openings.call_off(1)
 

@@ -5,6 +5,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.scalable.autoscaler import AutoScaler
+from broker.scalable.layout import Layout
 from broker.scalable.layouts import layout_key
 from tests.support.rooms import TOPIC, Rooms, now_ms, publish
 from tests.support.wire import WireClient, connected, message
@@ -156,6 +157,39 @@ async def test_layout_sessions_are_answered_always(broker: Rooms, client: WireCl
     await client.send(commands.scalable_topic_close(5))
     await broker.controller.split(TOPIC, 0)
     await wait_all_tasks_blocked()
+    await client.receives_nothing_more()
+
+
+async def test_a_layout_session_of_a_topic_deleted_just_then_is_answered(broker: Rooms, client: WireClient) -> None:
+    """The Java client waits for the first update without a bound."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    read = broker.layouts.get
+
+    async def read_and_lose(topic: TopicName) -> Layout:
+        layout = await read(topic)
+        await broker.layouts.remove(topic)
+        return layout
+
+    broker.layouts.get = read_and_lose  # type: ignore[method-assign]
+    refused = (await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))).scalable_topic_update
+    assert (refused.session_id, refused.error) == (5, pb.TopicNotFound)
+    broker.layouts.get = read  # type: ignore[method-assign]
+    # Refused, it is not open: the client may ask anew under the same number.
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await wait_all_tasks_blocked()
+    await client.receives_nothing_more()
+    assert (await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))).scalable_topic_update.HasField("dag")
+
+
+async def test_a_topic_made_again_under_its_name_is_pushed(broker: Rooms, client: WireClient) -> None:
+    """Its first epoch is the old one's, but nothing else of it is."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
+    await broker.controller.delete_topic(TOPIC, force=True)
+    await broker.controller.create_topic(TOPIC, 4, {})
+    await wait_all_tasks_blocked()
+    update = (await client.receive()).scalable_topic_update
+    assert (update.session_id, len(update.dag.segments)) == (5, 4)
     await client.receives_nothing_more()
 
 

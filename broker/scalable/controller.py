@@ -115,9 +115,13 @@ class Controller:
             log.info("finishing the deletion of a topic", topic=str(topic))
             await self._finish_deletion(topic, layout)
             return
-        for name in layout.subscriptions.keys() - layout.living_subscriptions():
-            log.info("finishing the deletion of a subscription", topic=str(topic), subscription=name)
-            await self.subscriptions.finish_deletion(topic, layout, name)
+        for name, subscription in layout.subscriptions.items():
+            if subscription.is_deleting:
+                log.info("finishing the deletion of a subscription", topic=str(topic), subscription=name)
+                await self.subscriptions.finish_deletion(topic, layout, name)
+            elif subscription.is_creating:
+                log.info("finishing the creation of a subscription", topic=str(topic), subscription=name)
+                await self.subscriptions.finish_creation(topic, layout, name)
         if layout.intent is not None:
             log.info("finishing a split or merge", topic=str(topic))
             await self._finish_open(topic)

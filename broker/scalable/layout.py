@@ -259,6 +259,13 @@ class Layout:
             raise SubscriptionExists(f"Subscription {name} exists already.")
         return replace(self, subscriptions={**self.subscriptions, name: subscription})
 
+    def confirm_subscription(self, name: str) -> "Layout":
+        """Every segment has the subscription's cursor. No change if that was known, or if it is gone or going."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None or not subscription.is_creating:
+            return self
+        return replace(self, subscriptions={**self.subscriptions, name: replace(subscription, is_creating=False)})
+
     def begin_removing_subscription(self, name: str) -> "Layout":
         """Mark a subscription as being deleted. No change if it is.
 

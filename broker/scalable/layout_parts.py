@@ -82,6 +82,8 @@ class Subscription:
     """Differs each time a subscription of the same name is created (D16)."""
     start: StartPosition
     created_at_ms: int
+    is_creating: bool = False
+    """Its cursors are being made; nobody has been told that it exists before each segment had one."""
     is_deleting: bool = False
     """Its cursors are being removed; until that is done no other of its name can be created."""
 

@@ -27,9 +27,10 @@ from broker.scalable.layout_parts import (
     SubscriptionKind,
 )
 
-VERSION: Final = 2
-_VERSIONS_READ: Final = (1, 2)
-"""Version 1 says nothing of pruning, deleting and automatic scaling, of which it then knows nothing either."""
+VERSION: Final = 3
+_VERSIONS_READ: Final = (1, 2, 3)
+"""Version 1 says nothing of pruning, deleting and automatic scaling, 1 and 2 nothing of subscriptions that are being
+made: what they do not know of has not happened."""
 
 LAYOUT_BYTES_MAX: Final = 900_000
 """Below the 1 MiB that a single record of the embedded store takes, with room for the change set around it."""
@@ -136,6 +137,7 @@ def _encode(layout: Layout) -> bytes:
                     "creationId": subscription.creation_id,
                     "start": subscription.start.value,
                     "createdAtMs": subscription.created_at_ms,
+                    "creating": subscription.is_creating,
                     "deleting": subscription.is_deleting,
                 }
                 for name, subscription in layout.subscriptions.items()
@@ -203,6 +205,7 @@ def _subscription(raw: Mapping[str, Any]) -> Subscription:
         creation_id=_text(raw["creationId"]),
         start=StartPosition(raw["start"]),
         created_at_ms=_whole(raw["createdAtMs"]),
+        is_creating=_switch(raw.get("creating", False)),
         is_deleting=_switch(raw.get("deleting", False)),
     )
 

@@ -1,6 +1,8 @@
 """Subscriptions of scalable topics: one registration in the layout, one cursor on every segment.
 
-Creating registers first, so that a split under way meets the changed layout and gives its children the cursors too.
+Creating registers first, so that a split under way meets the changed layout and gives its children the cursors too. The
+registration bears a mark until the other segments have theirs: whoever finds it makes those that are missing, so that
+nobody is told of a subscription that would begin on some segments when it is opened there, and miss what came before.
 Deleting marks the registration first, then removes the cursors, then the registration: whoever finds the mark goes on
 from there, and no subscription of the same name begins on cursors of the one before (D16). In one process both, and
 opening the subscription on a segment, take turns by name, so that no cursor is made behind a deletion's back.
@@ -85,6 +87,18 @@ class ScalableSubscriptions:
             layout = await self._layouts.change(topic, lambda layout: layout.begin_removing_subscription(name))
             await self.finish_deletion(topic, layout, name)
 
+    async def finish_creation(self, topic: TopicName, layout: Layout, name: str) -> None:
+        """Make the cursors that a subscription marked as being created lacks, and take the mark away."""
+        where = _STARTS[layout.subscriptions[name].start]
+
+        async def subscribe(segment: Topic) -> None:
+            await segment.subscribe(name, where)
+
+        # The children of an open intent get theirs from whoever carries it out, at their beginning.
+        segments = [topic.segment_name(segment.descriptor) for segment in layout.segments.values()]
+        await self._on_segments(topic, segments, subscribe)
+        await self._layouts.change(topic, lambda layout: layout.confirm_subscription(name))
+
     async def finish_deletion(self, topic: TopicName, layout: Layout, name: str) -> None:
         """Remove the cursors of a subscription marked for deletion, and its registration."""
 
@@ -115,21 +129,15 @@ class ScalableSubscriptions:
         await self._seek(topic, name, before)
 
     async def _add(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
-        registered = (await self._layouts.get(topic)).subscriptions.get(name)
-        if registered is None:
-            made = Subscription(kind, uuid.uuid4().hex, start, self._now_ms())
+        layout = await self._layouts.get(topic)
+        if name not in layout.subscriptions:
+            made = Subscription(kind, uuid.uuid4().hex, start, self._now_ms(), is_creating=True)
             layout = await self._layouts.change(topic, lambda layout: _with(layout, name, made))
-            registered = layout.subscriptions[name]
-            where = _STARTS[registered.start]
-
-            async def subscribe(segment: Topic) -> None:
-                await segment.subscribe(name, where)
-
-            if not registered.is_deleting:
-                segments = [topic.segment_name(segment.descriptor) for segment in layout.segments.values()]
-                await self._on_segments(topic, segments, subscribe)
+        registered = layout.subscriptions[name]
         if registered.is_deleting:
             raise SubscriptionEnding(f"subscription {name} of {topic} is being deleted")
+        if registered.is_creating:
+            await self.finish_creation(topic, layout, name)
 
     async def _seek(self, topic: TopicName, name: str, target: Callable[[Topic], Awaitable[Position]]) -> None:
         async with self._turns.of((topic, name)):

@@ -25,6 +25,7 @@ _MOVES = [
     "prune",
     "subscribe",
     "unsubscribe",
+    "confirm",
     "ending",
     "forget",
 ]
@@ -70,11 +71,15 @@ def _move(layout: Layout, kind: str, a: int, b: int) -> Layout:
             return layout.prune(a)
         case "forget":
             return layout.forget(a)
+        case "confirm":
+            return layout.confirm_subscription(f"s-{a % 3}")
         case "ending":
             return layout.begin_removing_subscription(f"s-{a % 3}")
         case "subscribe":
             kind_of = list(SubscriptionKind)[a % 2]
             start = list(StartPosition)[b % 2]
-            return layout.add_subscription(f"s-{a % 3}", Subscription(kind_of, f"id-{b}", start, NOW_MS + b))
+            return layout.add_subscription(
+                f"s-{a % 3}", Subscription(kind_of, f"id-{b}", start, NOW_MS + b, is_creating=True)
+            )
         case _:
             return layout.remove_subscription(f"s-{a % 3}")

@@ -213,6 +213,16 @@ def test_subscriptions_come_and_go_by_name() -> None:
         new().remove_subscription("s")
 
 
+def test_a_subscription_is_confirmed_once_and_only_if_it_is_there() -> None:
+    """D10: the mark goes when every segment has its cursor; nothing else of the layout changes."""
+    marked = new().add_subscription("s", replace(STREAM, is_creating=True))
+    assert marked.living_subscriptions() == {"s"}, "splits give their children its cursors already"
+    confirmed = marked.confirm_subscription("s")
+    assert confirmed == new().add_subscription("s", STREAM)
+    assert confirmed.confirm_subscription("s") is confirmed
+    assert confirmed.confirm_subscription("other") is confirmed
+
+
 def test_pruning_forgets_a_sealed_root_and_frees_its_children() -> None:
     layout = finished(new(2).begin_merge(0, 1))
     once = layout.prune(0)

@@ -30,15 +30,20 @@ def test_a_layout_is_read_back_as_it_was_written(layout: Layout) -> None:
     assert from_json(to_json(layout)) == layout
 
 
-def test_a_record_of_the_version_before_is_read() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_record_of_an_earlier_version_is_read(version: int) -> None:
     """What that one did not know of has not happened."""
-    raw = json.loads(to_json(create(2, NOW_MS, creation_id="c-1").begin_split(0)))
-    raw["version"] = 1
-    for added in ("pruned", "deleting", "autoScalePolicy", "lastSplitMs", "lastMergeMs"):
-        del raw[added]
-    for segment in raw["segments"].values():
-        del segment["merges"]
-    assert from_json(orjson.dumps(raw)) == create(2, NOW_MS, creation_id="c-1").begin_split(0)
+    raw = json.loads(to_json(SPLIT_OPEN))
+    raw["version"] = version
+    del raw["subscriptions"]["s"]["creating"]
+    if version == 1:
+        del raw["subscriptions"]["s"]["deleting"]
+        for added in ("pruned", "deleting", "autoScalePolicy", "lastSplitMs", "lastMergeMs"):
+            del raw[added]
+        for segment in raw["segments"].values():
+            del segment["merges"]
+    known = SPLIT_OPEN if version == 2 else replace(SPLIT_OPEN, auto_scale=None, last_merge_ms=None)
+    assert from_json(orjson.dumps(raw)) == known
 
 
 def test_the_record_in_full() -> None:
@@ -54,7 +59,7 @@ def test_the_record_in_full() -> None:
         "merges": 0,
     }
     assert json.loads(to_json(SPLIT_OPEN)) == {
-        "version": 2,
+        "version": 3,
         "creationId": "c-1",
         "epoch": 0,
         "nextSegmentId": 4,
@@ -64,7 +69,14 @@ def test_the_record_in_full() -> None:
         },
         "properties": {"team": "a"},
         "subscriptions": {
-            "s": {"type": "QUEUE", "creationId": "s-1", "start": "LATEST", "createdAtMs": NOW_MS, "deleting": False}
+            "s": {
+                "type": "QUEUE",
+                "creationId": "s-1",
+                "start": "LATEST",
+                "createdAtMs": NOW_MS,
+                "creating": False,
+                "deleting": False,
+            }
         },
         "intent": {
             "parentIds": [1],
@@ -150,7 +162,7 @@ def _set(*path: str | int, to: object) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (_set("version", to=3), "version 3; this software reads versions 1 to 2"),
+        (_set("version", to=4), "version 4; this software reads versions 1 to 3"),
         (lambda raw: raw.pop("version"), "version"),
         (lambda raw: raw.pop("intent"), "intent"),
         (lambda raw: raw["segments"].pop("0"), "do not divide"),

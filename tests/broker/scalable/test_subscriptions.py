@@ -1,6 +1,7 @@
 """Subscriptions of scalable topics: created, deleted and moved on every segment, stopped at every write."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
@@ -116,6 +117,42 @@ async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun(
             assert step > 4, "there were steps to die at"
             return
     pytest.fail("the deletion never ended")
+
+
+@pytest.mark.parametrize("restarts", [True, False], ids=["a broker that dies", "a client that gives up"])
+async def test_a_creation_that_ends_at_any_write_misses_nothing_when_it_is_repeated(restarts: bool) -> None:
+    """D10: whoever is told that the subscription exists gets all that is published from then on, on every segment."""
+    for step in range(1, STEPS_MAX):
+        store, files = SteeredStore(), SimulatedFiles(seed=5)
+        died = False
+        async with AsyncExitStack() as stack:
+            broker = await stack.enter_async_context(rooms(store, files))
+            await broker.controller.create_topic(TOPIC, 2, {})
+            for topic in (await segments(broker)).values():
+                await publish(topic, b"old")
+            store.fail_at(step)
+            try:
+                await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.LATEST)
+            except (Stopped, BrokerError, CursorError):
+                died = True
+            store.fail_at(None)
+            if restarts:
+                await stack.aclose()
+                broker = await stack.enter_async_context(rooms(store, files.kill()))
+                await broker.controller.recover()
+                layout = await broker.layouts.get(TOPIC)
+                assert len(await cursor_records(store)) == 2 * len(layout.subscriptions)
+            await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.LATEST)
+            for topic in (await segments(broker)).values():
+                await publish(topic, b"new")
+            for segment_id in (0, 1):
+                name = await broker.segment(TOPIC, segment_id)
+                await broker.controller.subscriptions.open(name, "s", STREAM, StartPosition.LATEST)
+            assert await backlogs(broker) == {0: 1, 1: 1}
+        if not died:
+            assert step > 3, "there were steps to die at"
+            return
+    pytest.fail("the creation never ended")
 
 
 async def test_nobody_subscribes_to_what_is_being_deleted(broker: Rooms) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.errors import SubscriptionExists, SubscriptionNotFound
+from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
 from broker.http.service import (
     BrokerStatistics,
     SubscriptionStatistics,
@@ -121,10 +121,7 @@ class Administration:
 
     async def statistics(self, name: TopicName) -> TopicStatistics:
         """See `TopicService`."""
-        layout = await self._layouts.get(name)
-        segments = [
-            await self._topics.get(name.segment_name(segment.descriptor)) for segment in layout.segments.values()
-        ]
+        layout, segments = await self._segments(name)
         subscriptions = {}
         for subscription_name in sorted(layout.living_subscriptions()):
             registered = layout.subscriptions[subscription_name]
@@ -139,6 +136,18 @@ class Administration:
                 backlog_entries=sum(subscription.backlog_entries for subscription in here),
             )
         return TopicStatistics(layout, subscriptions)
+
+    async def _segments(self, name: TopicName) -> tuple[Layout, list[Topic]]:
+        """The topic's layout with all of its segments, loaded."""
+        while True:
+            layout = await self._layouts.get(name)
+            names = [name.segment_name(segment.descriptor) for segment in layout.segments.values()]
+            try:
+                return layout, [await self._topics.get(segment) for segment in names]
+            except TopicNotFound:
+                # One was pruned meanwhile; the layout says so, or there is something else wrong with it.
+                if (await self._layouts.get(name)).epoch == layout.epoch:
+                    raise
 
 
 class Monitor:

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
+from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import (
     BrokerError,
     IntentOpen,
@@ -29,7 +30,10 @@ from broker.errors import (
     UnknownSegment,
 )
 from broker.names import InvalidTopicName
+from dispatch.subscription import SubscriptionClosed
+from storage.cursor import CursorError
 from storage.metadata.store import StoreUnavailable
+from txn.errors import OwnershipLost
 
 STATUS_CODES: Final[dict[type[Exception], int]] = {
     InvalidTopicName: 412,
@@ -46,7 +50,12 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     LayoutUnreadable: 500,
     TopicInUse: 412,
     NotSupported: 501,
+    # Another broker has it, or it is on its way from one to another: the same request may succeed later, or there.
     TopicClosed: 503,
+    OwnedElsewhere: 503,
+    OwnershipLost: 503,
+    SubscriptionClosed: 503,
+    CursorError: 503,
     StoreUnavailable: 503,
     BrokerError: 500,
 }

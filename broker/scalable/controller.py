@@ -212,7 +212,7 @@ class Controller:
         with self._topics.deleting(names):
             for name in names:
                 await self._topics.delete(name)
-            await self._layouts.remove(topic)
+            await self._layouts.remove(topic, layout.creation_id)
 
     async def add_subscription(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
         """See `ScalableSubscriptions.add`."""

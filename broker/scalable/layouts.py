@@ -79,9 +79,18 @@ class Layouts:
                 continue
             return changed
 
-    async def remove(self, topic: TopicName) -> None:
-        """Forget the topic with the versions of its schema; durable on return."""
-        await self._metadata.commit([Delete(layout_key(topic)), *removal_of(topic)])
+    async def remove(self, topic: TopicName, creation_id: str) -> None:
+        """Forget the topic of that creation with the versions of its schema, if it is there; durable on return."""
+        while True:
+            record = await self._metadata.get(layout_key(topic))
+            if record is None or from_json(record.value).creation_id != creation_id:
+                # Another controller has finished the deletion, and somebody has perhaps made the topic anew.
+                return
+            try:
+                await self._metadata.commit([Delete(record.key, record.version), *removal_of(topic)])
+            except Conflict:
+                continue
+            return
 
     async def names(self, tenant_namespace: str | None = None) -> list[TopicName]:
         """Every scalable topic, or those of one namespace, by name; those whose record is damaged too."""

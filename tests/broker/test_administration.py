@@ -8,6 +8,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
 
 from broker.addresses import Address
 from broker.administration import Administration
@@ -83,6 +84,28 @@ async def test_a_subscription_is_moved_on_the_topic_or_on_one_segment(made: tupl
     assert await backlogs(broker, admin) == [0, 0]
     await admin.seek(TOPIC, "s", 0)
     assert await backlogs(broker, admin) == [1, 1]
+
+
+async def test_statistics_pass_over_a_segment_that_is_pruned_meanwhile(
+    made: tuple[Rooms, Administration], nursery: trio.Nursery
+) -> None:
+    """The topic is there, so it is no answer that something of it is not."""
+    broker, admin = made
+    await broker.controller.split(TOPIC, 0)
+    read = broker.layouts.get
+
+    async def read_and_lose(topic: TopicName) -> Layout:
+        layout = await read(topic)
+        broker.layouts.get = read  # type: ignore[method-assign]
+        nursery.start_soon(broker.pruner().run)
+        await wait_all_tasks_blocked()
+        assert 0 not in (await read(topic)).segments
+        return layout
+
+    broker.layouts.get = read_and_lose  # type: ignore[method-assign]
+    statistics = await admin.statistics(TOPIC)
+    assert statistics.layout.segments.keys() == {1, 2, 3}
+    assert statistics.subscriptions["s"].backlog_entries == 0
 
 
 class Member:

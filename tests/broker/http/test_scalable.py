@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from broker.addresses import Address
+from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed
 from broker.http.parameters import BODY_BYTES_MAX
 from broker.http.service import SubscriptionStatistics
@@ -13,9 +14,12 @@ from broker.names import TopicName
 from broker.scalable.layout import create
 from broker.scalable.layout_parts import SubscriptionKind
 from broker.scalable.layout_record import admin_view
+from dispatch.subscription import SubscriptionClosed
+from storage.cursor import CursorError
 from storage.metadata.store import StoreUnavailable
 from tests.support.http import FakeTopics, connect, request
 from tests.support.layouts import NOW_MS
+from txn.errors import OwnershipLost
 
 BASE = "/admin/v2/scalable/public/default"
 NAME = TopicName.parse("topic://public/default/x")
@@ -185,6 +189,10 @@ async def test_what_the_service_does_not_do_is_said_clearly(server: Address, top
         (LayoutTooLarge("large"), 412),
         (LayoutUnreadable("damaged"), 500),
         (TopicClosed("moving"), 503),
+        (OwnedElsewhere("owned by b2"), 503),
+        (OwnershipLost("no longer ours"), 503),
+        (SubscriptionClosed("closed"), 503),
+        (CursorError("ended"), 503),
         (StoreUnavailable("fenced"), 503),
     ],
 )

@@ -167,7 +167,7 @@ async def test_a_layout_session_of_a_topic_deleted_just_then_is_answered(broker:
 
     async def read_and_lose(topic: TopicName) -> Layout:
         layout = await read(topic)
-        await broker.layouts.remove(topic)
+        await broker.layouts.remove(topic, layout.creation_id)
         return layout
 
     broker.layouts.get = read_and_lose  # type: ignore[method-assign]

@@ -448,6 +448,21 @@ async def test_a_deletion_that_dies_at_any_write_is_finished_or_was_never_begun(
     pytest.fail("the deletion never ended")
 
 
+async def test_a_deletion_leaves_a_topic_made_again_meanwhile_alone(broker: Rooms, store: SteeredStore) -> None:
+    """D4, D16: two brokers finish the same deletion, and between their last steps somebody creates the topic anew."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+
+    async def be_faster(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Delete) and op.key == layout_key(TOPIC) for op in ops):
+            store.before = None
+            await store.commit(ops)
+            await broker.controller.create_topic(TOPIC, 3, {"new": "yes"})
+
+    store.before = be_faster
+    await broker.controller.delete_topic(TOPIC, force=True)
+    assert dict((await broker.layouts.get(TOPIC)).properties) == {"new": "yes"}
+
+
 async def test_an_interrupted_deletion_is_repeated(broker: Rooms, store: SteeredStore) -> None:
     """D16: by whoever asks again, although the topic does not exist any more."""
     await broker.controller.create_topic(TOPIC, 2, {})

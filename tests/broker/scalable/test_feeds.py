@@ -64,7 +64,7 @@ async def test_followers_get_what_is_there_and_every_change(room: Room) -> None:
     assert room.store.statistics().watches == 1
     room.feeds.unfollow(TOPIC, early)
     count = len(early.seen)
-    await room.layouts.remove(TOPIC)
+    await room.layouts.remove(TOPIC, "c")
     await wait_all_tasks_blocked()
     assert len(early.seen) == count
     assert late.seen.pop() is None
@@ -121,7 +121,7 @@ async def test_reached_ends_when_nobody_follows_any_more(room: Room) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        await room.layouts.remove(TOPIC)
+        await room.layouts.remove(TOPIC, "c")
     assert ended == [True, True]
 
 

@@ -49,7 +49,7 @@ async def test_a_follower_gets_what_is_there_and_every_difference(room: Room) ->
         assert await follower.listing() == [there]
         added = await room.make(named("grüße"))
         assert await follower.next() == Membership([added], [])
-        await room.layouts.remove(named("a b"))
+        await room.layouts.remove(named("a b"), "c")
         assert await follower.next() == Membership([], [there])
     await wait_all_tasks_blocked()
     assert room.store.statistics().watches == 0
@@ -89,7 +89,7 @@ async def test_a_split_and_what_came_and_went_are_no_news(room: Room) -> None:
         await follower.listing()
         await room.layouts.change(name, lambda layout: layout.begin_split(0))
         await room.make(named("b"))
-        await room.layouts.remove(named("b"))
+        await room.layouts.remove(named("b"), "c")
         await wait_all_tasks_blocked()
         with trio.move_on_after(0) as no_news:
             await follower.next()
@@ -127,7 +127,7 @@ async def test_a_topic_that_is_being_deleted_is_there_no_more(room: Room) -> Non
         assert await follower.listing() == [name]
         await room.layouts.change(named("a"), Layout.begin_deletion)
         assert await follower.next() == Membership([], [name])
-        await room.layouts.remove(named("a"))
+        await room.layouts.remove(named("a"), "c")
     with room.namespaces.follow(PLACE, {}) as follower:
         assert await follower.listing() == []
 

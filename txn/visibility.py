@@ -8,9 +8,13 @@ Pure.
 """
 
 import heapq
+from typing import Final
 
 from storage.entry import TxnId
 from storage.position import Position
+
+STALE_MAX: Final = 64
+"""Positions that are held no more and may be remembered all the same, beside as many as are held."""
 
 
 class HeldPositions:
@@ -20,11 +24,17 @@ class HeldPositions:
 
     def __init__(self) -> None:
         self._held: dict[TxnId, Position] = {}
-        # Positions that were released or replaced stay in the heap until they come to its top.
+        # Positions that were released or replaced stay in the heap until they come to its top, or are too many: the
+        # earliest transaction may stay open for long, and any number of short ones come and go behind it.
         self._heap: list[tuple[Position, TxnId]] = []
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def size(self) -> int:
+        """Positions remembered: what the memory is proportional to."""
+        return len(self._heap)
 
     def hold(self, txn: TxnId, position: Position) -> None:
         """Hold `position` for `txn`, in place of what it held."""
@@ -32,6 +42,9 @@ class HeldPositions:
             return
         self._held[txn] = position
         heapq.heappush(self._heap, (position, txn))
+        if len(self._heap) > 2 * len(self._held) + STALE_MAX:
+            self._heap = [(held, holder) for holder, held in self._held.items()]
+            heapq.heapify(self._heap)
 
     def release(self, txn: TxnId) -> None:
         """Hold nothing for `txn` any more."""

@@ -49,3 +49,16 @@ def test_a_first_entry_of_a_ledger_is_held_across_the_boundary() -> None:
     held.hold(TxnId(0, 1), Position(7, 0))
     readable = held.readable(Position(7, 4))
     assert Position(6, 1_000_000) <= readable < Position(7, 0)
+
+
+def test_short_transactions_behind_a_long_one_leave_nothing() -> None:
+    """T14: what is remembered follows from what is open, however long the earliest stays so."""
+    held = HeldPositions()
+    held.hold(TxnId(0, 0), Position(1, 0))
+    for number in range(1, 10_000):
+        held.hold(TxnId(0, number), Position(1, number))
+        held.release(TxnId(0, number))
+    assert held.size < 1_000
+    held.hold(TxnId(0, 10_000), Position(1, 10_000))
+    held.release(TxnId(0, 0))
+    assert held.lowest() == Position(1, 10_000)

@@ -132,6 +132,7 @@ class PendingAcks:
         pending = self._pending.setdefault(txn, PendingTransaction(txn))
         command = Command(given, cumulative)
         self._begin(pending, command)
+        self._reserved.reserve(txn, given, cumulative=cumulative)
         self._subscription.set_aside(given, cumulative=cumulative)
         try:
             # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
@@ -193,6 +194,12 @@ class PendingAcks:
                 if pending.decided is None and await self._metadata.get(header_key(pending.txn)) is None:
                     # Headers outlive their op records, so an operator removed it: nothing says that it was committed.
                     pending.decided = TxnState.ABORTED
+            # From here on nothing waits. Only what is open is reserved: it may go on where the decided left off, and
+            # of two cumulative ones only one is remembered.
+            for pending in self._pending.values():
+                if pending.decided is None:
+                    self._reserve_anew(pending)
+            for pending in list(self._pending.values()):
                 self._land(pending, len(pending.commands))
         except BaseException:
             self._leave()
@@ -281,13 +288,12 @@ class PendingAcks:
                 raise TransactionConflict(f"{ack.position} is acknowledged already")
 
     def _begin(self, pending: PendingTransaction, command: Command) -> None:
-        """Reserve what a command acknowledges, and be told of the decision from now on."""
+        """Be told of the decision from now on; it is applied when the outcome of the command's put is known."""
         self._headers.join(pending.txn, self)
         pending.commands.append(command)
         pending.in_flight += 1
         self._commands += 1
         self._in_flight += 1
-        self._reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
 
     def _land(self, pending: PendingTransaction, count: int = 1) -> None:
         """The outcome of so many puts is known, or never will be."""
@@ -310,10 +316,13 @@ class PendingAcks:
         self._commands -= 1
         # The transaction's other commands may reserve some of the same.
         self._reserved.release(pending.txn)
-        for other in pending.commands:
-            self._reserved.reserve(pending.txn, other.acks, cumulative=other.cumulative)
+        self._reserve_anew(pending)
         assert self._subscription is not None, "set in recover"
         self._subscription.give_back(command.acks, cumulative=command.cumulative)
+
+    def _reserve_anew(self, pending: PendingTransaction) -> None:
+        for command in pending.commands:
+            self._reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
 
     def _materialise(self, pending: PendingTransaction) -> None:
         """Apply the decision in memory; the records follow in `run`."""

@@ -56,6 +56,7 @@ class Reservations:
         """Reserve messages for `txn`, beside what it has; there is no `conflict`."""
         for ack in acks:
             if cumulative:
+                assert self._cumulative is None or self._cumulative[0] == txn, "two cumulative ones meet"
                 self._cumulative = (txn, ack if self._cumulative is None else _further(self._cumulative[1], ack))
                 continue
             holders = self._entries.setdefault(ack.position, {})

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata.store import Check, Op, PutSequential, StoreUnavailable, starting_with
+from storage.metadata.store import Check, Delete, Op, PutSequential, StoreUnavailable, starting_with
 from storage.ranges import EntryAck
 from tests.support.pending_acks import CLAIM, SEGMENT, make_coordinator, owned, stream_of, writes
 from tests.support.steered_store import SteeredStore
-from txn.errors import (
-    OwnershipLost,
-)
+from txn.errors import OwnershipLost, TransactionConflict
 from txn.headers import header_key
 from txn.op_removal import remove_strange_acks
 from txn.ops import KEY_PREFIX as OPS
@@ -79,6 +78,31 @@ async def test_final_headers_are_materialised_at_once() -> None:
         await wait_all_tasks_blocked()
         assert len(await new.op_keys()) == new.acks.transactions == new.counters.op_records_outstanding == 1
         assert new.counters.index_queries == 1
+
+
+async def test_of_two_cumulative_ones_the_open_one_stays_reserved() -> None:
+    """T24, T25: the decided one's records are still there; in whichever order the two are found, the other holds."""
+    store, stream = SteeredStore(), stream_of(5)
+
+    async def hang(ops: Sequence[Op]) -> None:
+        if writes(ops, Delete, OPS):
+            await trio.sleep_forever()
+
+    async with owned(store, stream) as old:
+        still_open, committed = await old.begin(), await old.begin()
+        store.before = hang
+        await old.acknowledge(committed, 1, cumulative=True)
+        await old.end(committed, EndAction.COMMIT)
+        await old.acknowledge(still_open, 3, cumulative=True)
+    store.before = None
+    async with owned(store, stream) as new:
+        await wait_all_tasks_blocked()
+        assert [new.acks.unreserved(stream.positions[entry]) for entry in (2, 3, 4)] == [0, 0, None]
+        with pytest.raises(TransactionConflict):
+            await new.acknowledge(await new.begin(), 3, cumulative=True)
+        await new.end(still_open, EndAction.COMMIT)
+        assert new.is_acknowledged(3)
+        new.assert_clean()
 
 
 async def test_records_without_a_header_or_of_another_subscription_are_removed() -> None:

@@ -102,10 +102,11 @@ class Topic:
             now_ms=services.now_ms,
         )
         topic = cls(name, ledger, services, claim)
-        if topic._buffer is not None:
-            await topic._buffer.recover()
         if topic.deduplication is not None:
             await topic.deduplication.recover()
+        if topic._buffer is not None:
+            # Last, because from here on it is told of decisions, until `run` ends.
+            await topic._buffer.recover()
         return topic
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -117,9 +118,9 @@ class Topic:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                await nursery.start(self.ledger.run)
                 if self._buffer is not None:
                     nursery.start_soon(self._buffer.run)
+                await nursery.start(self.ledger.run)
                 if self.deduplication is not None:
                     nursery.start_soon(self.deduplication.run)
                 await self._durable.load(nursery)

@@ -175,6 +175,13 @@ class TransactionBuffer:
 
         Work is proportional to what was open (T25, DESIGN section 9.6).
         """
+        try:
+            await self._take_over()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def _take_over(self) -> None:
         await self._metadata.barrier()
         await self._aborted.load(self._metadata)
         hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
@@ -228,10 +235,7 @@ class TransactionBuffer:
                         await self._commit([*self._claim, *ops])
                         self._aborted.forget(ops)
         finally:
-            # The segment is served here no more; its next owner recovers what is left.
-            for write in self._writes.values():
-                self._headers.leave(write.txn, self)
-                self._counters.op_records_outstanding -= len(write.op_keys)
+            self._leave()
 
     async def discard(self) -> None:
         """Remove every record of the segment, which is about to be deleted with its data; durable on return."""
@@ -338,6 +342,12 @@ class TransactionBuffer:
         self._raise_readable()
         self._settling.append(write)
         self._settle.set()
+
+    def _leave(self) -> None:
+        """The segment is served here no more; its next owner recovers what is left."""
+        for write in self._writes.values():
+            self._headers.leave(write.txn, self)
+            self._counters.op_records_outstanding -= len(write.op_keys)
 
     def _forget(self, write: _Write) -> None:
         self._headers.leave(write.txn, self)

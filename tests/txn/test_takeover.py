@@ -3,12 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.entry import Entry, TxnId
+from storage.errors import LedgerCorrupt
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
@@ -128,3 +130,20 @@ async def test_a_decision_during_the_takeover_is_applied(
         ledger, buffer = await broker.open()
         await buffer.recover()
         assert await visible(ledger, buffer) == [b"before", *shown]
+
+
+async def test_a_takeover_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T25: damage ends it in the middle, however often clients ask again; nobody is told of decisions for it."""
+    async with world() as broker:
+        await broker.leave_open([b"1", b"2"])
+        ledger, _ = await broker.open()
+        headers, counters = HeaderWatch(broker.metadata), BufferCounters()
+        buffer = TransactionBuffer(ledger, metadata=broker.metadata, headers=headers, claim=None, counters=counters)
+
+        async def damaged(start: Position, *, upto: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+            raise LedgerCorrupt(Path("ledger"), 0, "a flipped bit")
+
+        monkeypatch.setattr(ledger, "read", damaged)
+        with pytest.raises(LedgerCorrupt):
+            await buffer.recover()
+        assert headers.transactions_joined == counters.op_records_outstanding == 0

@@ -19,7 +19,6 @@ from broker.addresses import Address, advertised_address
 from broker.administration import Administration, Monitor
 from broker.cluster.ownership import Claims
 from broker.config import BrokerSettings
-from broker.errors import BrokerError, TopicNotFound
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.listening import open_listener
@@ -199,16 +198,6 @@ async def _compose(
     )
     nursery.start_soon(pruner.run)
 
-    async def redrive(segment: str) -> bool:
-        """Load the segment: taking it over applies what was decided. False if there is no such segment."""
-        try:
-            await topics.get(TopicName.parse(segment))
-        except TopicNotFound:
-            return False
-        except BrokerError as error:
-            log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
-        return True
-
     nursery.start_soon(TimeoutSweep(metadata, coordinator, now_ms=wall_clock_ms, alarm=timeouts, counters=buffers).run)
     nursery.start_soon(
         HeaderSweep(
@@ -216,7 +205,7 @@ async def _compose(
             retention_ms=round(settings.txn_retention_seconds * 1000),
             now_ms=wall_clock_ms,
             alarm=finals,
-            redrive=redrive,
+            redrive=topics.redrive,
             counters=buffers,
         ).run
     )

@@ -103,6 +103,19 @@ class Topics:
         assert slot.topic is not None, "a ready slot has a topic or an error"
         return slot.topic
 
+    async def redrive(self, segment: str) -> bool:
+        """Load a segment, which applies what transactions have left there. False if there is none of this name.
+
+        One that cannot be loaded, or is another broker's, is applied there and when it can be.
+        """
+        try:
+            await self.get(TopicName.parse(segment))
+        except TopicNotFound:
+            return False
+        except (BrokerError, OwnedElsewhere) as error:
+            log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
+        return True
+
     async def unload(self, name: TopicName) -> None:
         """Close the topic here and give its claim up; returns when nothing of it is left."""
         slot = self._slots.get(name)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import trio
@@ -170,6 +171,18 @@ async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: E
     assert await claims(broker) == []
     broker.topics._open_topic = real
     await publish(await broker.topics.get(PLAIN), b"a")
+
+
+async def test_what_finished_transactions_left_is_another_brokers_to_apply(broker: Rooms) -> None:
+    """T28, T29: the sweep that asks for it goes on, and keeps the header; of a segment that is gone it is told so."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = await broker.segment(TOPIC, 0)
+    await broker.topics.unload(name)
+    await broker.metadata.put(OWNERS + quote(str(name), safe=""), b'{"broker": "broker-2"}')
+    with pytest.raises(OwnedElsewhere):
+        await broker.topics.get(name)
+    assert await broker.topics.redrive(str(name)) is True
+    assert await broker.topics.redrive("segment://public/default/orders/0000-ffff-9") is False
 
 
 async def test_a_topic_whose_task_fails_closes_alone(broker: Rooms, store: SteeredStore) -> None:

@@ -285,13 +285,17 @@ class Subscription:
 
         To go on with an entry itself, pass its `before()`; LATEST goes on with what becomes readable. Disconnects all
         consumers, as the reference does, and returns them: their sessions tell the clients, which then subscribe anew.
-        What is withheld is forgotten first; but for that it takes effect at once, and in any case even if the caller
-        is cancelled.
+        What is withheld is forgotten. All of it takes effect at once, even if the caller is cancelled, and after a
+        crash all of it has or nothing.
+
+        Raises:
+            CursorError: the cursor has ended.
         """
-        await self._withheld.discard()
         disconnected = self._disconnect_all()
+        self._cursor.move(self._source.readable.value if mark_delete == LATEST else mark_delete)
+        self._withheld.forget()
         self._dispatcher.rewind()
-        await self._cursor.seek(self._source.readable.value if mark_delete == LATEST else mark_delete)
+        await self._cursor.synced()
         return disconnected
 
     async def unsubscribe(self, consumer: Consumer | None = None, *, force: bool = False) -> tuple[Consumer, ...]:
@@ -305,8 +309,8 @@ class Subscription:
         self._is_closed = True
         disconnected = self._disconnect_all()
         self._dispatcher.close()
-        await self._withheld.discard()
         await self._cursor.delete()
+        await self._withheld.clear()
         return disconnected
 
     async def close(self) -> tuple[Consumer, ...]:

@@ -14,11 +14,11 @@ class Withheld(Protocol):
     def unreserved(self, position: Position) -> int | None:
         """Bit i is 1 if message i of the entry may be sent, so 0 if none may; None if nothing of it is withheld."""
 
-    async def discard(self) -> None:
-        """Forget all of it, durably: the subscription is about to be moved or removed. No checkpoint if there is none.
+    def forget(self) -> None:
+        """Forget all of it: the cursor has been moved in this very step. Once that is durable so is this."""
 
-        Until this returns nothing more is withheld, and it is not cancelled half-way.
-        """
+    async def clear(self) -> None:
+        """Forget all of it, and remove what is on record of it: the cursor is gone, durably."""
 
 
 class NothingWithheld:
@@ -28,5 +28,8 @@ class NothingWithheld:
         """See `Withheld`."""
         return None
 
-    async def discard(self) -> None:
+    def forget(self) -> None:
+        """See `Withheld`."""
+
+    async def clear(self) -> None:
         """See `Withheld`."""

@@ -11,7 +11,7 @@ The record is bounded (`storage.cursor_record`). Nobody is told that an acknowle
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import trio
@@ -68,11 +68,6 @@ class NonDurableCursor(AnyCursor):
         """Return at once; `upto` changes nothing."""
         await trio.lowlevel.checkpoint()
 
-    async def seek(self, mark_delete: Position) -> None:
-        """Stand at `mark_delete`, as for a durable cursor."""
-        self._move(mark_delete)
-        await trio.lowlevel.checkpoint()
-
     async def delete(self) -> None:
         """End the cursor; there is no record."""
         self._durable.fail(CursorDeleted(f"cursor {self.name} was deleted"))
@@ -114,7 +109,7 @@ class Cursor(AnyCursor):
     ) -> None:
         identity, acknowledged = decode(record.value, ledger.next_after)
         super().__init__(name, ledger, acknowledged)
-        self._identity = identity
+        self._identity = self._recorded = identity
         self._metadata = metadata
         self._key = record.key
         self._claim: tuple[Op, ...] = () if claim is None else (claim,)
@@ -172,8 +167,16 @@ class Cursor(AnyCursor):
 
     @property
     def creation_id(self) -> str:
-        """Unique per creation: a cursor that was deleted and made again under its name has another."""
+        """Unique per creation: a cursor that was deleted and made again under its name has another, or was moved.
+
+        So what was recorded of its progress elsewhere, under this id, is void as soon as the move is on record.
+        """
         return self._identity.creation_id
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it was moved and that is not durable yet."""
+        return self._identity is not self._recorded
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -227,18 +230,12 @@ class Cursor(AnyCursor):
         if self._ended is not None and not self._is_written(waiter):
             raise self._ended
 
-    async def seek(self, mark_delete: Position) -> None:
-        """Forget all acknowledgements and stand at `mark_delete`: the entry after it is the next to be delivered.
-
-        Takes effect in memory before the first checkpoint and even if the caller is cancelled; durable on return.
-
-        Raises:
-            CursorError: the cursor has ended.
-        """
+    def move(self, mark_delete: Position) -> None:
+        """See `AnyCursor`."""
         if self._ended is not None:
             raise self._ended
-        self._move(mark_delete)
-        await self.synced()
+        self._identity = replace(self._identity, creation_id=uuid.uuid4().hex)
+        super().move(mark_delete)
 
     async def delete(self) -> None:
         """End the cursor and remove its record; durable on return. Goes on if the caller is cancelled.
@@ -281,9 +278,10 @@ class Cursor(AnyCursor):
                 await self._wake.wait()
 
     async def _write(self) -> None:
-        change, durable, mark_delete = self._changes, self._durable, self.mark_delete
-        encoded = encode(self._identity, self._acknowledged, self._shown)
+        change, durable, mark_delete, identity = self._changes, self._durable, self.mark_delete, self._identity
+        encoded = encode(identity, self._acknowledged, self._shown)
         self._version = await self._commit(Put(self._key, encoded.value, self._version))
+        self._recorded = identity
         self._written, self._written_upto, self._shown = change, encoded.upto, encoded.shown
         # A seek during the write began a new watermark, of which this write says nothing; the old one may still rise.
         durable.raise_to(mark_delete)

@@ -38,10 +38,10 @@ def cursor_key(ledger_name: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a cursor is besides its progress; fixed at its creation."""
+    """What a cursor is besides its progress; fixed until it is moved."""
 
     creation_id: str
-    """Unique per creation: a cursor that was deleted and made again under its name has another."""
+    """Unique per creation: a cursor that was deleted and made again under its name has another, or was moved."""
     properties: dict[str, str] = field(default_factory=dict)
     """What the creator attached to it."""
 

@@ -143,12 +143,26 @@ class AnyCursor:
         """Return once every acknowledgement made before this call, of positions at or below `upto`, is durable."""
         raise NotImplementedError
 
-    async def seek(self, mark_delete: Position) -> None:
+    def move(self, mark_delete: Position) -> None:
         """Forget all acknowledgements and stand at `mark_delete`: the entry after it is the next to be delivered.
 
-        Takes effect in memory before the first checkpoint and even if the caller is cancelled; durable on return.
+        In memory; `synced` tells when it is durable.
+
+        Raises:
+            CursorError: the cursor has ended.
         """
-        raise NotImplementedError
+        before = self._durable
+        mark_delete = placed(mark_delete, self._ledger)
+        self._acknowledged.reset(mark_delete)
+        # Until the move is written the disk may hold either place, so only the lower one is certain.
+        self._durable = Watermark(min(before.value, mark_delete))
+        before.fail(CursorMoved(f"cursor {self.name} was moved to {mark_delete}"))
+        self._changed()
+
+    async def seek(self, mark_delete: Position) -> None:
+        """As `move`, durable on return; also done if the caller is cancelled."""
+        self.move(mark_delete)
+        await self.synced()
 
     async def delete(self) -> None:
         """End the cursor and remove its record; durable on return. Goes on if the caller is cancelled."""
@@ -160,13 +174,3 @@ class AnyCursor:
 
     def _changed(self) -> None:
         raise NotImplementedError
-
-    def _move(self, mark_delete: Position) -> None:
-        """Stand at another position, with a new watermark for a new time."""
-        before = self._durable
-        mark_delete = placed(mark_delete, self._ledger)
-        self._acknowledged.reset(mark_delete)
-        # Until the move is written the disk may hold either place, so only the lower one is certain.
-        self._durable = Watermark(min(before.value, mark_delete))
-        before.fail(CursorMoved(f"cursor {self.name} was moved to {mark_delete}"))
-        self._changed()

@@ -23,9 +23,10 @@ from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.abort_memory import AbortMemory, Span
-from txn.errors import OwnershipLost, TransactionEnded, TransactionNotFound
+from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
-from txn.headers import Header, header_key
+from txn.headers import header_key
+from txn.open_header import open_version, require_open
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.states import TxnState
 from txn.visibility import HeldPositions
@@ -148,7 +149,7 @@ class TransactionBuffer:
         if not self._metadata.authoritative:
             await self._metadata.barrier()
         # From here to the append nothing waits, so no decision can come in between (T12).
-        self._require_open(txn)
+        require_open(self._metadata, txn)
         position = self._ledger.append(payload, message_count=message_count, txn=txn)
         if write.span is None:
             self._held.hold(txn, position)
@@ -257,9 +258,9 @@ class TransactionBuffer:
             if self._writes.get(txn) is write and write.op_keys:
                 return write
             # The other publish's op record was refused; the header says why, and so does a try of our own.
-            self._require_open(txn)
+            require_open(self._metadata, txn)
             return await self._join(txn)
-        header_version = await self._open_version(txn)
+        header_version = await open_version(self._metadata, txn)
         if txn in self._writes:
             return await self._join(txn)
         write = self._writes[txn] = _Write(txn, joining=trio.Event())
@@ -281,7 +282,7 @@ class TransactionBuffer:
             self._counters.op_records_outstanding += 1
         except Conflict as conflict:
             if conflict.key == header_key(txn):
-                self._require_open(txn)
+                require_open(self._metadata, txn)
             raise self._ownership_lost(str(conflict)) from conflict
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             # Whether the record is there is unknown, so this buffer no longer knows its segment's state.
@@ -295,21 +296,6 @@ class TransactionBuffer:
             elif write.decided is not None:
                 self._let_go(write)
         return write
-
-    async def _open_version(self, txn: TxnId) -> int:
-        """The version of the transaction's header, which must be open; a missing one is looked for behind a barrier."""
-        if self._metadata.peek(header_key(txn)) is None:
-            await self._metadata.barrier()
-        return self._require_open(txn)
-
-    def _require_open(self, txn: TxnId) -> int:
-        record = self._metadata.peek(header_key(txn))
-        if record is None:
-            raise TransactionNotFound(txn)
-        state = Header.from_value(record.value).state
-        if state.is_final:
-            raise TransactionEnded(txn, state)
-        return record.version
 
     async def _find_entries(self, write: _Write, lower_bound: Position) -> None:
         """Find the transaction's first entry, which it holds; none: it holds nothing back (T18)."""

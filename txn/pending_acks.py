@@ -20,7 +20,7 @@ import trio
 from storage.cursor import Cursor, CursorError
 from storage.entry import TxnId
 from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavailable
-from storage.position import Position
+from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
 from txn.buffer import OP_PUT_SECONDS_MAX, BufferCounters
@@ -29,12 +29,11 @@ from txn.errors import (
     PendingAcksDiscarded,
     PendingAcksFull,
     TransactionConflict,
-    TransactionEnded,
-    TransactionNotFound,
 )
 from txn.header_watch import HeaderWatch
-from txn.headers import Header, header_key
+from txn.headers import header_key
 from txn.op_removal import remove_ops
+from txn.open_header import open_version, require_open
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_transaction import AckTarget, Command, PendingTransaction
 from txn.reservations import Reservations, overlap
@@ -83,13 +82,10 @@ class PendingAcks:
         """In all of `_pending`."""
         self._settling: list[PendingTransaction] = []
         self._settle = Signal()
-        self._in_flight = 0
-        self._landed = trio.Event()
-        """Set when no op record is being put any more."""
-        self._discards = 0
-        """Moves and removals of the subscription that are under way."""
+        self._strays: dict[str, None] = {}
+        """Op records of before the cursor was moved; they go once that is durable."""
         self._era = 0
-        """Counts those; what was acknowledged before one is not of the time after it."""
+        """Counts the times the cursor was moved or removed; what was read before one is not acted on after it."""
         self._lost: str | None = None
         """Why the segment is not this owner's any more, or may not be."""
 
@@ -116,9 +112,10 @@ class PendingAcks:
             CursorError: the subscription has ended.
         """
         era = self._era
-        header_version = await self._open_version(txn)
-        if self._discards or era != self._era:
-            raise PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} is being moved or removed")
+        header_version = await open_version(self._metadata, txn)
+        if self._cursor.is_moving or era != self._era:
+            # What is recorded under the cursor's new id would be nobody's if the move were lost in a crash.
+            raise self._discarded()
         assert self._subscription is not None, "recovered before anything is acknowledged"
         self._subscription.require_acknowledgeable(acks, cumulative=cumulative)
         given = [ack for ack in acks if not cumulative or ack.position > self._cursor.mark_delete]
@@ -138,15 +135,20 @@ class PendingAcks:
             # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
                 committed = await self._metadata.commit([Check(header_key(txn), header_version), *self._claim, put])
-            command.key = committed.keys[-1]
-            self._counters.op_writes += 1
-            self._counters.op_records_outstanding += 1
+                key = committed.keys[-1]
+                assert key is not None, "a sequential put names its key"
+                self._counters.op_writes += 1
+                if pending.is_discarded:
+                    await self._remove([key])
+                else:
+                    command.key = key
+                    self._counters.op_records_outstanding += 1
         except Conflict as conflict:
             # Nothing was written. After any other error that is not known, so the messages stay reserved.
             self._withdraw(pending, command)
             if conflict.key == header_key(txn):
                 await self._metadata.barrier()
-                self._require_open(txn)
+                require_open(self._metadata, txn)
             raise self._ownership_lost(str(conflict)) from conflict
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             raise self._ownership_lost("no answer of the metadata store to an op record") from unknown
@@ -155,6 +157,8 @@ class PendingAcks:
             raise
         finally:
             self._land(pending)
+        if pending.is_discarded:
+            raise self._discarded()
 
     def decided(self, txn: TxnId, state: TxnState) -> None:
         """See `Participant`: the header of a transaction that acknowledged here has changed."""
@@ -162,7 +166,7 @@ class PendingAcks:
         if pending is None or pending.decided is not None:
             return
         pending.decided = state
-        if not pending.in_flight and not pending.is_discarded and self._lost is None:
+        if not pending.in_flight and self._lost is None:
             self._materialise(pending)
 
     async def recover(self, subscription: AckTarget) -> None:
@@ -216,6 +220,10 @@ class PendingAcks:
                 await self._wait_for_work()
                 if self._lost is not None:
                     raise OwnershipLost(self._lost)
+                if self._strays:
+                    strays = tuple(self._strays)
+                    await self._cursor.synced(EARLIEST)
+                    await self._remove_strays(strays)
                 while settled := self._applied():
                     await self._finish(settled)
         except CursorError:
@@ -224,54 +232,37 @@ class PendingAcks:
         finally:
             self._leave()
 
-    async def discard(self) -> None:
-        """Forget everything pending and remove its op records, before the cursor is moved or removed.
+    def forget(self) -> None:
+        """Forget everything pending: the cursor has been moved in this very step, which gave it another id.
 
-        Durable on return; until then nothing is acknowledged in transactions. Not cancelled half-way, because a
-        transaction that lost some of its acknowledgements could still be committed.
+        So the op records are nobody's as soon as the move is durable, and all the same as before if it never is. They
+        are removed afterwards.
+        """
+        self._era += 1
+        for pending in tuple(self._pending.values()):
+            pending.is_discarded = True
+            self._strays.update(dict.fromkeys(pending.keys))
+            self._forget(pending)
+        self._settle.set()
+
+    async def clear(self) -> None:
+        """Forget everything pending and remove its op records: the cursor is gone, durably. Not cancelled half-way.
 
         Raises:
             OwnershipLost: another broker owns the segment, or the metadata store does not answer.
         """
-        self._era += 1
-        if not self._pending:
-            return
-        self._discards += 1
+        self.forget()
         try:
-            with trio.fail_after(OP_PUT_SECONDS_MAX * 2, shield=True):
-                while self._in_flight:
-                    await self._landed.wait()
-                doomed = list(self._pending.values())
-                for pending in doomed:
-                    pending.is_discarded = True
-                await self._remove([key for pending in doomed for key in pending.keys])
+            with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
+                await self._remove_strays(tuple(self._strays))
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             raise self._ownership_lost("no answer of the metadata store to a removal of op records") from unknown
-        finally:
-            self._discards -= 1
-        for pending in doomed:
-            self._forget(pending)
-
-    async def _open_version(self, txn: TxnId) -> int:
-        """The version of the transaction's header, which must be open; a missing one is looked for behind a barrier."""
-        if self._metadata.peek(header_key(txn)) is None:
-            await self._metadata.barrier()
-        return self._require_open(txn)
-
-    def _require_open(self, txn: TxnId) -> int:
-        record = self._metadata.peek(header_key(txn))
-        if record is None:
-            raise TransactionNotFound(txn)
-        state = Header.from_value(record.value).state
-        if state.is_final:
-            raise TransactionEnded(txn, state)
-        return record.version
 
     async def _confirm_nothing(self, txn: TxnId) -> None:
         """All of it is acknowledged already; that has to be as durable as an op record would be."""
         if not self._metadata.authoritative:
             await self._metadata.barrier()
-        self._require_open(txn)
+        require_open(self._metadata, txn)
         await self._cursor.synced(self._cursor.mark_delete)
 
     def _require_free(self, txn: TxnId, acks: Iterable[EntryAck], *, cumulative: bool) -> None:
@@ -293,15 +284,10 @@ class PendingAcks:
         pending.commands.append(command)
         pending.in_flight += 1
         self._commands += 1
-        self._in_flight += 1
 
     def _land(self, pending: PendingTransaction, count: int = 1) -> None:
         """The outcome of so many puts is known, or never will be."""
         pending.in_flight -= count
-        self._in_flight -= count
-        if not self._in_flight:
-            self._landed.set()
-            self._landed = trio.Event()
         if pending.in_flight or pending.is_discarded or self._lost is not None:
             # Once lost, it is not known which commands are the transaction's: that is the next owner's to find out.
             return
@@ -312,6 +298,8 @@ class PendingAcks:
 
     def _withdraw(self, pending: PendingTransaction, command: Command) -> None:
         """A command's op record was refused: its messages are free again."""
+        if pending.is_discarded:
+            return
         pending.commands.remove(command)
         self._commands -= 1
         # The transaction's other commands may reserve some of the same.
@@ -384,6 +372,11 @@ class PendingAcks:
         except Conflict as conflict:
             raise self._ownership_lost(str(conflict)) from conflict
 
+    async def _remove_strays(self, keys: Sequence[str]) -> None:
+        await self._remove(keys)
+        for key in keys:
+            self._strays.pop(key, None)
+
     def _forget(self, pending: PendingTransaction) -> None:
         """Nothing of the transaction is left here."""
         if self._pending.get(pending.txn) is not pending:
@@ -401,6 +394,9 @@ class PendingAcks:
         for pending in self._pending.values():
             self._headers.leave(pending.txn, self)
             self._counters.op_records_outstanding -= len(pending.keys)
+
+    def _discarded(self) -> PendingAcksDiscarded:
+        return PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} was moved or removed")
 
     def _ownership_lost(self, reason: str) -> OwnershipLost:
         """What to tell the client; `run` ends with the same."""

@@ -50,6 +50,7 @@ class PendingTransaction:
     left: list[EntryAck] = field(default_factory=list)
     """Of a committed transaction, what the cursor has no room for yet; it stays reserved."""
     is_discarded: bool = False
+    """Whether the cursor was moved or removed, so that nothing of this counts any more."""
 
     @property
     def keys(self) -> list[str]:

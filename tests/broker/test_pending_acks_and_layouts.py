@@ -3,8 +3,10 @@
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.errors import TopicClosed
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from storage.cursor import CursorError
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
@@ -13,6 +15,7 @@ from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.outlet import RecordingOutlet, recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.steered_store import SteeredStore, Stopped
 from txn.ops import KEY_PREFIX as OPS
 from txn.states import EndAction
 
@@ -138,6 +141,7 @@ async def test_a_seek_forgets_what_is_pending() -> None:
         await acknowledge_all_but_first(topic, subscription, open_one)
         await end(broker, committed)
         await subscription.seek(EARLIEST)
+        await wait_all_tasks_blocked()
         assert await op_records(broker) == 0
         await end(broker, open_one)
         outlet = consume(subscription)
@@ -148,6 +152,71 @@ async def test_a_seek_forgets_what_is_pending() -> None:
         await acknowledge_all(topic, subscription, txn)
         await end(broker, txn)
         assert subscription.backlog_entries == 0
+
+
+async def test_a_seek_that_is_cut_off_has_happened_or_has_not() -> None:
+    """T23, T26: no acknowledgement of a transaction that is committed after the crash, or was before, is lost half."""
+    for is_committed in (True, False):
+        was_stopped, number = True, 0
+        while was_stopped:
+            number += 1
+            was_stopped = False
+            metadata, files = SteeredStore(), SimulatedFiles(seed=number)
+            try:
+                async with rooms(metadata, files) as broker:
+                    ((topic, subscription),) = await filled(broker)
+                    first = Acknowledgement(Position(last_of(topic).ledger, 0))
+                    subscription.acknowledge([first])
+                    await subscription.synced()
+                    txn = await begin(broker)
+                    await acknowledge_all(topic, subscription, txn)
+                    if is_committed:
+                        # The segment has applied it and had no time to write.
+                        await broker.coordinator.end(txn, EndAction.COMMIT)
+                        while subscription.cursor.mark_delete < last_of(topic):
+                            await trio.lowlevel.checkpoint()
+                    metadata.fail_at(number)
+                    await subscription.seek(EARLIEST)
+                    await wait_all_tasks_blocked()
+            except* (Stopped, TopicClosed, CursorError):
+                was_stopped = True
+            metadata.fail_at(None)
+            async with rooms(metadata, files.kill()) as broker:
+                topic = await segment(broker, 0)
+                if not is_committed:
+                    await end(broker, txn)
+                outlet = consume(topic.subscriptions["s"])
+                await wait_all_tasks_blocked()
+                assert len(outlet.positions) in (0, 3), "neither what was before the seek nor what is after it"
+                assert await op_records(broker) == 0
+        assert number > 1
+        assert len(outlet.positions) == 3
+
+
+async def test_a_removal_that_is_cut_off_has_happened_or_has_not() -> None:
+    """T23, D16: a subscription that is still there after the crash gets what the transaction acknowledged."""
+    was_stopped, number, outcomes = True, 0, set()
+    while was_stopped:
+        number += 1
+        was_stopped = False
+        metadata, files = SteeredStore(), SimulatedFiles(seed=number)
+        try:
+            async with rooms(metadata, files) as broker:
+                ((topic, subscription),) = await filled(broker)
+                txn = await begin(broker)
+                await acknowledge_all(topic, subscription, txn)
+                metadata.fail_at(number)
+                await topic.unsubscribe("s")
+        except* (Stopped, TopicClosed, CursorError):
+            was_stopped = True
+        metadata.fail_at(None)
+        async with rooms(metadata, files.kill()) as broker:
+            topic = await segment(broker, 0)
+            await end(broker, txn)
+            there = topic.subscriptions.get("s")
+            outcomes.add(None if there is None else there.backlog_entries)
+            assert await op_records(broker) == 0
+    assert outcomes == {0, None}
 
 
 async def acknowledge_all_but_first(topic: Topic, subscription: Subscription, txn: TxnId) -> None:

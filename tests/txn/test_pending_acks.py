@@ -8,6 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage import ranges
 from storage.metadata.store import Delete, Op, Put, PutSequential
+from storage.position import EARLIEST
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.pending_acks import owned, stream_of, writes
 from tests.support.steered_store import LaggingStore, SteeredStore
@@ -128,33 +129,44 @@ async def test_a_broker_whose_image_lags() -> None:
             await rig.acknowledge(another, 0, cumulative=True)
 
 
-async def test_discarding_waits_for_what_is_being_written_and_forgets_it() -> None:
-    """D16: before a subscription is moved or removed; nothing is taken meanwhile, and the commit changes nothing."""
+async def test_a_moved_cursor_forgets_what_is_pending_and_what_is_being_written() -> None:
+    """D16: none of it is applied, whatever is decided; nothing is taken before the move is durable."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         first, second = await rig.begin(), await rig.begin()
         await rig.acknowledge(first, 0)
         go_on = trio.Event()
+        refused: list[PendingAcksDiscarded] = []
 
         async def hold(ops: Sequence[Op]) -> None:
-            if writes(ops, PutSequential, OPS):
+            if writes(ops, PutSequential, OPS) or writes(ops, Put, "/cursors/"):
                 await go_on.wait()
+
+        async def acknowledge_late() -> None:
+            with pytest.raises(PendingAcksDiscarded) as caught:
+                await rig.acknowledge(second, 1)
+            refused.append(caught.value)
 
         store.before = hold
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(rig.acknowledge, second, 1)
+            nursery.start_soon(acknowledge_late)
             await wait_all_tasks_blocked()
-            nursery.start_soon(rig.acks.discard)
+            rig.cursor.move(EARLIEST)
+            rig.acks.forget()
             await wait_all_tasks_blocked()
+            assert len(await rig.op_keys()) == 1, "until the move is durable a crash brings back what was before"
             with pytest.raises(PendingAcksDiscarded):
                 await rig.acknowledge(first, 2)
             go_on.set()
+        await wait_all_tasks_blocked()
+        assert len(refused) == 1
         assert await rig.op_keys() == []
         rig.assert_clean()
+        await rig.acknowledge(first, 2)
         await rig.end(first, EndAction.COMMIT)
         await rig.end(second, EndAction.COMMIT)
-        assert not any(rig.is_acknowledged(entry) for entry in range(3))
-        await rig.acknowledge(await rig.begin(), 0)
+        assert [rig.is_acknowledged(entry) for entry in range(3)] == [False, False, True]
+        rig.assert_clean()
 
 
 async def test_more_than_the_cursor_can_remember(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,13 +240,10 @@ async def test_acknowledging_cancelled_at_any_step() -> None:
         assert rig.is_acknowledged(0)
 
 
-async def test_discarding_cancelled_at_any_step() -> None:
+async def test_clearing_cancelled_at_any_step() -> None:
     """D16: it is done as a whole."""
     async with owned(SteeredStore(), stream_of(3)) as rig:
         txn = await rig.begin()
-
-        async def discard() -> None:
-            await rig.acks.discard()
 
         async def check() -> None:
             await wait_all_tasks_blocked()
@@ -243,4 +252,4 @@ async def test_discarding_cancelled_at_any_step() -> None:
             await rig.acknowledge(txn, 0)
 
         await rig.acknowledge(txn, 0)
-        await cancel_at_each_step(discard, check)
+        await cancel_at_each_step(rig.acks.clear, check)

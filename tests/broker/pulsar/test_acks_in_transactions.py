@@ -113,6 +113,7 @@ async def test_an_abort_sends_again(broker: Rooms, client: WireClient) -> None:
         if command.type == Type.MESSAGE:
             again.append(command.message.message_id)
     assert again == ids
+    await wait_all_tasks_blocked()
     assert await stage.op_records() == 0
     assert stage.topic.subscriptions["s"].backlog_entries == 4
 

@@ -14,7 +14,7 @@ Whoever asks is told to split or to merge one thing at most, and asks again when
 `next_look_ms` has come: the one moment at which time alone may change the answer. So nothing is looked at on a tick.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -25,9 +25,12 @@ from broker.scalable.layout_parts import Segment
 
 _FOREVER_MS: Final = 1 << 62
 
+REPORTS_MAX: Final = 64
+"""Reports of a segment that are remembered; of more, the oldest are taken for one with the higher of their rates."""
+
 
 class SegmentLoad(NamedTuple):
-    """What one segment bears, per second, and since when it is about that."""
+    """What one segment bears, per second, from a moment until the next report."""
 
     msg_rate_in: float
     bytes_rate_in: float
@@ -62,13 +65,29 @@ class Situation:
     """All that the decision on a topic rests on, but for the time."""
 
     layout: Layout
-    loads: Mapping[int, SegmentLoad]
-    """By segment. One without a report has had no traffic since `watching_since_ms`, unless no segment has any: of
-    such a topic nothing is known, and nobody gains by merging what nobody uses."""
+    loads: Mapping[int, Sequence[SegmentLoad]]
+    """Reports by segment, the oldest first. One without any has had no traffic since `watching_since_ms`, unless no
+    segment has any: of such a topic nothing is known, and nobody gains by merging what nobody uses."""
     consumers: Mapping[str, int]
     """Consumers of each ordered subscription."""
     policy: AutoScalePolicy
     watching_since_ms: int
+
+
+def with_report(known: Sequence[SegmentLoad], report: SegmentLoad) -> tuple[SegmentLoad, ...]:
+    """What is known of a segment when it reports anew."""
+    reports = (*known, report)
+    if len(reports) <= REPORTS_MAX:
+        return reports
+    first, second, *later = reports
+    joined = SegmentLoad(
+        max(first.msg_rate_in, second.msg_rate_in),
+        max(first.bytes_rate_in, second.bytes_rate_in),
+        max(first.msg_rate_out, second.msg_rate_out),
+        max(first.bytes_rate_out, second.bytes_rate_out),
+        first.since_ms,
+    )
+    return joined, *later
 
 
 def decide(situation: Situation, now_ms: int) -> Decision:
@@ -84,7 +103,9 @@ def next_look_ms(situation: Situation, now_ms: int) -> int | None:
         return None
     layout, policy = situation.layout, situation.policy
     moments = [
-        _load_of(situation, segment).since_ms + policy.merge_window_seconds * 1000 for segment in layout.active()
+        since_ms + policy.merge_window_seconds * 1000
+        for segment in layout.active()
+        if (since_ms := _cold_since_ms(situation, segment)) is not None
     ]
     if layout.last_split_ms is not None:
         moments.append(layout.last_split_ms + policy.split_cooldown_seconds * 1000)
@@ -137,10 +158,26 @@ def _may_merge(situation: Situation, first: Segment, second: Segment, now_ms: in
 
 
 def _is_cold(situation: Situation, segment: Segment, now_ms: int) -> bool:
-    policy, load = situation.policy, _load_of(situation, segment)
+    since_ms = _cold_since_ms(situation, segment)
+    return since_ms is not None and now_ms - since_ms >= situation.policy.merge_window_seconds * 1000
+
+
+def _cold_since_ms(situation: Situation, segment: Segment) -> int | None:
+    """Since when every report was below all merge thresholds, so that traffic in bursts is cold too; None: it is not.
+
+    A report that is older than the segment is about one of the same name, of a topic that was deleted.
+    """
+    since_ms = None
+    for load in reversed(_reports_of(situation, segment)):
+        if not _is_below(situation.policy, load):
+            break
+        since_ms = load.since_ms
+    return None if since_ms is None else max(segment.created_at_ms, since_ms)
+
+
+def _is_below(policy: AutoScalePolicy, load: SegmentLoad) -> bool:
     return (
-        now_ms - load.since_ms >= policy.merge_window_seconds * 1000
-        and load.msg_rate_in < policy.merge_msg_rate_in
+        load.msg_rate_in < policy.merge_msg_rate_in
         and load.bytes_rate_in < policy.merge_bytes_rate_in
         and load.msg_rate_out < policy.merge_msg_rate_out
         and load.bytes_rate_out < policy.merge_bytes_rate_out
@@ -171,11 +208,11 @@ def _overload(situation: Situation, segment: Segment) -> tuple[float, ...]:
 
 
 def _load_of(situation: Situation, segment: Segment) -> SegmentLoad:
-    reported = situation.loads.get(segment.id)
-    if reported is None:
-        return SegmentLoad(0, 0, 0, 0, max(segment.created_at_ms, situation.watching_since_ms))
-    # A report on a segment of the same name, of a topic that was deleted, says nothing of this one.
-    return reported._replace(since_ms=max(segment.created_at_ms, reported.since_ms))
+    return _reports_of(situation, segment)[-1]
+
+
+def _reports_of(situation: Situation, segment: Segment) -> Sequence[SegmentLoad]:
+    return situation.loads.get(segment.id) or (SegmentLoad(0, 0, 0, 0, situation.watching_since_ms),)
 
 
 def _is_within(last_ms: int | None, seconds: int, now_ms: int) -> bool:

@@ -6,6 +6,7 @@ known (no report, no ordered consumer) is not looked at, so a broker with many q
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import structlog
 import trio
@@ -13,7 +14,7 @@ import trio
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
 from broker.names import TopicName
-from broker.scalable.autoscale import Merge, SegmentLoad, Situation, Split, decide, next_look_ms
+from broker.scalable.autoscale import Merge, SegmentLoad, Situation, Split, decide, next_look_ms, with_report
 from broker.scalable.controller import Controller
 from broker.scalable.layouts import KEY_PREFIX as LAYOUTS_PREFIX
 from broker.scalable.layouts import Layouts, topic_of
@@ -57,7 +58,7 @@ class AutoScaler:
         self._metadata = metadata
         self._now_ms = now_ms
         self._since_ms = 0
-        self._loads: defaultdict[TopicName, dict[int, SegmentLoad]] = defaultdict(dict)
+        self._loads: defaultdict[TopicName, dict[int, Sequence[SegmentLoad]]] = defaultdict(dict)
         self._due_ms: dict[TopicName, int] = {}
         self._acting: set[TopicName] = set()
         self._alarm = Alarm(now_ms)
@@ -111,11 +112,12 @@ class AutoScaler:
         name = segment_of(key)
         if name is None or name.segment is None:
             return
-        topic = name.scalable_topic
+        topic, segment_id = name.scalable_topic, name.segment.segment_id
         if load is not None:
-            self._loads[topic][name.segment.segment_id] = load
+            loads = self._loads[topic]
+            loads[segment_id] = with_report(loads.get(segment_id, ()), load)
         elif topic in self._loads:
-            self._loads[topic].pop(name.segment.segment_id, None)
+            self._loads[topic].pop(segment_id, None)
             if not self._loads[topic]:
                 del self._loads[topic]
         self._changed(topic)

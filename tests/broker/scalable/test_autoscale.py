@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.scalable.autoscale import Decision, Merge, SegmentLoad, Situation, Split, decide, next_look_ms
+from broker.scalable.autoscale import (
+    REPORTS_MAX,
+    Decision,
+    Merge,
+    SegmentLoad,
+    Situation,
+    Split,
+    decide,
+    next_look_ms,
+    with_report,
+)
 from broker.scalable.autoscale_policy import AutoScalePolicy
 from broker.scalable.layout import Layout, create
 from tests.support.layouts import layouts
@@ -36,7 +46,8 @@ def situation(
 ) -> Situation:
     if isinstance(layout, int):
         layout = create(layout, CREATED, creation_id="c")
-    return Situation(layout, loads or {}, consumers or {}, replace(AutoScalePolicy(), **policy), CREATED)  # type: ignore[arg-type]
+    reports = {segment_id: (load,) for segment_id, load in (loads or {}).items()}
+    return Situation(layout, reports, consumers or {}, replace(AutoScalePolicy(), **policy), CREATED)  # type: ignore[arg-type]
 
 
 def split(layout: Layout, segment_id: int, now_ms: int = CREATED) -> Layout:
@@ -136,6 +147,31 @@ def test_the_decision(given_situation: Situation, expected: Decision) -> None:
     assert decide(given_situation, NOW) == expected
 
 
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        # In minutes before now: below the threshold for the whole window, however it moves.
+        ({9: 2_000, 6: 10, 4: 900, 1: 10}, Merge(0, 1)),
+        ({9: 2_000, 5: 10, 4: 900, 1: 10}, Merge(0, 1)),
+        ({9: 2_000, 4: 10, 1: 900}, None),
+        ({9: 10, 2: 1_000, 1: 10}, None),
+    ],
+)
+def test_what_is_cold_was_so_for_the_whole_window(rates: Mapping[int, float], expected: Decision) -> None:
+    two = situation(2, {1: load()})
+    reports = [load(msg_rate_in=rate, since_ms=NOW - minutes * MINUTE) for minutes, rate in rates.items()]
+    assert decide(replace(two, loads={**two.loads, 0: reports}), NOW) == expected
+
+
+def test_old_reports_are_joined_to_the_higher_of_their_rates() -> None:
+    """So nothing is forgotten that would keep a segment from being merged."""
+    reports: tuple[SegmentLoad, ...] = ()
+    for number in range(REPORTS_MAX):
+        reports = with_report(reports, load(msg_rate_in=number, bytes_rate_out=-number, since_ms=number))
+    joined = with_report(reports, load(since_ms=REPORTS_MAX))
+    assert joined == (load(msg_rate_in=1, since_ms=0), *reports[2:], load(since_ms=REPORTS_MAX))
+
+
 def test_a_topic_that_was_never_used_is_left_as_it_was_made() -> None:
     """Nobody gains by merging it, and thousands of such topics would all be merged at once after a start."""
     assert decide(situation(4), NOW) is None
@@ -163,7 +199,8 @@ def situations(draw: st.DrawFn) -> Situation:
         )
     )
     consumers = draw(st.dictionaries(st.sampled_from("ab"), st.integers(0, 10)))
-    return Situation(layout, draw(st.dictionaries(ids, one)), consumers, policy, base)
+    reports = st.lists(one, min_size=1, max_size=3).map(lambda found: sorted(found, key=lambda load: load.since_ms))
+    return Situation(layout, draw(st.dictionaries(ids, reports)), consumers, policy, base)
 
 
 _LATER = st.integers(0, 1_500_000)
@@ -209,8 +246,8 @@ def test_what_was_merged_is_not_split_again(given_situation: Situation, later_ms
         if not isinstance(decision, Merge):
             break
         layout = merge(given_situation.layout, decision.first_id, decision.second_id, now_ms)
-        nothing = load()
-        one, other = (given_situation.loads.get(i, nothing) for i in (decision.first_id, decision.second_id))
+        nothing = (load(),)
+        one, other = (given_situation.loads.get(i, nothing)[-1] for i in (decision.first_id, decision.second_id))
         together = load(
             msg_rate_in=one.msg_rate_in + other.msg_rate_in,
             bytes_rate_in=one.bytes_rate_in + other.bytes_rate_in,
@@ -218,7 +255,7 @@ def test_what_was_merged_is_not_split_again(given_situation: Situation, later_ms
             bytes_rate_out=one.bytes_rate_out + other.bytes_rate_out,
             since_ms=now_ms,
         )
-        loads = {**given_situation.loads, max(layout.segments): together}
+        loads = {**given_situation.loads, max(layout.segments): (together,)}
         given_situation = replace(given_situation, layout=layout, loads=loads)
         after = decide(given_situation, now_ms + 3_600_000)
         # Another segment may be split, which was hot before, but had to wait for its time or for room.

@@ -113,6 +113,21 @@ async def test_cold_segments_are_merged_one_pair_at_a_time(
     assert counts == [4, 3, 3, 2, 2, 2, 2, 2]
 
 
+async def test_segments_that_are_cold_but_not_steady_are_merged(
+    broker: Rooms, mock_clock: MockClock, clock: list[WallClock]
+) -> None:
+    """What counts is that they stay below the thresholds for the window; light traffic comes in bursts."""
+    await create(broker, 2)
+    await report(broker, 1, clock, 10)
+    counts = []
+    for minute in range(8):
+        # Above the threshold in the second minute, so the window begins with the third.
+        await report(broker, 0, clock, 1_500 if minute == 1 else 50 + 50 * (minute % 2))
+        await jump(mock_clock, 60)
+        counts.append(len(await active(broker)))
+    assert counts == [2, 2, 2, 2, 2, 2, 1, 1]
+
+
 async def test_waiting_for_a_moment_costs_nothing(broker: Rooms, mock_clock: MockClock, clock: list[WallClock]) -> None:
     """An idle broker does not wake up: not for quiet topics, nor for those of which nothing can be merged."""
     for number in range(20):

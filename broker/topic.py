@@ -20,6 +20,7 @@ from broker.schemas.registry import owner_of, removal_of
 from broker.topic_services import TopicServices
 from broker.traffic import SegmentTraffic
 from dispatch.consumer import Consumer
+from dispatch.source import Source
 from dispatch.subscription import Acknowledgement, Subscription
 from storage.cursor import NonDurableCursor
 from storage.entry import Entry, TxnId
@@ -344,15 +345,17 @@ class Topic:
         finally:
             self.tell_sent_away()
 
-    def subscribe_reader(self, name: str, start: Position) -> Subscription:
+    def subscribe_reader(self, name: str, start: Position, source: Source | None = None) -> Subscription:
         """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
+
+        It is sent what the topic shows, or what a `source` made of the topic does.
 
         Raises:
             TopicClosed: the topic is going away.
         """
         nursery = self._require_running()
         cursor = NonDurableCursor(name, ledger=self.ledger, start=self._placed(start))
-        subscription = Subscription(name, source=self, cursor=cursor)
+        subscription = Subscription(name, source=source or self, cursor=cursor)
         nursery.start_soon(subscription.run)
         return subscription
 

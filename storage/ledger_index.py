@@ -103,6 +103,21 @@ class SparseIndex:
         stop = self.slots[chunk + 1].offset if chunk + 1 < len(self.slots) else self.end_offset
         return slot.entry, slot.offset, stop
 
+    def offset_behind(self, entry: int) -> int:
+        """About where in the file the entry ends, to within a chunk; exact at the end."""
+        if entry >= self.last_entry:
+            return self.end_offset
+        chunk = self.chunk_of(entry + 1)
+        if chunk < 0:
+            return 0
+        first, begin, stop = self.chunk_extent(chunk)
+        entries = (self.slots[chunk + 1].entry if chunk + 1 < len(self.slots) else self.last_entry + 1) - first
+        return begin + (stop - begin) * (entry + 1 - first) // entries
+
+    def entry_within(self, offset: int) -> int:
+        """The last entry that ends, by `offset_behind`, at or before the offset; -1 if none does."""
+        return bisect_right(range(self.last_entry + 1), offset, key=self.offset_behind) - 1
+
     def encode(self) -> bytes:
         """The index as it is written beside its ledger."""
         body = b"".join(_SLOT.pack(*slot) for slot in self.slots)

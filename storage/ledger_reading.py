@@ -8,7 +8,7 @@ from storage.ledger import OpenLedger, SealedLedger
 from storage.ledger_index import SparseIndex
 from storage.ledger_list import LedgerInfo, LedgerList
 from storage.ledger_store import LedgerStore
-from storage.position import Position
+from storage.position import EARLIEST, Position
 
 
 class LedgerReading:
@@ -77,6 +77,33 @@ class LedgerReading:
             lambda entry: entry.timestamp_ms >= timestamp_ms,
             lambda slots: slots.chunk_of_time(timestamp_ms),
         )
+
+    async def bytes_upto(self, ledgers: LedgerList, position: Position) -> int:
+        """See `ManagedLedger.bytes_upto`."""
+        size = sum(info.size for info in ledgers.closed if info.id < position.ledger)
+        if ledgers.open_id is not None and position.ledger > ledgers.open_id:
+            position = Position(ledgers.open_id, ledgers.open_entries - 1)
+        if ledgers.last_entry(position.ledger) < 0:
+            return size
+        return size + (await self._index(ledgers, position.ledger)).offset_behind(position.entry)
+
+    async def position_within(self, ledgers: LedgerList, size: int) -> Position:
+        """See `ManagedLedger.position_within`."""
+        last = EARLIEST
+        for info in tuple(ledgers.closed):
+            if size < info.size:
+                entry = (await self._index(ledgers, info.id)).entry_within(size)
+                return Position(info.id, entry) if entry >= 0 else last
+            size -= info.size
+            last = Position(info.id, info.entries - 1)
+        if ledgers.open_id is None or ledgers.open_entries == 0:
+            return last
+        entry = (await self._index(ledgers, ledgers.open_id)).entry_within(size)
+        return Position(ledgers.open_id, entry) if entry >= 0 else last
+
+    async def _index(self, ledgers: LedgerList, ledger: int) -> SparseIndex:
+        reader = await self._reader(ledgers, ledger)
+        return reader.log.index if isinstance(reader, OpenLedger) else (await reader.log()).index
 
     async def _find(
         self,

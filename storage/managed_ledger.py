@@ -227,6 +227,14 @@ class ManagedLedger:
         """As `position_at_time`, for the time so long ago by the clock that entries are stamped with."""
         return await self.position_at_time(max(0, self._now_ms() - age_ms))
 
+    async def bytes_upto(self, position: Position) -> int:
+        """Bytes of what is stored and confirmed at or below the position, to within a chunk of the index (64 KiB)."""
+        return await self._reading.bytes_upto(self._list, position)
+
+    async def position_within(self, size_bytes: int) -> Position:
+        """The last confirmed entry for which `bytes_upto` is at most this; EARLIEST if there is none."""
+        return await self._reading.position_within(self._list, size_bytes)
+
     # -- entries
 
     def append(

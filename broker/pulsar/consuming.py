@@ -10,10 +10,12 @@ from collections.abc import Sequence
 import trio
 
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
+from broker.everything import Everything
 from broker.names import Domain, TopicName
 from broker.pulsar.acknowledging import Acknowledging, DurableAnswers
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
+from broker.pulsar.reading import INDEXED, is_uncommitted, reader_start, stretch_of
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaGate
@@ -31,7 +33,7 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
-from tidewire.wire.pulsar.messages import parse_payload
+from tidewire.wire.pulsar.messages import parse_payload, with_broker_metadata
 
 _KINDS = {
     pb.CommandSubscribe.Exclusive: SubscriptionKind.EXCLUSIVE,
@@ -53,7 +55,10 @@ class ConsumerSession:
         answers: DurableAnswers,
         *,
         durable: bool,
+        everything: Everything | None,
     ) -> None:
+        self.everything = everything
+        """What it reads in place of what the topic shows."""
         self.consumer = consumer
         self.outlet = outlet
         self.topic = topic
@@ -78,10 +83,13 @@ class ConsumerSession:
 class _Outlet:
     """Turns deliveries into frames on the connection."""
 
-    def __init__(self, consumer_id: int, topic: Topic, epoch: int | None, outbox: Outbox, traffic: Traffic) -> None:
+    def __init__(
+        self, consumer_id: int, topic: Topic, epoch: int | None, outbox: Outbox, traffic: Traffic, *, indexed: bool
+    ) -> None:
         self.epoch = epoch
         """What the client counts up with each request to send everything again; it drops messages of earlier ones."""
         self._consumer_id = consumer_id
+        self._indexed = indexed
         self._topic = topic
         self._partition = _partition(topic.name)
         self._outbox = outbox
@@ -103,7 +111,12 @@ class _Outlet:
                 ack_set=ack_bits or (),
                 consumer_epoch=self.epoch,
             )
-            self._outbox.put(encode_payload_command(command, entry.payload))
+            payload = entry.payload
+            if self._indexed:
+                payload = with_broker_metadata(
+                    payload, last_index=entry.first_index + entry.message_count - 1, timestamp_ms=entry.timestamp_ms
+                )
+            self._outbox.put(encode_payload_command(command, payload))
             self._traffic.messages_out += entry.message_count
             self._traffic.bytes_out += len(entry.payload)
             self._topic.delivered(entry.message_count, len(entry.payload))
@@ -197,8 +210,11 @@ class ConsumerFace:
             raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
         if request.read_compacted:
             raise NotSupported("topics are not compacted, so none can be read compacted")
+        wishes = {item.key: item.value for item in request.metadata}
+        uncommitted = is_uncommitted(request, wishes)
         name = TopicName.parse(request.topic)
         topic = await self._topics.get(name)
+        everything = Everything(topic) if uncommitted else None
         if request.HasField("schema"):
             # First, so that a schema which the topic refuses leaves no subscription there.
             await self._schemas.admit_consumer(topic, request.schema)
@@ -207,16 +223,19 @@ class ConsumerFace:
         if request.durable:
             topic, subscription = await self._durable(name, request, kind)
         else:
-            start = await _reader_start(topic, request)
+            start = await reader_start(topic, request)
         # From here on nothing waits: it is open, or was called off before.
         await trio.lowlevel.checkpoint_if_cancelled()
         if subscription is None:
-            subscription = topic.subscribe_reader(request.subscription, start)
+            subscription = topic.subscribe_reader(request.subscription, start, everything)
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
-        outlet = _Outlet(request.consumer_id, topic, epoch, self._outbox, self._traffic)
+        indexed = wishes.get(INDEXED) == "true"
+        outlet = _Outlet(request.consumer_id, topic, epoch, self._outbox, self._traffic, indexed=indexed)
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
         answers = self._acknowledging.answers(request.consumer_id, subscription)
-        session = ConsumerSession(consumer, outlet, topic, subscription, self, answers, durable=request.durable)
+        session = ConsumerSession(
+            consumer, outlet, topic, subscription, self, answers, durable=request.durable, everything=everything
+        )
         is_scalable = name.domain is Domain.SEGMENT or self._scalable.follows(name)
         if is_scalable and kind is SubscriptionKind.EXCLUSIVE and consumer.name:
             self._end_namesake(session)
@@ -318,7 +337,7 @@ class ConsumerFace:
         request = command.get_last_message_id
         session = self._session(request.consumer_id)
         partition = _partition(session.topic.name)
-        entry = await session.topic.last_visible()
+        entry = await (session.everything or session.topic).last_visible()
         if entry is None:
             last = message_id(*EARLIEST, partition=partition)
         else:
@@ -326,7 +345,10 @@ class ConsumerFace:
             batch_index = entry.message_count - 1 if metadata.HasField("num_messages_in_batch") else -1
             last = message_id(*entry.position, partition=partition, batch_index=batch_index)
         mark_delete = message_id(*session.subscription.cursor.mark_delete, partition=partition)
-        self._put(commands.get_last_message_id_response(request.request_id, last, mark_delete=mark_delete))
+        stretch = await stretch_of(session.topic, entry, request.stretch) if request.HasField("stretch") else None
+        self._put(
+            commands.get_last_message_id_response(request.request_id, last, mark_delete=mark_delete, stretch=stretch)
+        )
 
     async def _flow(self, frame: Frame) -> None:
         flow = frame.command.flow
@@ -356,17 +378,3 @@ class ConsumerFace:
 def _partition(name: TopicName) -> int:
     index = name.partition_index
     return -1 if index is None else index
-
-
-async def _reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
-    """The mark-delete position of a reader: it is sent what comes after its start message, or what is young enough."""
-    if request.start_message_rollback_duration_sec:
-        age_ms = request.start_message_rollback_duration_sec * 1000
-        return (await topic.ledger.position_of_age(age_ms)).before()
-    if not request.HasField("start_message_id"):
-        return EARLIEST if request.initial_position == pb.CommandSubscribe.Earliest else LATEST
-    start = Position(*position(request.start_message_id))
-    if start in (EARLIEST, LATEST) or request.start_message_id.batch_index < 0:
-        return start
-    # Inside a batch: the whole entry is sent again, and the client drops what comes before its start.
-    return start.before()

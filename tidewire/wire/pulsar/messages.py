@@ -23,7 +23,7 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from tidewire.wire.pulsar.checksums import CHECKSUM_MAGIC, checksum_start
+from tidewire.wire.pulsar.checksums import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC, checksum_start
 from tidewire.wire.pulsar.compression import compress, decompress
 from tidewire.wire.pulsar.errors import (
     EncryptedMessage,
@@ -90,6 +90,27 @@ def parse_payload(payload: bytes) -> tuple[pb.MessageMetadata, memoryview]:
     if not metadata.IsInitialized():
         raise MalformedMessage("the metadata lack producer name, sequence id or publish time")
     return metadata, memoryview(payload)[metadata_end:]
+
+
+def with_broker_metadata(payload: bytes, *, last_index: int, timestamp_ms: int) -> bytes:
+    """The payload with what the broker knows of it in front: its last message's index, and when it was taken."""
+    known = pb.BrokerEntryMetadata(broker_timestamp=timestamp_ms, index=last_index).SerializeToString()
+    return b"".join((BROKER_METADATA_MAGIC, _SIZE.pack(len(known)), known, payload))
+
+
+def broker_metadata(payload: bytes) -> pb.BrokerEntryMetadata | None:
+    """What a broker put in front of the payload, or None.
+
+    Raises:
+        MalformedMessage: it reaches beyond the payload, or does not parse.
+    """
+    end = checksum_start(payload)
+    if not end:
+        return None
+    try:
+        return pb.BrokerEntryMetadata.FromString(payload[len(BROKER_METADATA_MAGIC) + _SIZE.size : end])
+    except DecodeError as error:
+        raise MalformedMessage(f"the broker's metadata do not parse: {error}") from error
 
 
 def build_payload(metadata: pb.MessageMetadata, body: bytes) -> bytes:

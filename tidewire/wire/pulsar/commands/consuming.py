@@ -172,18 +172,24 @@ def close_consumer(consumer_id: int, request_id: int = NO_REQUEST) -> pb.BaseCom
     return pb.BaseCommand(type=_Type.CLOSE_CONSUMER, close_consumer=content)
 
 
-def get_last_message_id(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    """Asks for the last message the consumer could get now."""
-    content = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
+def get_last_message_id(
+    consumer_id: int, request_id: int, *, stretch: pb.StretchWanted | None = None
+) -> pb.BaseCommand:
+    """Asks for the last message the consumer could get now, and a Tidewire broker to measure a `stretch` up to it."""
+    content = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id, stretch=stretch)
     return pb.BaseCommand(type=_Type.GET_LAST_MESSAGE_ID, get_last_message_id=content)
 
 
 def get_last_message_id_response(
-    request_id: int, last: pb.MessageIdData, *, mark_delete: pb.MessageIdData | None = None
+    request_id: int,
+    last: pb.MessageIdData,
+    *,
+    mark_delete: pb.MessageIdData | None = None,
+    stretch: pb.Stretch | None = None,
 ) -> pb.BaseCommand:
-    """The last readable message, and up to where the subscription has acknowledged."""
+    """The last readable message, up to where the subscription has acknowledged, and the stretch asked for."""
     content = pb.CommandGetLastMessageIdResponse(
-        request_id=request_id, last_message_id=last, consumer_mark_delete_position=mark_delete
+        request_id=request_id, last_message_id=last, consumer_mark_delete_position=mark_delete, stretch=stretch
     )
     return pb.BaseCommand(type=_Type.GET_LAST_MESSAGE_ID_RESPONSE, get_last_message_id_response=content)
 

@@ -1,0 +1,58 @@
+"""A topic as whoever asks for uncommitted messages sees it: all that is durable, whatever became of its transactions.
+
+For diagnosis and for readers that would rather be early than right. It cannot be had with a durable subscription: what
+an open transaction wrote may be acknowledged there only once it is decided.
+"""
+
+from broker.topic import Topic
+from storage.entry import Entry
+from storage.position import Position
+from storage.signal import Signal
+from storage.watermark import Watermark
+
+
+class Everything:
+    """A `Source` of dispatch that hides nothing."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+
+    @property
+    def readable(self) -> Watermark:
+        """See `Source`: what is durable."""
+        return self._topic.ledger.confirmed
+
+    @property
+    def sealed_end(self) -> Position | None:
+        """See `Source`."""
+        return self._topic.sealed_end
+
+    async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
+        """See `Source`."""
+        ledger = self._topic.ledger
+        return await ledger.read(start, upto=ledger.confirmed.value, entries_max=entries_max, bytes_max=bytes_max)
+
+    def is_visible(self, entry: Entry) -> bool:
+        """See `Source`: every entry is."""
+        return True
+
+    async def last_visible(self) -> Entry | None:
+        """The last durable entry, or None."""
+        entries = await self.read(self.readable.value, entries_max=1, bytes_max=1)
+        return entries[0] if entries else None
+
+    def next_after(self, position: Position) -> Position:
+        """See `Source`."""
+        return self._topic.next_after(position)
+
+    def entries_between(self, low: Position, high: Position) -> int:
+        """See `Source`."""
+        return self._topic.entries_between(low, high)
+
+    def attach_sealed(self, signal: Signal) -> None:
+        """See `Source`."""
+        self._topic.attach_sealed(signal)
+
+    def detach_sealed(self, signal: Signal) -> None:
+        """See `Source`."""
+        self._topic.detach_sealed(signal)

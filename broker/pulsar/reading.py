@@ -1,0 +1,70 @@
+"""What readers may ask for besides messages: where to begin, what else to see, and how much there is to read.
+
+Readers may say in the metadata of SUBSCRIBE `tidewire.indexed` (send what the broker knows of each entry in front of
+it) and `tidewire.isolation`. Pulsar has no words for either, and ignores them.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.errors import NotSupported
+from broker.stretches import measure
+from broker.topic import Topic
+from storage.entry import Entry
+from storage.position import EARLIEST, LATEST, Position
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id, position
+
+INDEXED: Final = "tidewire.indexed"
+ISOLATION: Final = "tidewire.isolation"
+
+
+async def reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
+    """The mark-delete position of a reader: it is sent what comes after its start message, or what is young enough."""
+    if request.start_message_rollback_duration_sec:
+        age_ms = request.start_message_rollback_duration_sec * 1000
+        return (await topic.ledger.position_of_age(age_ms)).before()
+    if not request.HasField("start_message_id"):
+        return EARLIEST if request.initial_position == pb.CommandSubscribe.Earliest else LATEST
+    start = Position(*position(request.start_message_id))
+    if start in (EARLIEST, LATEST) or request.start_message_id.batch_index < 0:
+        return start
+    # Inside a batch: the whole entry is sent again, and the client drops what comes before its start.
+    return start.before()
+
+
+def is_uncommitted(request: pb.CommandSubscribe, wishes: Mapping[str, str]) -> bool:
+    """Whether a reader asks for what open and aborted transactions wrote, too.
+
+    Raises:
+        NotSupported: it asks for something that there is not.
+    """
+    isolation = wishes.get(ISOLATION, "read_committed")
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise NotSupported(f"there is no isolation {isolation!r}; use read_committed or read_uncommitted")
+    if isolation == "read_uncommitted" and request.durable:
+        raise NotSupported("a durable subscription reads committed messages only; use a reader for uncommitted ones")
+    return isolation == "read_uncommitted"
+
+
+async def stretch_of(topic: Topic, last: Entry | None, wanted: pb.StretchWanted) -> pb.Stretch:
+    """What is readable behind the place that the client names, measured."""
+    if wanted.HasField("since_ms"):
+        after = topic.ledger.previous(await topic.ledger.position_at_time(wanted.since_ms))
+    else:
+        after = Position(*position(wanted.after))
+    found = await measure(
+        topic.ledger,
+        last,
+        after,
+        messages_max=wanted.messages_max if wanted.HasField("messages_max") else None,
+        bytes_max=wanted.bytes_max if wanted.HasField("bytes_max") else None,
+    )
+    return pb.Stretch(
+        after=message_id(*found.after),
+        end=message_id(*found.end),
+        first_index=found.first_index,
+        messages=found.messages,
+        bytes=found.size_bytes,
+        first_timestamp_ms=found.first_timestamp_ms,
+    )

@@ -1,0 +1,81 @@
+"""How much of a topic stands behind a place: messages, bytes, and where to stop to have no more than is wanted.
+
+For whoever reads by ranges of positions and has to know their size beforehand (Spark plans by it). The index and the
+offsets that the ledgers keep for reading answer it, so nothing is counted and at most two entries are read.
+"""
+
+from typing import NamedTuple
+
+from storage.entry import Entry
+from storage.managed_ledger import ManagedLedger
+from storage.position import Position
+
+
+class Stretch(NamedTuple):
+    """See the module's docstring."""
+
+    after: Position
+    """It begins behind this place."""
+    end: Position
+    """Its last entry; `after` when it has none."""
+    first_index: int
+    """Index of its first message, or the one the next message behind `after` will get."""
+    messages: int
+    """Those of aborted transactions are among them."""
+    size_bytes: int
+    """As stored, to within a chunk of the ledgers' index."""
+    first_timestamp_ms: int | None
+    """When its first entry was taken; None when it has none."""
+
+
+async def measure(
+    ledger: ManagedLedger,
+    last: Entry | None,
+    after: Position,
+    *,
+    messages_max: int | None = None,
+    bytes_max: int | None = None,
+) -> Stretch:
+    """Measure what stands behind `after`, up to `last` or to as much as is wanted, but at least one entry.
+
+    Args:
+        ledger: the topic's.
+        last: the last entry that the asker may see; None if there is none.
+        after: any position.
+        messages_max: no more messages than this, unless the first entry has more.
+        bytes_max: no more bytes than this, as far as they are known, unless the first entry has more.
+
+    Raises:
+        LedgerCorrupt: the search met damage.
+    """
+    first = await _entry_at(ledger, ledger.next_after(after))
+    if last is None or last.position <= after or first is None:
+        return Stretch(after, after, await _index_behind(ledger, after, first), 0, 0, None)
+    end = last.position
+    end_index = last.first_index + last.message_count
+    if messages_max is not None and end_index - first.first_index > messages_max:
+        too_far = await ledger.position_of_index(first.first_index + messages_max)
+        end = ledger.previous(too_far)
+    begin_bytes = await ledger.bytes_upto(after)
+    if bytes_max is not None and await ledger.bytes_upto(end) - begin_bytes > bytes_max:
+        end = min(end, await ledger.position_within(begin_bytes + bytes_max))
+    end = max(end, first.position)
+    if end != last.position:
+        entry = await _entry_at(ledger, end)
+        assert entry is not None, "it is below one that can be seen"
+        end_index = entry.first_index + entry.message_count
+    size_bytes = max(0, await ledger.bytes_upto(end) - begin_bytes)
+    return Stretch(after, end, first.first_index, end_index - first.first_index, size_bytes, first.timestamp_ms)
+
+
+async def _entry_at(ledger: ManagedLedger, position: Position) -> Entry | None:
+    entries = await ledger.read(position, upto=position, entries_max=1, bytes_max=1)
+    return entries[0] if entries else None
+
+
+async def _index_behind(ledger: ManagedLedger, after: Position, first: Entry | None) -> int:
+    if first is not None:
+        return first.first_index
+    before = ledger.previous(Position(after.ledger, after.entry + 1))
+    entry = await _entry_at(ledger, before) if before.ledger >= 0 else None
+    return ledger.next_index if entry is None else entry.first_index + entry.message_count

@@ -15,6 +15,7 @@ from broker.scalable.controller import Controller
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
+from broker.scalable.registrations import GroupId
 from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic
 from broker.topics import Topics
@@ -131,7 +132,7 @@ class Administration:
             subscriptions[subscription_name] = SubscriptionStatistics(
                 registered.kind,
                 # An ordered consumer reads each of its segments under another name; others read all under one.
-                consumers=self._groups.member_count(name, subscription_name)
+                consumers=self._groups.connected_count(GroupId(name, subscription_name))
                 or len({consumer.name for subscription in here for consumer in subscription.consumers}),
                 backlog_entries=sum(subscription.backlog_entries for subscription in here),
             )

@@ -130,6 +130,9 @@ class BrokerSettings(BaseSettings):
     segment_retention_seconds: float = Field(7 * 86_400.0, ge=0, allow_inf_nan=False)
     """How long a segment that was split or merged is kept at least. After that it is removed with its messages as soon
     as every subscription has drained it; without subscriptions it stays."""
+    consumer_session_grace_seconds: float = Field(60.0, ge=0, le=86_400.0)
+    """How long an ordered consumer whose connection is lost keeps its segments, so that none moves when it comes back
+    (Pulsar's scalableTopicConsumerSessionGracePeriodSeconds). One that closes leaves at once."""
     transaction_coordinators: int = Field(16, ge=1, le=1024)
     """Coordinators that clients spread their transactions over. Raise it at will; lower it when none is open."""
     txn_timeout_seconds_max: float = Field(3600.0, gt=0, allow_inf_nan=False)

@@ -209,7 +209,10 @@ async def _compose(
             counters=buffers,
         ).run
     )
-    groups = StreamGroups(topics, feeds, metadata=metadata, nursery=nursery)
+    groups = StreamGroups(
+        topics, feeds, metadata=metadata, nursery=nursery, grace_seconds=settings.consumer_session_grace_seconds
+    )
+    await groups.recover()
     reporter = LoadReporter(topics, services.stirred, metadata=metadata, session=session, now_ms=wall_clock_ms)
     nursery.start_soon(reporter.run)
     scaler = AutoScaler(controller, layouts, groups, metadata=metadata, now_ms=wall_clock_ms)

@@ -295,6 +295,8 @@ class ConsumerFace:
         if session is not None:
             session.close()
             self._scalable.segment_closed(session.topic.name, session.subscription.name, session.consumer.name)
+        else:
+            self._scalable.close_registration(request.consumer_id)
         self._put(commands.success(request.request_id))
 
     async def _seek(self, command: pb.BaseCommand) -> None:

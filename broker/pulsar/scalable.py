@@ -16,6 +16,7 @@ from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import Segment
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_of, segment_topic, synthetic_layout
+from broker.scalable.registrations import GroupId, GroupKind
 from broker.scalable.stream_groups import StreamGroups
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
@@ -87,20 +88,19 @@ class _StreamConsumer:
     """
 
     def __init__(
-        self, request: pb.CommandScalableTopicSubscribe, topic: TopicName, subscribed: set[int], outbox: Outbox
+        self, request: pb.CommandScalableTopicSubscribe, group: GroupId, subscribed: set[int], outbox: Outbox
     ) -> None:
         """Set up.
 
         Args:
             request: the client's.
-            topic: the scalable topic.
+            group: which it joins.
             subscribed: segments that the client has subscribed to by now; after a lost connection its consumers of
                 segments may come back before its registration.
             outbox: the connection's.
         """
         self.name = request.consumer_name
-        self.topic = topic
-        self.subscription = request.subscription
+        self.group = group
         self.consumer_id = request.consumer_id
         self._request_id = request.request_id
         self._outbox = outbox
@@ -111,7 +111,8 @@ class _StreamConsumer:
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """See `Member`. The first assignment answers the request."""
-        if self._answered and not self._segments <= self._subscribed:
+        # What was pruned meanwhile cannot be subscribed to any more.
+        if self._answered and not self._segments & layout.segments.keys() <= self._subscribed:
             self._kept_back = (layout, segments)
             return
         self._kept_back = None
@@ -122,7 +123,7 @@ class _StreamConsumer:
                 segment_id=segment.id,
                 hash_start=segment.range.start,
                 hash_end=segment.range.end,
-                segment_topic=str(segment_topic(self.topic, segment)),
+                segment_topic=str(segment_topic(self.group.topic, segment)),
             )
             for segment_id in sorted(segments)
             for segment in (layout.segments[segment_id],)
@@ -189,26 +190,40 @@ class ScalableFace:
         }
 
     def close(self) -> None:
-        """See `Face`. A consumer whose connection is gone gives its segments to the others at once."""
+        """See `Face`. A consumer whose connection is gone keeps its segments for a while."""
         for session in self._sessions.values():
             self._feeds.unfollow(session.topic, session.layout_changed)
         self._sessions.clear()
         for consumer in self._consumers:
-            self._groups.leave(consumer.topic, consumer.subscription, consumer)
+            self._groups.lose(consumer.group, consumer)
         self._consumers.clear()
 
     def ordered_consumer(self, consumer_id: int) -> tuple[TopicName, str] | None:
         """The topic and subscription of the ordered consumer that was registered under this id."""
         for consumer in self._consumers:
-            if consumer.consumer_id == consumer_id:
-                return consumer.topic, consumer.subscription
+            if consumer.consumer_id == consumer_id and consumer.group.kind is GroupKind.STREAM:
+                return consumer.group.topic, consumer.group.name
         return None
 
     def follows(self, name: TopicName) -> bool:
         """Whether this connection's client follows the layout of the topic that this is, or is a segment of."""
         topic, _segment_id = segment_of(name)
-        sessions, consumers = self._sessions.values(), self._consumers
-        return any(session.topic == topic for session in sessions) or any(other.topic == topic for other in consumers)
+        followed = [session.topic for session in self._sessions.values()]
+        return topic in followed or any(consumer.group.topic == topic for consumer in self._consumers)
+
+    def close_registration(self, consumer_id: int) -> None:
+        """The client has closed this id, of a consumer or of a registration: in the latter case it leaves.
+
+        Tidewire's clients say so; Pulsar's close their consumers of segments alone.
+        """
+        for consumer in self._consumers:
+            if consumer.consumer_id == consumer_id:
+                self._leave(consumer)
+                return
+
+    def _leave(self, consumer: _StreamConsumer) -> None:
+        self._consumers.remove(consumer)
+        self._groups.leave(consumer.group, consumer)
 
     def segment_subscribed(self, name: TopicName, subscription: str, consumer_name: str) -> None:
         """A consumer of this connection has subscribed to a segment, and the answer is in the outbox."""
@@ -228,8 +243,7 @@ class ScalableFace:
         self._subscribed[topic, subscription].discard((place, consumer_name))
         for consumer, segment_id in self._consumers_of(name, subscription, consumer_name):
             if consumer.segment_closed(segment_id):
-                self._consumers.remove(consumer)
-                self._groups.leave(consumer.topic, consumer.subscription, consumer)
+                self._leave(consumer)
 
     def _consumers_of(
         self, name: TopicName, subscription: str, consumer_name: str
@@ -243,7 +257,7 @@ class ScalableFace:
         return [
             (consumer, segment_id)
             for consumer in self._consumers
-            if consumer.topic == topic and consumer.subscription == subscription
+            if consumer.group == GroupId(topic, subscription)
             if _belongs(consumer_name, segment_id, consumer.name)
         ]
 
@@ -292,18 +306,17 @@ class ScalableFace:
             for segment_id, consumer_name in self._subscribed[topic, request.subscription]
             if _belongs(consumer_name, segment_id, request.consumer_name)
         }
-        consumer = _StreamConsumer(request, topic, subscribed, self._outbox)
+        consumer = _StreamConsumer(request, GroupId(topic, request.subscription), subscribed, self._outbox)
         # A client that registers anew under the name takes the place of its earlier registration.
         self._consumers = [
-            other
-            for other in self._consumers
-            if (other.topic, other.subscription, other.name) != (consumer.topic, consumer.subscription, consumer.name)
+            other for other in self._consumers if (other.group, other.name) != (consumer.group, consumer.name)
         ]
         self._consumers.append(consumer)
         try:
-            await self._groups.join(consumer.topic, consumer.subscription, consumer, regular=asked.regular)
-        except TopicNotFound:
-            self._consumers.remove(consumer)
+            await self._groups.join(consumer.group, consumer, regular=asked.regular)
+        except Exception:
+            if consumer in self._consumers:
+                self._consumers.remove(consumer)
             raise
 
 

@@ -8,6 +8,7 @@ import structlog
 
 from broker.errors import LayoutUnreadable, TopicExists, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
+from broker.scalable import registrations
 from broker.scalable.layout import Layout
 from broker.scalable.layout_record import from_json, to_json
 from broker.schemas.registry import removal_of
@@ -80,14 +81,15 @@ class Layouts:
             return changed
 
     async def remove(self, topic: TopicName, creation_id: str) -> None:
-        """Forget the topic of that creation with the versions of its schema, if it is there; durable on return."""
+        """Forget the topic of that creation with what stands under its name, if it is there; durable on return."""
         while True:
             record = await self._metadata.get(layout_key(topic))
             if record is None or from_json(record.value).creation_id != creation_id:
                 # Another controller has finished the deletion, and somebody has perhaps made the topic anew.
                 return
             try:
-                await self._metadata.commit([Delete(record.key, record.version), *removal_of(topic)])
+                ops = [Delete(record.key, record.version), *removal_of(topic), registrations.removal_of(topic)]
+                await self._metadata.commit(ops)
             except Conflict:
                 continue
             return

@@ -18,6 +18,7 @@ from broker.http.listener import serve_http
 from broker.names import TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import SubscriptionKind
+from broker.scalable.registrations import GroupId
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.http import FakeMonitor, request
@@ -119,7 +120,7 @@ async def test_an_ordered_consumer_counts_once_however_many_segments_it_reads(
     made: tuple[Rooms, Administration],
 ) -> None:
     broker, admin = made
-    await broker.groups.join(TOPIC, "s", Member())
+    await broker.groups.join(GroupId(TOPIC, "s"), Member())
     for segment_id in (0, 1):
         topic = await broker.topics.get(await broker.segment(TOPIC, segment_id))
         consumer, _outlet = recording_consumer(f"reader-seg-{segment_id}")

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.interop
 RUN_SECONDS_MAX: Final = 560.0
 """All scenarios together; they take two to three minutes, and each one that hangs costs one of four players 90 s."""
 
+GRACE_SECONDS: Final = "8"
+"""How long consumers that are away are waited for: long enough to come back in, short enough to wait for it to pass."""
+
 STDERR_CHARACTERS_MAX: Final = 20_000
 """How much of each process's standard error a failed test shows, from the end."""
 
@@ -52,7 +55,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     """All scenarios played against one broker, which is killed and restarted as often as the program asks for it."""
     target = place("pulsar-java-client")
     folder = tmp_path_factory.mktemp("java-v5")
-    with running_broker(folder / "data") as broker:
+    with running_broker(folder / "data", "--consumer-session-grace-seconds", GRACE_SECONDS) as broker:
         status, lines, stderr = play(target, broker, folder / "program.stderr")
         yield Outcome(status, lines, stderr, broker.stderr)
 
@@ -157,6 +160,8 @@ SCENARIOS: Final = (
     "stream_consumer_leaves",
     "stream_consumers_share_through_split",
     "stream_consumer_loses_its_client",
+    "stream_consumer_is_waited_for",
+    "stream_consumer_that_stays_away_is_replaced",
     "queue_consumer_leaves_messages_to_other",
     "queue_consumers_share_through_split",
     "stream_from_latest",

@@ -35,6 +35,8 @@ def settings_of(*, prunes: bool) -> BrokerSettings:
         "transaction_coordinators": 1,
         "txn_retention_seconds": RETENTION_SECONDS,
         "ledger_age_seconds_max": LEDGER_SECONDS,
+        # Consumers that vanish do not come back by their names here.
+        "consumer_session_grace_seconds": 0,
     }
     if prunes:
         flags["segment_retention_seconds"] = PRUNING_SECONDS

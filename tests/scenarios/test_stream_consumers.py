@@ -19,7 +19,10 @@ KEYS = [f"key {number}" for number in range(24)]
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """One broker for all stories; each has topics of its own."""
-    with running_broker(tmp_path_factory.mktemp("streams") / "data") as broker:
+    # One story has a consumer that vanishes, under a name that nobody comes back by.
+    with running_broker(
+        tmp_path_factory.mktemp("streams") / "data", "--consumer-session-grace-seconds", "0.2"
+    ) as broker:
         yield broker
 
 

@@ -61,6 +61,7 @@ class Rooms:
         nursery: trio.Nursery,
         session: Session,
         clock: WallClock,
+        grace_seconds: float,
     ) -> None:
         self.metadata = metadata
         self.session = session
@@ -82,7 +83,9 @@ class Rooms:
         """Every topic that was taken over, in order."""
         self.topics = Topics(self.claims, self.layouts, self._open_topic, nursery, 7)
         self.controller = Controller(self.layouts, self.topics, self.feeds, now_ms=clock, nursery=nursery)
-        self.groups = StreamGroups(self.topics, self.feeds, metadata=metadata, nursery=nursery)
+        self.groups = StreamGroups(
+            self.topics, self.feeds, metadata=metadata, nursery=nursery, grace_seconds=grace_seconds
+        )
         self.coordinator = Coordinator(
             metadata,
             count=4,
@@ -130,11 +133,13 @@ async def visible(topic: Topic) -> list[Entry]:
 
 
 @asynccontextmanager
-async def rooms(metadata: MetadataStore, files: SimulatedFiles, *, clock: WallClock = now_ms) -> AsyncIterator[Rooms]:
+async def rooms(
+    metadata: MetadataStore, files: SimulatedFiles, *, clock: WallClock = now_ms, grace_seconds: float = 60
+) -> AsyncIterator[Rooms]:
     """One broker's rooms, running."""
     async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
         session = await metadata.open_session(10)
-        made = Rooms(metadata, ledgers, nursery, session, clock)
+        made = Rooms(metadata, ledgers, nursery, session, clock, grace_seconds)
         await nursery.start(made.headers.run)
         try:
             yield made

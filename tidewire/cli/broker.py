@@ -60,6 +60,10 @@ def command(
     segment_retention_seconds: Annotated[
         str | None, Option(help="How long split and merged segments are kept at least (default: 604800, a week).")
     ] = None,
+    consumer_session_grace_seconds: Annotated[
+        str | None,
+        Option(help="How long an ordered consumer keeps its segments after its connection is lost (default: 60)."),
+    ] = None,
     auto_scale: Annotated[
         str | None, Option(help="Split and merge topics by load and consumers: true (default) or false.")
     ] = None,

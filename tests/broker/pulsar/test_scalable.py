@@ -8,7 +8,7 @@ from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layout import Layout
 from broker.scalable.layouts import layout_key
 from tests.support.rooms import TOPIC, Rooms, now_ms, publish
-from tests.support.wire import WireClient, connected, message
+from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -97,17 +97,6 @@ async def test_giving_up_a_segment_that_moved_is_not_leaving(
     await take(broker, other, moved)
     await client.receives_nothing_more()
     await other.receives_nothing_more()
-
-
-async def test_a_lost_connection_hands_its_segments_over(
-    broker: Rooms, listener: trio.SocketListener, other: WireClient
-) -> None:
-    await two_segments(broker)
-    async with connected(listener) as client:
-        await register(client, 30, "a")
-        (segment,) = await register(other, 40, "b")
-        await take(broker, other, segment)
-    assert await assignment(other) == (40, {0, 1})
 
 
 async def test_the_same_name_again_replaces_the_registration(broker: Rooms, client: WireClient) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.scalable.assignment import assign, eligible
+from broker.scalable.assignment import assign, assign_unordered, eligible
 from broker.scalable.layout import Layout, create
 from tests.support.layouts import NOW_MS, layouts
 
@@ -121,6 +121,43 @@ def test_shares(
     segments: list[int], consumers: list[str], previous: dict[str, set[int]], expected: dict[str, set[int]]
 ) -> None:
     assert assign(segments, consumers, previous) == expected
+
+
+@pytest.mark.parametrize(
+    ("consumers", "away", "previous", "expected"),
+    [
+        # Who is away keeps what he had, however uneven, and gets no more.
+        ("ab", "a", {"a": {0, 1, 2, 3}}, {"a": {0, 1, 2, 3}, "b": set()}),
+        ("abc", "a", {"a": {1, 2}, "b": {0}, "c": {3}}, {"a": {1, 2}, "b": {0}, "c": {3}}),
+        ("abc", "a", {"a": {9}, "b": {0, 1, 2, 3}}, {"a": set(), "b": {0, 1}, "c": {2, 3}}),
+        # Nobody is here to take what is left.
+        ("a", "a", {"a": {0}}, {"a": {0}}),
+        # Only who is here can be told that a segment is not his.
+        ("ab", "b", {"a": {0}, "b": {0}}, {"a": {1, 2, 3}, "b": {0}}),
+        # Of who has left nothing is kept.
+        ("b", "a", {"a": {0}}, {"b": {0, 1, 2, 3}}),
+    ],
+)
+def test_shares_while_somebody_is_away(
+    consumers: str, away: str, previous: dict[str, set[int]], expected: dict[str, set[int]]
+) -> None:
+    """D11: nothing moves because of a lost connection alone."""
+    assert assign(range(4), consumers, previous, away) == expected
+
+
+def test_sealed_segments_stay_with_their_readers_where_order_is_nobodys_concern() -> None:
+    """A segment that moves is read again from the beginning; so only what is written to is kept even."""
+    layout = create(2, 0, creation_id="c")
+    assert assign_unordered(layout, "ab", {}) == {"a": {0}, "b": {1}}
+    layout = split(split(layout, 0), 1)
+    previous = {"a": {0, 1, 2, 3, 4, 5}}
+    divided = assign_unordered(layout, "ab", previous)
+    assert divided == {"a": {0, 1, 2, 3}, "b": {4, 5}}
+    # Those that nobody has go to who is here and has the fewest.
+    assert assign_unordered(layout, "bc", {"b": {0, 4}, "c": {5}}) == {"b": {0, 2, 4}, "c": {1, 3, 5}}
+    assert assign_unordered(layout, "bc", {"b": {4}, "c": {5}}, "b") == {"b": {4}, "c": {0, 1, 2, 3, 5}}
+    assert assign_unordered(layout, "b", {"b": {4}}, "b") == {"b": {4}}
+    assert assign_unordered(layout, "", {}) == {}
 
 
 names = st.sampled_from("abcdef")

@@ -14,6 +14,7 @@ from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.load_reports import load_key
+from broker.scalable.registrations import GroupId
 from storage.clock import WallClock
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
@@ -73,7 +74,7 @@ async def test_every_consumer_of_a_group_gets_a_segment(broker: Rooms, mock_cloc
     await create(broker, 1)
     members = [Member(name) for name in "abcd"]
     for member in members:
-        await broker.groups.join(TOPIC, NAME, member)
+        await broker.groups.join(GroupId(TOPIC, NAME), member)
     await wait_all_tasks_blocked()
     counts = [len(await active(broker))]
     for _ in range(4):
@@ -103,7 +104,7 @@ async def test_cold_segments_are_merged_one_pair_at_a_time(
     """Down to as many as the topic has consumers."""
     await create(broker, 4)
     for name in "ab":
-        await broker.groups.join(TOPIC, NAME, Member(name))
+        await broker.groups.join(GroupId(TOPIC, NAME), Member(name))
     for segment_id in range(4):
         await report(broker, segment_id, clock, 10)
     counts = []

@@ -10,6 +10,7 @@ from broker.errors import TopicClosed, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
+from broker.scalable.registrations import GroupId, Registrations
 from broker.topic import Topic
 from storage.cursor import cursor_key
 from storage.metadata.memory import MemoryStore
@@ -20,6 +21,7 @@ from tests.support.rooms import TOPIC, Rooms, publish, rooms
 from txn.errors import OwnershipLost
 
 NAME = "s"
+GROUP = GroupId(TOPIC, NAME)
 
 
 @pytest.fixture
@@ -62,16 +64,16 @@ async def drain(broker: Rooms, segment_id: int) -> None:
 async def test_members_share_the_segments_and_hear_of_every_change(broker: Rooms) -> None:
     await topic_with(broker, 4)
     a, b = Member("a"), Member("b")
-    await broker.groups.join(TOPIC, NAME, a)
+    await broker.groups.join(GROUP, a)
     assert a.segments == {0, 1, 2, 3}, "told before join returns"
-    await broker.groups.join(TOPIC, NAME, b)
+    await broker.groups.join(GROUP, b)
     assert len(a.segments) == len(b.segments) == 2
     assert a.segments | b.segments == {0, 1, 2, 3}
     count = len(b.told)
-    broker.groups.leave(TOPIC, NAME, a)
+    broker.groups.leave(GROUP, a)
     assert b.segments == {0, 1, 2, 3}
     assert len(b.told) == count + 1
-    broker.groups.leave(TOPIC, NAME, a)
+    broker.groups.leave(GROUP, a)
     assert len(b.told) == count + 1
 
 
@@ -80,7 +82,7 @@ async def test_children_wait_until_their_parent_is_durably_drained(broker: Rooms
     await topic_with(broker, 1)
     await publish(await topic_of(broker, 0), b"a")
     member = Member("a")
-    await broker.groups.join(TOPIC, NAME, member)
+    await broker.groups.join(GROUP, member)
     await broker.controller.split(TOPIC, 0)
     await wait_all_tasks_blocked()
     assert member.told == [(0, {0}), (1, {0})]
@@ -95,7 +97,7 @@ async def test_an_empty_parent_does_not_hold_its_children_back(broker: Rooms) ->
     await publish(await topic_of(broker, 1), b"a")
     await broker.controller.split(TOPIC, 1)
     member = Member("a")
-    await broker.groups.join(TOPIC, NAME, member)
+    await broker.groups.join(GROUP, member)
     await wait_all_tasks_blocked()
     assert member.segments == {1, 2}
     await drain(broker, 1)
@@ -107,12 +109,12 @@ async def test_the_first_share_after_a_restart_is_the_last_one_before_it(broker:
     await topic_with(broker, 2)
     await broker.controller.split(TOPIC, 0)
     before = Member("a")
-    await broker.groups.join(TOPIC, NAME, before)
+    await broker.groups.join(GROUP, before)
     await wait_all_tasks_blocked()
     assert before.segments == {1, 2, 3}
-    broker.groups.leave(TOPIC, NAME, before)
+    broker.groups.leave(GROUP, before)
     after = Member("a")
-    await broker.groups.join(TOPIC, NAME, after)
+    await broker.groups.join(GROUP, after)
     await wait_all_tasks_blocked()
     assert after.told == before.told[-1:]
 
@@ -120,20 +122,22 @@ async def test_the_first_share_after_a_restart_is_the_last_one_before_it(broker:
 async def test_a_name_that_comes_again_takes_the_first_ones_place(broker: Rooms) -> None:
     await topic_with(broker, 2)
     old, new, other = Member("a"), Member("a"), Member("b")
-    await broker.groups.join(TOPIC, NAME, old)
-    await broker.groups.join(TOPIC, NAME, other)
+    await broker.groups.join(GROUP, old)
+    await broker.groups.join(GROUP, other)
     had = old.segments
-    await broker.groups.join(TOPIC, NAME, new)
+    await broker.groups.join(GROUP, new)
     assert new.segments == had
-    broker.groups.leave(TOPIC, NAME, old)
+    broker.groups.leave(GROUP, old)
     assert new.segments == had, "the old one leaves without effect"
 
 
 async def test_a_topic_that_does_not_exist_is_refused(broker: Rooms) -> None:
     with pytest.raises(TopicNotFound):
-        await broker.groups.join(TOPIC, NAME, Member("a"))
+        await broker.groups.join(GROUP, Member("a"))
+    await wait_all_tasks_blocked()
     assert broker.groups._groups == {}
     assert broker.feeds._feeds == {}
+    assert await Registrations(broker.metadata).load() == {}
 
 
 async def test_the_last_member_leaves_nothing_behind(broker: Rooms) -> None:
@@ -141,11 +145,11 @@ async def test_the_last_member_leaves_nothing_behind(broker: Rooms) -> None:
     await publish(await topic_of(broker, 0), b"a")
     watches = broker.metadata.statistics().watches
     member = Member("a")
-    await broker.groups.join(TOPIC, NAME, member)
+    await broker.groups.join(GROUP, member)
     await broker.controller.split(TOPIC, 0)
     await wait_all_tasks_blocked()
     assert broker.metadata.statistics().watches > watches
-    broker.groups.leave(TOPIC, NAME, member)
+    broker.groups.leave(GROUP, member)
     await wait_all_tasks_blocked()
     assert broker.metadata.statistics().watches == watches
 
@@ -154,7 +158,7 @@ async def test_a_topic_made_again_begins_anew(broker: Rooms) -> None:
     """D16: that segment 0 of the deleted one was drained says nothing of its namesake."""
     await topic_with(broker, 1)
     member = Member("a")
-    await broker.groups.join(TOPIC, NAME, member)
+    await broker.groups.join(GROUP, member)
     await broker.controller.split(TOPIC, 0)
     await wait_all_tasks_blocked()
     assert member.segments == {1, 2}
@@ -184,7 +188,7 @@ async def test_a_sealed_segment_that_cannot_be_opened_harms_nobody_else(broker: 
 
     broker.topics._open_topic = broken
     member = Member("a")
-    await broker.groups.join(TOPIC, NAME, member)
+    await broker.groups.join(GROUP, member)
     await wait_all_tasks_blocked()
     assert member.segments == {0, 1}
     await publish(await topic_of(broker, 1), b"goes on")
@@ -196,7 +200,7 @@ async def test_drained_by_a_consumer(broker: Rooms) -> None:
     parent = await topic_of(broker, 0)
     await publish(parent, b"a")
     member = Member("a")
-    await broker.groups.join(TOPIC, NAME, member)
+    await broker.groups.join(GROUP, member)
     consumer, outlet = recording_consumer()
     subscription = parent.subscriptions[NAME]
     subscription.add_consumer(consumer)
@@ -217,7 +221,7 @@ async def test_seeking_back_into_a_drained_parent_takes_its_children_away(broker
     for segment_id in (0, 1):
         await publish(await topic_of(broker, segment_id), b"a")
     member = Member("a")
-    await broker.groups.join(TOPIC, NAME, member)
+    await broker.groups.join(GROUP, member)
     await broker.controller.merge(TOPIC, 0, 1)
     for segment_id in (0, 1):
         await drain(broker, segment_id)
@@ -237,7 +241,7 @@ async def test_a_cursor_that_cannot_be_read_harms_nobody_else(broker: Rooms) -> 
         await publish(await topic_of(broker, segment_id), b"a")
     await broker.controller.split(TOPIC, 0)
     member = Member("a")
-    await broker.groups.join(TOPIC, NAME, member)
+    await broker.groups.join(GROUP, member)
     await wait_all_tasks_blocked()
     assert member.segments == {0, 1}
     parent = await broker.segment(TOPIC, 0)

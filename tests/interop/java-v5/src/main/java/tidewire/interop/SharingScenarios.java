@@ -6,6 +6,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import org.apache.pulsar.client.api.v5.Message;
 import org.apache.pulsar.client.api.v5.Producer;
 import org.apache.pulsar.client.api.v5.PulsarClient;
@@ -25,6 +26,8 @@ final class SharingScenarios {
         scenarios.put("stream_consumer_leaves", SharingScenarios::leaves);
         scenarios.put("stream_consumers_share_through_split", SharingScenarios::shareThroughSplit);
         scenarios.put("stream_consumer_loses_its_client", SharingScenarios::losesItsClient);
+        scenarios.put("stream_consumer_is_waited_for", SharingScenarios::isWaitedFor);
+        scenarios.put("stream_consumer_that_stays_away_is_replaced", SharingScenarios::isReplaced);
         scenarios.put("queue_consumer_leaves_messages_to_other", SharingScenarios::queueLeaves);
         scenarios.put("queue_consumers_share_through_split", SharingScenarios::queuesShareThroughSplit);
         scenarios.put("stream_from_latest", SharingScenarios::streamFromLatest);
@@ -150,17 +153,72 @@ final class SharingScenarios {
         Producer<String> producer = stage.producer();
         SplitScenarios.sendRound(script, producer, keys, null);
         PulsarClient doomed = stage.newClient(Limits.TRANSACTION_TIMEOUT);
-        StreamConsumer<String> lost = doomed.newStreamConsumer(Schema.string())
-                .topic(stage.topic)
-                .subscriptionName("sub")
-                .consumerName("reader")
-                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
-                .subscribe();
+        StreamConsumer<String> lost = named(doomed, stage, "reader");
         script.check(Stage.receive(lost, script.size()));
         doomed.shutdown();
         script.forget();
         SplitScenarios.sendRound(script, producer, keys, null);
         script.check(Stage.receive(stage.stream("sub"), script.size()));
+    }
+
+    /** While its consumer is away nobody else reads a segment; when it is back, it has the segments that it had. */
+    private static void isWaitedFor(Stage stage) throws Exception {
+        List<String> keys = Keys.overAll(stage.createTopic(4));
+        Script script = new Script();
+        Producer<String> producer = stage.producer();
+        PulsarClient doomed = stage.newClient(Limits.TRANSACTION_TIMEOUT);
+        StreamConsumer<String> lost = named(doomed, stage, "one");
+        StreamConsumer<String> other = stage.stream("sub", "other");
+        // A segment's move takes a moment in which its old consumer may still be sent to.
+        Thread.sleep(Limits.QUIET.toMillis());
+        SplitScenarios.sendRound(script, producer, keys, null);
+        var before = receive(List.of(lost, other), script.size());
+        script.check(all(before));
+        // Acknowledgements are sent a moment later, and nobody waits for them when a client is shut down.
+        Thread.sleep(Limits.QUIET.toMillis());
+        script.forget();
+        vanish(doomed);
+        SplitScenarios.sendRound(script, producer, keys, null);
+        List<Message<String>> meanwhile = receive(List.of(other), keysOf(before.get(other)).size()).get(other);
+        Expect.equal("keys of the one that stays", keysOf(meanwhile), keysOf(before.get(other)));
+        StreamConsumer<String> back = stage.stream("sub", "one");
+        var after = receive(List.of(back, other), script.size() - meanwhile.size());
+        Expect.equal("keys of the one that is back", keysOf(after.get(back)), keysOf(before.get(lost)));
+        List<Message<String>> received = new ArrayList<>(meanwhile);
+        received.addAll(all(after));
+        script.check(received);
+    }
+
+    /** Who does not come back is not waited for longer than the grace period. */
+    private static void isReplaced(Stage stage) throws Exception {
+        List<String> keys = Keys.overAll(stage.createTopic(4));
+        Script script = new Script();
+        Producer<String> producer = stage.producer();
+        PulsarClient doomed = stage.newClient(Limits.TRANSACTION_TIMEOUT);
+        StreamConsumer<String> lost = named(doomed, stage, "one");
+        StreamConsumer<String> other = stage.stream("sub", "other");
+        SplitScenarios.sendRound(script, producer, keys, null);
+        script.check(all(receive(List.of(lost, other), script.size())));
+        Thread.sleep(Limits.QUIET.toMillis());
+        script.forget();
+        vanish(doomed);
+        SplitScenarios.sendRound(script, producer, keys, null);
+        script.check(all(receive(List.of(other), script.size())));
+    }
+
+    /** Its connections end at once, and long before it is done with shutting itself down. */
+    private static void vanish(PulsarClient client) throws Exception {
+        CompletableFuture.runAsync(client::shutdown);
+        Thread.sleep(Limits.QUIET.toMillis());
+    }
+
+    private static StreamConsumer<String> named(PulsarClient client, Stage stage, String name) throws Exception {
+        return client.newStreamConsumer(Schema.string())
+                .topic(stage.topic)
+                .subscriptionName("sub")
+                .consumerName(name)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST)
+                .subscribe();
     }
 
     /** What one holds without having acknowledged it goes to the other when it closes, marked as sent again. */

@@ -5,7 +5,9 @@ compare-and-set as a client's, and a header goes only when none of its op record
 brokers may sweep at once.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
 
 from storage.clock import WallClock
 from storage.entry import TxnId
@@ -28,7 +30,7 @@ from txn.ops import ops_of, segment_of
 from txn.states import EndAction, TxnState
 
 SWEEP_BATCH = 100
-"""Headers handled between two queries; bounds memory, not how many are swept."""
+"""Headers handled between two queries; bounds memory, not how many are swept, and stays below etcd's 128 operations."""
 
 LEFTOVER_OPS_SHOWN = 1000
 """Op records of one finished transaction that one sweep re-drives; the next sweep takes the rest."""
@@ -66,14 +68,19 @@ class TimeoutSweep:
             due = await self._counters.query(
                 self._metadata, BY_DEADLINE, *deadline_range(self._now_ms()), limit=SWEEP_BATCH
             )
-            for hit in due:
-                try:
-                    await self._coordinator.end(txn_of_key(hit.record.key), EndAction.ABORT)
-                except (InvalidTxnStatus, TransactionNotFound):
-                    # Its client ended it first; the deadline no longer matters.
-                    continue
+            # At once, so that they share the store's syncs.
+            async with trio.open_nursery() as nursery:
+                for hit in due:
+                    nursery.start_soon(self._abort, txn_of_key(hit.record.key))
             if len(due) < SWEEP_BATCH:
                 return
+
+    async def _abort(self, txn: TxnId) -> None:
+        try:
+            await self._coordinator.end(txn, EndAction.ABORT)
+        except (InvalidTxnStatus, TransactionNotFound):
+            # Its client ended it first; the deadline no longer matters.
+            return
 
 
 class HeaderSweep:
@@ -125,9 +132,14 @@ class HeaderSweep:
             due = [hit.record for hit in hits if hit.record.key not in kept]
             if not due:
                 break
-            for record in due:
-                if not await self._forget(record):
+            settled = []
+            for record in due[:SWEEP_BATCH]:
+                if await self._is_settled(txn_of_key(record.key)):
+                    settled.append(record)
+                else:
                     kept.add(record.key)
+            if settled:
+                await self._forget(settled)
         if kept:
             # Their participants are applying them; they are looked at again a retention from now.
             self._alarm.at_latest(self._now_ms())
@@ -136,20 +148,23 @@ class HeaderSweep:
         if upcoming:
             self._alarm.at_latest(finalized_ms_of(upcoming[0].index_key))
 
-    async def _forget(self, record: Record) -> bool:
-        txn: TxnId = txn_of_key(record.key)
+    async def _is_settled(self, txn: TxnId) -> bool:
+        """Whether no op record is left of a decided transaction. None can follow: they are put on an open header."""
         leftovers = await self._metadata.scan(*ops_of(txn), limit=LEFTOVER_OPS_SHOWN)
-        if leftovers:
-            # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
-            for segment in {segment_of(op) for op in leftovers}:
-                if not await self._redrive(segment):
-                    gone = [op.key for op in leftovers if segment_of(op) == segment]
-                    await remove_ops(gone, metadata=self._metadata)
-            return False
+        # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
+        for segment in {segment_of(op) for op in leftovers}:
+            if not await self._redrive(segment):
+                gone = [op.key for op in leftovers if segment_of(op) == segment]
+                await remove_ops(gone, metadata=self._metadata)
+        return not leftovers
+
+    async def _forget(self, headers: Sequence[Record]) -> None:
         try:
-            await self._metadata.commit([Delete(record.key, record.version)])
+            await self._metadata.commit([Delete(record.key, record.version) for record in headers])
         except Conflict:
-            # Another broker's sweep was first.
-            return True
-        self.deleted += 1
-        return True
+            # Another broker's sweep was first: with this one, or with some of several.
+            if len(headers) > 1:
+                for record in headers:
+                    await self._forget([record])
+            return
+        self.deleted += len(headers)

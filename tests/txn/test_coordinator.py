@@ -1,6 +1,6 @@
 """The coordinator and the sweeps over the memory store, on Trio's clock."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import trio
@@ -8,9 +8,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Conflict, starting_with
+from storage.metadata.store import Conflict, Op, starting_with
 from storage.position import Position
 from storage.ranges import EntryAck
+from tests.support.steered_store import SteeredStore
 from txn.alarm import Alarm
 from txn.coordinator import Coordinator
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
@@ -269,6 +270,50 @@ async def test_no_op_record_can_follow_a_decision(autojump_clock: MockClock, off
     await office.coordinator.end(txn, EndAction.COMMIT)
     with pytest.raises(Conflict):
         await office.metadata.put(record.key, b"late", expected=record.version)
+
+
+async def test_sweeping_many_costs_few_change_sets(autojump_clock: MockClock) -> None:
+    """T9, T28: what a thousand clients opened in a second is aborted and forgotten as fast, at a sync each."""
+    store = SteeredStore()
+    office = Office(store)
+    for number in range(200):
+        await office.coordinator.new_transaction(number % 16, 10_000)
+
+    async def sync(ops: Sequence[Op]) -> None:
+        await trio.sleep(0.01)
+
+    store.before = sync
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(office.timeout_sweep.run)
+        nursery.start_soon(office.header_sweep.run)
+        await trio.sleep(10.1)
+        assert office.coordinator.statistics().aborted == 200
+        commits = store.commits
+        await trio.sleep(61)
+        assert office.header_sweep.deleted == 200
+        assert await store.scan(*starting_with(KEY_PREFIX)) == []
+        assert store.commits - commits <= 4
+        nursery.cancel_scope.cancel()
+
+
+async def test_two_sweeps_at_once_forget_everything(autojump_clock: MockClock) -> None:
+    """T31: what another broker's sweep has forgotten meanwhile keeps nothing else."""
+    store = SteeredStore()
+    office = Office(store)
+    txns = [await office.coordinator.new_transaction(0, 10_000) for _ in range(5)]
+    for txn in txns:
+        await office.coordinator.end(txn, EndAction.COMMIT)
+
+    async def be_first(ops: Sequence[Op]) -> None:
+        store.before = None
+        await store.delete(header_key(txns[2]))
+
+    store.before = be_first
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(office.header_sweep.run)
+        await trio.sleep(61)
+        assert await store.scan(*starting_with(KEY_PREFIX)) == []
+        nursery.cancel_scope.cancel()
 
 
 async def test_many_headers_are_swept_in_one_go(autojump_clock: MockClock, office: Office) -> None:

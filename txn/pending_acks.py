@@ -13,7 +13,6 @@ What is acknowledged outside transactions is taken at once, whoever reserved it:
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import trio
 
@@ -35,15 +34,10 @@ from txn.headers import header_key
 from txn.op_removal import remove_ops
 from txn.open_header import open_version, require_open
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
+from txn.pending_book import PendingBook
 from txn.pending_transaction import AckTarget, Command, PendingTransaction
-from txn.reservations import Reservations, overlap
+from txn.reservations import overlap
 from txn.states import TxnState
-
-PENDING_MAX: Final = 100_000
-"""Op records, and entries acknowledged one by one, that open transactions may have on one subscription together."""
-
-RECORD_BYTES_MAX: Final = 512 * 1024
-"""Of one command's op record; below what every metadata store takes in one piece."""
 
 
 class PendingAcks:
@@ -76,10 +70,7 @@ class PendingAcks:
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
         self._counters = counters
         self._subscription: AckTarget | None = None
-        self._reserved = Reservations()
-        self._pending: dict[TxnId, PendingTransaction] = {}
-        self._commands = 0
-        """In all of `_pending`."""
+        self._book = PendingBook()
         self._settling: list[PendingTransaction] = []
         self._settle = Signal()
         self._strays: dict[str, None] = {}
@@ -92,11 +83,11 @@ class PendingAcks:
     @property
     def transactions(self) -> int:
         """How many transactions have something here that is not done."""
-        return len(self._pending)
+        return len(self._book)
 
     def unreserved(self, position: Position) -> int | None:
         """See `Reservations.unreserved`: what of an entry may be sent."""
-        return self._reserved.unreserved(position)
+        return self._book.reserved.unreserved(position)
 
     async def acknowledge(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         """Acknowledge in a transaction; durable on return, and applied when the transaction is committed.
@@ -124,12 +115,11 @@ class PendingAcks:
             return
         self._require_free(txn, given, cumulative=cumulative)
         put = AckOp(txn, self._segment, self._cursor.name, self._cursor.creation_id, cumulative, tuple(given)).to_put()
-        if len(put.value) > RECORD_BYTES_MAX or self._commands + self._reserved.entries + len(given) > PENDING_MAX:
+        command = Command(given, cumulative, len(put.value))
+        if not self._book.has_room(command):
             raise PendingAcksFull(f"too much is pending on subscription {self._cursor.name} of {self._segment}")
-        pending = self._pending.setdefault(txn, PendingTransaction(txn))
-        command = Command(given, cumulative)
-        self._begin(pending, command)
-        self._reserved.reserve(txn, given, cumulative=cumulative)
+        pending = self._begin(txn, command)
+        self._book.reserved.reserve(txn, given, cumulative=cumulative)
         self._subscription.set_aside(given, cumulative=cumulative)
         try:
             # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
@@ -162,7 +152,7 @@ class PendingAcks:
 
     def decided(self, txn: TxnId, state: TxnState) -> None:
         """See `Participant`: the header of a transaction that acknowledged here has changed."""
-        pending = self._pending.get(txn)
+        pending = self._book.get(txn)
         if pending is None or pending.decided is not None:
             return
         pending.decided = state
@@ -177,33 +167,29 @@ class PendingAcks:
         self._subscription = subscription
         try:
             await self._metadata.barrier()
-            asked = trio.current_time()
             own = acks_of_subscription(self._segment, self._cursor.name)
-            hits = await self._metadata.query(ACKS_BY_SUBSCRIPTION, *own)
-            self._counters.index_queries += 1
-            self._counters.index_query_seconds += trio.current_time() - asked
+            hits = await self._counters.query(self._metadata, ACKS_BY_SUBSCRIPTION, *own)
             strangers = []
             for hit in hits:
                 op = AckOp.from_record(hit.record)
                 if op.creation_id == self._cursor.creation_id:
-                    command = Command(op.acks, op.cumulative, hit.record.key)
-                    self._begin(self._pending.setdefault(op.txn, PendingTransaction(op.txn)), command)
+                    self._begin(op.txn, Command(op.acks, op.cumulative, len(hit.record.value), hit.record.key))
                     self._counters.op_records_outstanding += 1
                 else:
                     # It belongs to a subscription of the same name that was removed (D16).
                     strangers.append(hit.record.key)
             await self._remove(strangers)
-            await self._headers.catch_up(list(self._pending))
-            for pending in list(self._pending.values()):
+            await self._headers.catch_up([pending.txn for pending in self._book])
+            for pending in self._book:
                 if pending.decided is None and await self._metadata.get(header_key(pending.txn)) is None:
                     # Headers outlive their op records, so an operator removed it: nothing says that it was committed.
                     pending.decided = TxnState.ABORTED
             # From here on nothing waits. Only what is open is reserved: it may go on where the decided left off, and
             # of two cumulative ones only one is remembered.
-            for pending in self._pending.values():
+            for pending in self._book:
                 if pending.decided is None:
-                    self._reserve_anew(pending)
-            for pending in list(self._pending.values()):
+                    self._book.reserve(pending)
+            for pending in self._book:
                 self._land(pending, len(pending.commands))
         except BaseException:
             self._leave()
@@ -239,7 +225,7 @@ class PendingAcks:
         are removed afterwards.
         """
         self._era += 1
-        for pending in tuple(self._pending.values()):
+        for pending in self._book:
             pending.is_discarded = True
             self._strays.update(dict.fromkeys(pending.keys))
             self._forget(pending)
@@ -266,7 +252,7 @@ class PendingAcks:
         await self._cursor.synced(self._cursor.mark_delete)
 
     def _require_free(self, txn: TxnId, acks: Iterable[EntryAck], *, cumulative: bool) -> None:
-        met = self._reserved.conflict(txn, list(acks), cumulative=cumulative)
+        met = self._book.reserved.conflict(txn, list(acks), cumulative=cumulative)
         if met is not None:
             raise TransactionConflict(f"{met} is acknowledged in another transaction that is not decided")
         if cumulative:
@@ -278,12 +264,10 @@ class PendingAcks:
             if is_known or (known is not None and ack.remaining and overlap(EntryAck(ack.position, known), ack)):
                 raise TransactionConflict(f"{ack.position} is acknowledged already")
 
-    def _begin(self, pending: PendingTransaction, command: Command) -> None:
+    def _begin(self, txn: TxnId, command: Command) -> PendingTransaction:
         """Be told of the decision from now on; it is applied when the outcome of the command's put is known."""
-        self._headers.join(pending.txn, self)
-        pending.commands.append(command)
-        pending.in_flight += 1
-        self._commands += 1
+        self._headers.join(txn, self)
+        return self._book.begin(txn, command)
 
     def _land(self, pending: PendingTransaction, count: int = 1) -> None:
         """The outcome of so many puts is known, or never will be."""
@@ -300,17 +284,9 @@ class PendingAcks:
         """A command's op record was refused: its messages are free again."""
         if pending.is_discarded:
             return
-        pending.commands.remove(command)
-        self._commands -= 1
-        # The transaction's other commands may reserve some of the same.
-        self._reserved.release(pending.txn)
-        self._reserve_anew(pending)
+        self._book.withdraw(pending, command)
         assert self._subscription is not None, "set in recover"
         self._subscription.give_back(command.acks, cumulative=command.cumulative)
-
-    def _reserve_anew(self, pending: PendingTransaction) -> None:
-        for command in pending.commands:
-            self._reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
 
     def _materialise(self, pending: PendingTransaction) -> None:
         """Apply the decision in memory; the records follow in `run`."""
@@ -318,10 +294,10 @@ class PendingAcks:
         if pending.decided is TxnState.COMMITTED:
             for command in pending.commands:
                 pending.left += self._subscription.take(command.acks, cumulative=command.cumulative)
-            self._reserved.release(pending.txn)
-            self._reserved.reserve(pending.txn, pending.left, cumulative=False)
+            self._book.reserved.release(pending.txn)
+            self._book.reserved.reserve(pending.txn, pending.left, cumulative=False)
         else:
-            self._reserved.release(pending.txn)
+            self._book.reserved.release(pending.txn)
             for command in pending.commands:
                 self._subscription.give_back(command.acks, cumulative=command.cumulative)
         self._settling.append(pending)
@@ -348,7 +324,7 @@ class PendingAcks:
             if pending.left:
                 pending.left = self._subscription.take(pending.left, cumulative=False)
                 if not pending.left:
-                    self._reserved.release(pending.txn)
+                    self._book.reserved.release(pending.txn)
         return [pending for pending in self._settling if not pending.left]
 
     async def _finish(self, settled: list[PendingTransaction]) -> None:
@@ -379,19 +355,16 @@ class PendingAcks:
 
     def _forget(self, pending: PendingTransaction) -> None:
         """Nothing of the transaction is left here."""
-        if self._pending.get(pending.txn) is not pending:
+        if not self._book.forget(pending):
             return
-        del self._pending[pending.txn]
-        self._commands -= len(pending.commands)
         self._counters.op_records_outstanding -= len(pending.keys)
-        self._reserved.release(pending.txn)
         self._headers.leave(pending.txn, self)
         if pending in self._settling:
             self._settling.remove(pending)
 
     def _leave(self) -> None:
         """The subscription is served here no more; its next owner recovers what is left."""
-        for pending in self._pending.values():
+        for pending in self._book:
             self._headers.leave(pending.txn, self)
             self._counters.op_records_outstanding -= len(pending.keys)
 

@@ -34,6 +34,8 @@ class Command:
 
     acks: Sequence[EntryAck]
     cumulative: bool
+    size: int
+    """Bytes of its op record."""
     key: str | None = None
     """Of its op record; None until that is known to be durable."""
 

@@ -12,7 +12,7 @@ from storage.position import EARLIEST
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.pending_acks import owned, stream_of, writes
 from tests.support.steered_store import LaggingStore, SteeredStore
-from txn import pending_acks
+from txn import pending_book
 from txn.errors import (
     PendingAcksDiscarded,
     PendingAcksFull,
@@ -191,7 +191,7 @@ async def test_more_than_the_cursor_can_remember(monkeypatch: pytest.MonkeyPatch
 
 async def test_what_is_pending_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a refused command is kept; the end of a transaction makes room."""
-    monkeypatch.setattr(pending_acks, "PENDING_MAX", 4)
+    monkeypatch.setattr(pending_book, "PENDING_MAX", 4)
     async with owned(SteeredStore(), stream_of(9)) as rig:
         txn = await rig.begin()
         await rig.acknowledge(txn, 0, 1, 2)
@@ -199,7 +199,15 @@ async def test_what_is_pending_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
             await rig.acknowledge(await rig.begin(), 3)
         await rig.end(txn, EndAction.COMMIT)
         await rig.acknowledge(await rig.begin(), 3)
-        monkeypatch.setattr(pending_acks, "RECORD_BYTES_MAX", 10)
+        txn = await rig.begin()
+        with monkeypatch.context() as tight:
+            tight.setattr(pending_book, "PENDING_BYTES_MAX", 500)
+            await rig.acknowledge(txn, 5)
+            with pytest.raises(PendingAcksFull):
+                await rig.acknowledge(txn, 6)
+            await rig.end(txn, EndAction.ABORT)
+            await rig.acknowledge(await rig.begin(), 6)
+        monkeypatch.setattr(pending_book, "RECORD_BYTES_MAX", 10)
         with pytest.raises(PendingAcksFull):
             await rig.acknowledge(await rig.begin(), 4)
 

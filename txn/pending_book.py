@@ -1,0 +1,80 @@
+"""What open transactions have acknowledged on one subscription, in bounded memory: their commands and reservations.
+
+Pure.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from storage.entry import TxnId
+from txn.pending_transaction import Command, PendingTransaction
+from txn.reservations import Reservations
+
+PENDING_MAX: Final = 100_000
+"""Op records, and entries acknowledged one by one, that open transactions may have on one subscription together."""
+
+PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of op records that open transactions may have on one subscription together."""
+
+RECORD_BYTES_MAX: Final = 512 * 1024
+"""Of one command's op record; below what every metadata store takes in one piece."""
+
+
+class PendingBook:
+    """One subscription's."""
+
+    def __init__(self) -> None:
+        self.reserved = Reservations()
+        self._transactions: dict[TxnId, PendingTransaction] = {}
+        self._commands = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """How many transactions have something here."""
+        return len(self._transactions)
+
+    def __iter__(self) -> Iterator[PendingTransaction]:
+        """Those that are here now; any of them may be forgotten meanwhile."""
+        return iter(tuple(self._transactions.values()))
+
+    def get(self, txn: TxnId) -> PendingTransaction | None:
+        """What the transaction has here, if anything."""
+        return self._transactions.get(txn)
+
+    def has_room(self, command: Command) -> bool:
+        """Whether one more may be taken."""
+        entries = self._commands + self.reserved.entries + len(command.acks)
+        too_many = entries > PENDING_MAX or self._bytes + command.size > PENDING_BYTES_MAX
+        return command.size <= RECORD_BYTES_MAX and not too_many
+
+    def begin(self, txn: TxnId, command: Command) -> PendingTransaction:
+        """The transaction has one more command, of whose op record it is not known whether it is there."""
+        pending = self._transactions.setdefault(txn, PendingTransaction(txn))
+        pending.commands.append(command)
+        pending.in_flight += 1
+        self._commands += 1
+        self._bytes += command.size
+        return pending
+
+    def withdraw(self, pending: PendingTransaction, command: Command) -> None:
+        """The command's op record is not there: its messages are free again, but for those that its others name."""
+        pending.commands.remove(command)
+        self._commands -= 1
+        self._bytes -= command.size
+        self.reserved.release(pending.txn)
+        self.reserve(pending)
+
+    def reserve(self, pending: PendingTransaction) -> None:
+        """Reserve what all its commands acknowledge."""
+        for command in pending.commands:
+            self.reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
+
+    def forget(self, pending: PendingTransaction) -> bool:
+        """Nothing of the transaction is left here. False if it was forgotten before."""
+        if self._transactions.get(pending.txn) is not pending:
+            return False
+        del self._transactions[pending.txn]
+        self._commands -= len(pending.commands)
+        self._bytes -= sum(command.size for command in pending.commands)
+        self.reserved.release(pending.txn)
+        return True

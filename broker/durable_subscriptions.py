@@ -161,6 +161,9 @@ class DurableSubscriptions:
                     self._pending[subscription] = pending
                     nursery.start_soon(pending.run)
                 await subscription.run(task_status=task_status)
+                if pending is not None and subscription.cursor.is_deleted:
+                    # Whoever asked for the deletion may have given up before it was done.
+                    await pending.clear()
                 nursery.cancel_scope.cancel()
         finally:
             self._pending.pop(subscription, None)

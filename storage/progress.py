@@ -82,6 +82,11 @@ class AnyCursor:
         return self._durable
 
     @property
+    def is_deleted(self) -> bool:
+        """Whether it was deleted, durably."""
+        return isinstance(self._durable.failure, CursorDeleted)
+
+    @property
     def highest(self) -> Position:
         """No entry above this position is acknowledged, even in part."""
         return self._acknowledged.highest

@@ -11,6 +11,7 @@ from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST, Position
+from tests.support.cancellation import cancel_at_each_step
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.outlet import RecordingOutlet, recording_consumer
@@ -217,6 +218,25 @@ async def test_a_removal_that_is_cut_off_has_happened_or_has_not() -> None:
             outcomes.add(None if there is None else there.backlog_entries)
             assert await op_records(broker) == 0
     assert outcomes == {0, None}
+
+
+async def test_a_removal_that_is_given_up_leaves_no_records() -> None:
+    """T28, D16: at whichever step; the subscription goes all the same, and one of the same name begins anew."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        ((topic, _),) = await filled(broker)
+
+        async def remove() -> None:
+            subscription = await topic.subscribe("s", EARLIEST)
+            await acknowledge_all(topic, subscription, await begin(broker))
+            await topic.unsubscribe("s")
+
+        async def check() -> None:
+            await wait_all_tasks_blocked()
+            if "s" not in topic.subscriptions:
+                assert await op_records(broker) == 0
+
+        assert await cancel_at_each_step(remove, check) > 5
+        assert topic.subscriptions == {}
 
 
 async def acknowledge_all_but_first(topic: Topic, subscription: Subscription, txn: TxnId) -> None:

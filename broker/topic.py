@@ -1,8 +1,8 @@
 """A topic that this broker owns: where ledger, transactions and subscriptions meet.
 
 A segment of a scalable topic and a persistent topic are the same thing here, but for who decides what is readable: a
-segment's transaction buffer, or the ledger alone. The topic hands its subscriptions what they read (`Source`): the
-watermark to park on, and which entries to pass over; so dispatch knows nothing of transactions (DESIGN section 3).
+segment's transaction buffer, or the ledger alone. What its subscriptions read (`topic_source.py`) is one stream either
+way, so dispatch knows nothing of transactions (DESIGN section 3).
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,18 +18,17 @@ from broker.errors import ProducerNameTaken, TopicClosed
 from broker.names import Domain, TopicName
 from broker.schemas.registry import owner_of, removal_of
 from broker.topic_services import TopicServices
+from broker.topic_source import TopicSource
 from broker.traffic import SegmentTraffic
 from dispatch.consumer import Consumer
 from dispatch.source import Source
 from dispatch.subscription import Acknowledgement, Subscription
 from storage.cursor import NonDurableCursor
-from storage.entry import Entry, TxnId
+from storage.entry import TxnId
 from storage.errors import LedgerSealed
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check
 from storage.position import LATEST, Position
-from storage.signal import Signal
-from storage.watermark import Watermark
 from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
 from txn.headers import is_v5
@@ -55,28 +54,26 @@ class AttendingProducer(Attendee, Protocol):
         """The segment is sealed and clients know what replaces it: refuse what waits, close. Must not block."""
 
 
-class Topic:
+class Topic(TopicSource):
     """Publishing, reading and subscribing on one owned topic. Made by `open`; `run` keeps it going."""
 
     def __init__(self, name: TopicName, ledger: ManagedLedger, services: TopicServices, claim: Check) -> None:
+        buffer = None
+        if name.domain is Domain.SEGMENT:
+            buffer = TransactionBuffer(
+                ledger, metadata=services.metadata, headers=services.headers, claim=claim, counters=services.buffers
+            )
+        super().__init__(ledger, buffer)
         self.name = name
-        self.ledger = ledger
         self.replaced = trio.Event()
         """Set when this sealed segment's successors are known to every client that follows the layout here."""
         self.traffic = SegmentTraffic()
         self._services = services
         self._metadata = services.metadata
         self._claim = claim
-        self._buffer: TransactionBuffer | None = None
-        if name.domain is Domain.SEGMENT:
-            self._buffer = TransactionBuffer(
-                ledger, metadata=services.metadata, headers=services.headers, claim=claim, counters=services.buffers
-            )
         self.deduplication: Deduplication | None = None
         if name.domain is Domain.SEGMENT or services.deduplicates_persistent:
             self.deduplication = Deduplication(ledger, services.metadata, claim)
-        self.readable: Watermark = ledger.confirmed if self._buffer is None else self._buffer.readable
-        self._sealed_signals: list[Signal] = []
         self._producers: dict[str, AttendingProducer] = {}
         self._is_retired = ledger.is_sealed
         self._producers_left = trio.Event()
@@ -238,75 +235,13 @@ class Topic:
         """Let nothing be appended any more; durable on return. May be repeated."""
         self._is_retired = True
         await self.ledger.seal()
-        for signal in self._sealed_signals:
-            signal.set()
+        self._set_sealed()
 
     def mark_replaced(self) -> None:
         """Every client that follows the layout here knows what replaces this sealed segment (DESIGN section 6)."""
         self.replaced.set()
         for producer in tuple(self._producers.values()):
             producer.topic_replaced()
-
-    # Reading: dispatch's Source
-
-    @property
-    def sealed_end(self) -> Position | None:
-        """The last position of a sealed topic; None while entries may follow."""
-        return self.ledger.last_position if self.ledger.is_sealed else None
-
-    async def wait_sealed(self) -> None:
-        """Return once the topic is sealed."""
-        sealed = Signal()
-        self.attach_sealed(sealed)
-        try:
-            while not self.ledger.is_sealed:
-                await sealed.wait()
-        finally:
-            self.detach_sealed(sealed)
-
-    def attach_sealed(self, signal: Signal) -> None:
-        """Set `signal` when the topic is sealed."""
-        self._sealed_signals.append(signal)
-
-    def detach_sealed(self, signal: Signal) -> None:
-        """Undo one `attach_sealed`."""
-        self._sealed_signals.remove(signal)
-
-    async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries from `start` up to the readable position, in order; those of aborted transactions are among them."""
-        entries = await self.ledger.read(start, upto=self.readable.value, entries_max=entries_max, bytes_max=bytes_max)
-        if self._buffer is not None:
-            await self._buffer.prepare(entries)
-        return entries
-
-    def is_visible(self, entry: Entry) -> bool:
-        """Whether a readable entry may be delivered: all but those of aborted transactions."""
-        return self._buffer is None or self._buffer.is_visible(entry)
-
-    def next_after(self, position: Position) -> Position:
-        """The next position that exists or will."""
-        return self.ledger.next_after(position)
-
-    def entries_between(self, low: Position, high: Position) -> int:
-        """How many entries are above `low` and not above `high`."""
-        return self.ledger.entries_between(low, high)
-
-    async def last_visible(self) -> Entry | None:
-        """The last entry that a reader may see, or None; every transaction decided before the call counts.
-
-        Reads backwards past the entries of aborted transactions at the end.
-        """
-        if self._buffer is not None:
-            await self._buffer.caught_up()
-        position = self.readable.value
-        while True:
-            entries = await self.read(position, entries_max=1, bytes_max=1)
-            if entries and self.is_visible(entries[0]):
-                return entries[0]
-            earlier = self.ledger.previous(position)
-            if earlier >= position or earlier.ledger < 0:
-                return None
-            position = earlier
 
     # Subscribing
 

@@ -14,6 +14,7 @@ from broker.errors import NotSupported, TopicClosed, TopicNotFound
 from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.consumer import Consumer
+from storage.entry import Entry
 from storage.errors import LedgerCorrupt
 from storage.metadata.store import Check, Op, Put, starting_with
 from storage.position import EARLIEST, Position
@@ -271,6 +272,32 @@ async def test_the_last_visible_entry_is_found_behind_aborted_ones(broker: Rooms
     found = await topic.last_visible()
     assert found is not None
     assert found.payload == b"committed"
+
+
+async def test_many_aborted_entries_at_the_end_are_looked_at_in_few_reads(
+    broker: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T17: asking for the last message is cheap whatever was aborted behind it, and keeps nobody else waiting."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+    await publish(topic, b"seen")
+    txn = await broker.coordinator.new_transaction(0, 1_000)
+    for _ in range(1_000):
+        await topic.publish(b"aborted", message_count=1, txn=txn)
+    await publish(topic, b"aborted", txn)
+    await broker.coordinator.end(txn, EndAction.ABORT)
+    reads, plain = 0, topic.ledger.read
+
+    async def counted(start: Position, *, upto: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+        nonlocal reads
+        reads += 1
+        return await plain(start, upto=upto, entries_max=entries_max, bytes_max=bytes_max)
+
+    monkeypatch.setattr(topic.ledger, "read", counted)
+    found = await topic.last_visible()
+    assert found is not None
+    assert found.payload == b"seen"
+    assert reads < 20
 
 
 async def test_a_reader_of_its_own_leaves_nothing_behind(broker: Rooms) -> None:

@@ -9,25 +9,23 @@ writer, records the ends, and goes on in a new ledger with a greater id: positio
 ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of them.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import trio
 
-from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
-from storage.entry import Entry, EntryFormat, TxnId
+from storage.entry import EntryFormat, TxnId
 from storage.errors import Fenced, LedgerSealed
 from storage.ledger import OpenLedger
 from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord
-from storage.ledger_reading import LedgerReading, closed_info
+from storage.ledger_reading import closed_info
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
+from storage.managed_ledger_view import ManagedLedgerView
 from storage.metadata.store import Check, MetadataStore
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
-from storage.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class ManagedLedgerStatistics:
     is_sealed: bool
 
 
-class ManagedLedger:
+class ManagedLedger(ManagedLedgerView):
     """See the module. One owner at a time, by its claim."""
 
     def __init__(
@@ -63,22 +61,16 @@ class ManagedLedger:
         config: ManagedLedgerConfig,
         now_ms: WallClock,
     ) -> None:
+        super().__init__(store, now_ms)
         self.name = name
-        self.confirmed = Watermark(EARLIEST)
-        """The last entry that is durable, inclusive. At the start, the last that the owner before left."""
         self._keeper = keeper
-        self._store = store
         self._ids = ids
         self._config = config
-        self._now_ms = now_ms
-        self._list = LedgerList(())
-        self._reading = LedgerReading(store)
         self._current: OpenLedger | None = None
         self._current_first_index = 0
         self._current_opened_ms = 0
         self._unfinished: list[OpenLedger] = []
         """Ledgers that another followed and whose end is not on record yet, in order."""
-        self._next_index = 0
         self._last_timestamp_ms = 0
         self._is_closing = False
         self._roll_due = Signal()
@@ -168,8 +160,6 @@ class ManagedLedger:
                 if self._current is not None and not self._is_closing and self._is_due(self._current):
                     await self._roll()
 
-    # -- where things are
-
     @property
     def creation_id(self) -> str:
         """Tells this managed ledger from an earlier or later one of the same name."""
@@ -179,61 +169,6 @@ class ManagedLedger:
     def is_sealed(self) -> bool:
         """True once nothing is ever appended again, durably."""
         return self._record.sealed
-
-    @property
-    def last_position(self) -> Position:
-        """The last entry appended, confirmed or not, also if it was trimmed since; EARLIEST if there never was one."""
-        return self._list.last()
-
-    @property
-    def next_position(self) -> Position:
-        """A lower bound of where the next entry goes; exact unless a new ledger takes over before."""
-        return self._list.next_position()
-
-    @property
-    def next_index(self) -> int:
-        """Index that the next message gets."""
-        return self._next_index
-
-    def next_after(self, position: Position) -> Position:
-        """The next place above: an entry, or where the next one goes. For EARLIEST the first."""
-        return self._list.next_after(position)
-
-    def previous(self, position: Position) -> Position:
-        """The last entry there is below the position, or EARLIEST."""
-        return self._list.previous(position)
-
-    def entries_between(self, after: Position, upto: Position) -> int:
-        """How many entries stand above `after` and at or below `upto`."""
-        return self._list.entries_between(after, upto)
-
-    async def position_of_index(self, index: int) -> Position:
-        """The confirmed entry that holds the message of this index, else the next place above it that there is.
-
-        Raises:
-            LedgerCorrupt: the search met damage.
-        """
-        return await self._reading.position_of_index(self._list, index)
-
-    async def position_at_time(self, timestamp_ms: int) -> Position:
-        """The first confirmed entry taken at this time or later, else the next place behind them.
-
-        Raises:
-            LedgerCorrupt: the search met damage.
-        """
-        return await self._reading.position_at_time(self._list, timestamp_ms)
-
-    async def position_of_age(self, age_ms: int) -> Position:
-        """As `position_at_time`, for the time so long ago by the clock that entries are stamped with."""
-        return await self.position_at_time(max(0, self._now_ms() - age_ms))
-
-    async def bytes_upto(self, position: Position) -> int:
-        """Bytes of what is stored and confirmed at or below the position, to within a chunk of the index (64 KiB)."""
-        return await self._reading.bytes_upto(self._list, position)
-
-    async def position_within(self, size_bytes: int) -> Position:
-        """The last confirmed entry for which `bytes_upto` is at most this; EARLIEST if there is none."""
-        return await self._reading.position_within(self._list, size_bytes)
 
     # -- entries
 
@@ -284,18 +219,6 @@ class ManagedLedger:
         if self._current is None:
             raise LedgerSealed(f"{self.name} takes no more entries")
         await self._current.wait_room()
-
-    async def read(self, start: Position, *, upto: Position, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries with start <= position <= upto, in order and across ledgers; never above `confirmed`.
-
-        At least one if there is one, even if it is larger than `bytes_max`; fewer than the bounds allow is no sign of
-        the end. Does not yield while everything is in memory.
-
-        Raises:
-            LedgerCorrupt: the first entry is damaged or missing.
-        """
-        upto = min(upto, self.confirmed.value)
-        return await self._reading.read(self._list, start, upto, entries_max, bytes_max)
 
     # -- changes
 
@@ -354,22 +277,6 @@ class ManagedLedger:
             self._current = None
             for info in ledgers:
                 await self._store.delete(info.id)
-
-    def cut_at_ledgers(self, first: Position, last: Position) -> list[tuple[Position, Position]]:
-        """The range from `first` to `last`, both included and existing, cut at the ends of the ledgers it spans."""
-        return self._list.cut(first, last)
-
-    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
-        """Write the aborted-transaction index of a ledger in which everything is decided. Durable on return."""
-        await self._store.store_aborted(ledger, spans)
-
-    async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
-        """The aborted-transaction index of a ledger, empty if it has none.
-
-        Raises:
-            LedgerCorrupt: it is damaged, so nobody can tell which of the ledger's entries may be shown.
-        """
-        return await self._store.load_aborted(ledger)
 
     def statistics(self) -> ManagedLedgerStatistics:
         """Counters at this moment."""

@@ -67,6 +67,11 @@ class ConsumerSession:
         self._face = face
         self.answers = answers
 
+    @property
+    def durable_name(self) -> str | None:
+        """The subscription's name; None of a reader."""
+        return self.subscription.name if self.durable else None
+
     def close(self) -> None:
         """Leave the subscription; what was not acknowledged goes to others."""
         self.answers.close()
@@ -252,7 +257,7 @@ class ConsumerFace:
         self._consumers[request.consumer_id] = session
         self._nursery.start_soon(answers.run)
         self._put(commands.success(request.request_id))
-        self._scalable.segment_subscribed(name, request.subscription, request.consumer_name)
+        self._scalable.segment_subscribed(name, session.durable_name, request.consumer_name)
 
     def _end_namesake(self, session: ConsumerSession) -> None:
         """End the client's earlier consumer of that name on the segment; the newer one takes its place.
@@ -294,7 +299,7 @@ class ConsumerFace:
         session = self._consumers.pop(request.consumer_id, None)
         if session is not None:
             session.close()
-            self._scalable.segment_closed(session.topic.name, session.subscription.name, session.consumer.name)
+            self._scalable.segment_closed(session.topic.name, session.durable_name, session.consumer.name)
         else:
             self._scalable.close_registration(request.consumer_id)
         self._put(commands.success(request.request_id))

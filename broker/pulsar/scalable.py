@@ -87,26 +87,21 @@ class _StreamConsumer:
     it was assigned to it has left (FACTS: closing is leaving).
     """
 
-    def __init__(
-        self, request: pb.CommandScalableTopicSubscribe, group: GroupId, subscribed: set[int], outbox: Outbox
-    ) -> None:
-        """Set up.
+    def __init__(self, request: pb.CommandScalableTopicSubscribe, group: GroupId, outbox: Outbox) -> None:
+        """Set up; `segment_subscribed` is to be told what the client has subscribed to by now.
 
-        Args:
-            request: the client's.
-            group: which it joins.
-            subscribed: segments that the client has subscribed to by now; after a lost connection its consumers of
-                segments may come back before its registration.
-            outbox: the connection's.
+        After a lost connection its consumers of segments may come back before its registration.
         """
         self.name = request.consumer_name
         self.group = group
+        self.subscription = group.name if group.kind is GroupKind.STREAM else None
+        """What its consumers of segments subscribe to; None: they are readers."""
         self.consumer_id = request.consumer_id
         self._request_id = request.request_id
         self._outbox = outbox
         self._answered = False
         self._segments: frozenset[int] = frozenset()
-        self._subscribed = subscribed
+        self._subscribed: set[int] = set()
         self._kept_back: tuple[Layout, frozenset[int]] | None = None
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
@@ -134,6 +129,14 @@ class _StreamConsumer:
             self._answered = True
             command = commands.scalable_topic_subscribe_response(self._request_id, layout.epoch, assigned)
         self._outbox.put(encode_command(command))
+
+    def reads_as(self, consumer_name: str, segment_id: int) -> bool:
+        """Whether a consumer of a segment is by its name part of this one.
+
+        Without a name it may be, unless it is a reader: most of these have nothing to do with any group.
+        """
+        may_be = not consumer_name and self.subscription is not None
+        return may_be or consumer_name == f"{self.name}-seg-{segment_id}"
 
     def segment_subscribed(self, segment_id: int) -> None:
         """The client has subscribed to a segment, and its answer is on the way."""
@@ -163,7 +166,7 @@ class ScalableFace:
         self._openings = Openings("layout session")
         self._consumers: list[_StreamConsumer] = []
         # Segments with a consumer on this connection and that consumer's name, by topic and subscription.
-        self._subscribed: defaultdict[tuple[TopicName, str], set[tuple[int, str]]] = defaultdict(set)
+        self._subscribed: defaultdict[tuple[TopicName, str | None], set[tuple[int, str]]] = defaultdict(set)
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -225,8 +228,11 @@ class ScalableFace:
         self._consumers.remove(consumer)
         self._groups.leave(consumer.group, consumer)
 
-    def segment_subscribed(self, name: TopicName, subscription: str, consumer_name: str) -> None:
-        """A consumer of this connection has subscribed to a segment, and the answer is in the outbox."""
+    def segment_subscribed(self, name: TopicName, subscription: str | None, consumer_name: str) -> None:
+        """A consumer of this connection has subscribed to a segment, and the answer is in the outbox.
+
+        A reader has no subscription.
+        """
         topic, place = segment_of(name)
         self._subscribed[topic, subscription].add((place, consumer_name))
         ordered = self._consumers_of(name, subscription, consumer_name)
@@ -237,16 +243,18 @@ class ScalableFace:
                 if session.topic == topic:
                     session.segment_subscribed()
 
-    def segment_closed(self, name: TopicName, subscription: str, consumer_name: str) -> None:
+    def segment_closed(self, name: TopicName, subscription: str | None, consumer_name: str) -> None:
         """The client has closed its consumer of a segment."""
         topic, place = segment_of(name)
         self._subscribed[topic, subscription].discard((place, consumer_name))
+        if not self._subscribed[topic, subscription]:
+            del self._subscribed[topic, subscription]
         for consumer, segment_id in self._consumers_of(name, subscription, consumer_name):
             if consumer.segment_closed(segment_id):
                 self._leave(consumer)
 
     def _consumers_of(
-        self, name: TopicName, subscription: str, consumer_name: str
+        self, name: TopicName, subscription: str | None, consumer_name: str
     ) -> list[tuple[_StreamConsumer, int]]:
         """The ordered consumer that a consumer of a segment belongs to.
 
@@ -257,8 +265,8 @@ class ScalableFace:
         return [
             (consumer, segment_id)
             for consumer in self._consumers
-            if consumer.group == GroupId(topic, subscription)
-            if _belongs(consumer_name, segment_id, consumer.name)
+            if consumer.group.topic == topic and consumer.subscription == subscription
+            if consumer.reads_as(consumer_name, segment_id)
         ]
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
@@ -296,17 +304,14 @@ class ScalableFace:
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_subscribe
-        if request.consumer_type != pb.STREAM:
-            raise NotSupported("checkpoint consumers in groups are not served yet; read without a consumer group")
         asked = asked_for(request.topic)
         topic = asked.topic
         await self._require(asked)
-        subscribed = {
-            segment_id
-            for segment_id, consumer_name in self._subscribed[topic, request.subscription]
-            if _belongs(consumer_name, segment_id, request.consumer_name)
-        }
-        consumer = _StreamConsumer(request, GroupId(topic, request.subscription), subscribed, self._outbox)
+        kind = GroupKind.STREAM if request.consumer_type == pb.STREAM else GroupKind.CHECKPOINT
+        consumer = _StreamConsumer(request, GroupId(topic, request.subscription, kind), self._outbox)
+        for segment_id, consumer_name in self._subscribed.get((topic, consumer.subscription), ()):
+            if consumer.reads_as(consumer_name, segment_id):
+                consumer.segment_subscribed(segment_id)
         # A client that registers anew under the name takes the place of its earlier registration.
         self._consumers = [
             other for other in self._consumers if (other.group, other.name) != (consumer.group, consumer.name)
@@ -318,11 +323,6 @@ class ScalableFace:
             if consumer in self._consumers:
                 self._consumers.remove(consumer)
             raise
-
-
-def _belongs(consumer_name: str, segment_id: int, ordered: str) -> bool:
-    """Whether a consumer of a segment is by its name part of that ordered consumer; without a name it may be."""
-    return consumer_name in ("", f"{ordered}-seg-{segment_id}")
 
 
 class Asked(NamedTuple):

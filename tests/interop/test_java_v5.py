@@ -185,6 +185,7 @@ SCENARIOS: Final = (
     "reader_from_earliest_over_aborted_data",
     "checkpoint_receive_several",
     "checkpoint_group_shares_segments",
+    "checkpoint_group_through_split",
     "seek_back_to_a_time",
     "seek_under_attached_consumer",
     "seek_of_queue_subscription",
@@ -270,9 +271,7 @@ SCENARIOS: Final = (
 """What the program plays, in its order."""
 
 
-NOT_SERVED_YET: Final[dict[str, str]] = {
-    "checkpoint_group_shares_segments": "checkpoint consumers in groups",
-}
+NOT_SERVED_YET: Final[dict[str, str]] = {}
 """Scenarios that are not played, and what the broker still lacks for each."""
 
 

@@ -30,6 +30,7 @@ final class CheckpointScenarios {
         scenarios.put("reader_from_earliest_over_aborted_data", CheckpointScenarios::overAborted);
         scenarios.put("checkpoint_receive_several", CheckpointScenarios::receiveSeveral);
         scenarios.put("checkpoint_group_shares_segments", CheckpointScenarios::group);
+        scenarios.put("checkpoint_group_through_split", CheckpointScenarios::groupThroughSplit);
     }
 
     private static CheckpointConsumerBuilder<String> from(Stage stage, Checkpoint start) {
@@ -186,27 +187,59 @@ final class CheckpointScenarios {
     private static void group(Stage stage) throws Exception {
         List<String> keys = Keys.overAll(stage.createTopic(4));
         Script script = new Script();
-        CheckpointConsumer<String> one = stage.keep(
-                from(stage, Checkpoint.earliest()).consumerGroup("group").consumerName("one").create());
-        CheckpointConsumer<String> other = stage.keep(
-                from(stage, Checkpoint.earliest()).consumerGroup("group").consumerName("other").create());
-        // Segments that move would be read again by their new reader: each begins where it was told to.
-        Thread.sleep(Limits.QUIET.toMillis());
+        List<CheckpointConsumer<String>> members = twoMembers(stage);
         SplitScenarios.sendRound(script, stage.producer(), keys, null);
         List<Message<String>> received = new ArrayList<>();
+        Expect.equal("members that got messages", receive(members, script.size(), received), 2);
+        script.check(received);
+    }
+
+    /** They go on to the children, and no segment that is read already moves to be read again. */
+    private static void groupThroughSplit(Stage stage) throws Exception {
+        List<String> keys = Keys.overAll(stage.createTopic(2));
+        Script script = new Script();
+        Producer<String> producer = stage.producer();
+        List<CheckpointConsumer<String>> members = twoMembers(stage);
+        List<Message<String>> received = new ArrayList<>();
+        for (int segment = 0; segment < 3; segment++) {
+            SplitScenarios.sendRound(script, producer, keys, null);
+            Expect.equal("members that got messages", receive(members, script.size() - received.size(), received), 2);
+            if (segment < 2) {
+                stage.split(segment);
+            }
+        }
+        script.check(received);
+    }
+
+    private static List<CheckpointConsumer<String>> twoMembers(Stage stage) throws Exception {
+        List<CheckpointConsumer<String>> members = new ArrayList<>();
+        for (String name : List.of("one", "other")) {
+            members.add(stage.keep(
+                    from(stage, Checkpoint.earliest()).consumerGroup("group").consumerName(name).create()));
+        }
+        // Segments that move would be read again by their new reader: each begins where it was told to.
+        Thread.sleep(Limits.QUIET.toMillis());
+        return members;
+    }
+
+    /** Adds what the members get between them, which is so many messages; how many of them got some. */
+    private static int receive(
+            List<CheckpointConsumer<String>> members, int count, List<Message<String>> received) throws Exception {
         Set<CheckpointConsumer<String>> served = new HashSet<>();
-        for (int turn = 0; received.size() < script.size() && turn < 500; turn++) {
-            for (CheckpointConsumer<String> member : List.of(one, other)) {
+        int missing = count;
+        for (int turn = 0; missing > 0 && turn < 500; turn++) {
+            for (CheckpointConsumer<String> member : members) {
                 Message<String> message = member.receive(Limits.TURN);
                 if (message != null) {
                     received.add(message);
                     served.add(member);
+                    missing--;
                 }
             }
         }
-        Receiving.nothing(one::receive, "everything came once");
-        Receiving.nothing(other::receive, "everything came once");
-        script.check(received);
-        Expect.equal("members that got messages", served.size(), 2);
+        for (CheckpointConsumer<String> member : members) {
+            Receiving.nothing(member::receive, "everything came once");
+        }
+        return served.size();
     }
 }

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias
 import anyio
 from google.protobuf.message import Message as ProtobufMessage
 
-from tidewire.client.errors import TidewireError, refusal
+from tidewire.client.errors import ProtocolViolation, TidewireError, refusal
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.parsing import MEMBERS
 
@@ -63,7 +63,7 @@ class Listener(Protocol):
     """Gets what the broker sends unasked. Both methods are called from the reading task: they return at once."""
 
     def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
-        """A command for this listener.
+        """A command for this listener; of all of them, MESSAGE alone has a payload.
 
         Raises:
             ProtocolViolation: it makes no sense; the connection is closed.
@@ -131,8 +131,10 @@ class Recipients:
         """A command has arrived; one that is for nobody is dropped.
 
         Raises:
-            ProtocolViolation: it makes no sense to its listener.
+            ProtocolViolation: it makes no sense, to its listener or to anybody.
         """
+        if payload is not None and command.type != _Type.MESSAGE:
+            raise ProtocolViolation(f"{_Type.Name(command.type)} came with a payload of {len(payload)} bytes")
         kind = _EVENTS.get(command.type)
         if kind is not None:
             identity = getattr(getattr(command, MEMBERS[command.type]), kind.value)

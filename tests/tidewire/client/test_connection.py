@@ -381,6 +381,19 @@ async def test_a_listener_that_finds_nonsense_ends_the_connection() -> None:
         assert "no such thing" in str(listener.lost[0])
 
 
+@on_both_backends
+async def test_a_payload_where_there_can_be_none_ends_the_connection() -> None:
+    """And only that: whoever listens is not asked to make sense of it."""
+    async with connected() as (connection, peer):
+        listener = Listener()
+        identity = connection.attach(Kind.PRODUCER, listener)
+        await peer.stream.send(encode_payload_command(commands.send_receipt(identity, 1, 2, 3), b"more"))
+        with pytest.raises(anyio.EndOfStream):
+            await peer.stream.receive()
+        assert not listener.heard
+        assert isinstance(listener.lost[0], ProtocolViolation)
+
+
 # ----------------------------------------------------------------------------------------------------------- writing
 
 

@@ -45,7 +45,7 @@ UNACKNOWLEDGED_SECONDS_MAX: Final = 30
 """The kernel asks a silent peer after so many seconds whether it is there, repeats that, and gives up on it after so
 many. It does so without waking this process."""
 
-TRANSIENT: Final = (ConnectFailed, ConnectionLost, BrokerBusy)
+TRANSIENT: Final = (ConnectFailed, ConnectionLost, OperationTimedOut, BrokerBusy)
 """What asking again a little later may cure."""
 
 T = TypeVar("T")

@@ -36,6 +36,9 @@ class Outlet(Protocol):
     def end_of_topic(self) -> None:
         """Tell the consumer that nothing will ever follow. Never blocks and never raises."""
 
+    def disconnected(self) -> None:
+        """Tell the consumer that it was disconnected and may come again. Never blocks and never raises."""
+
     def attach(self, signal: Signal) -> None:
         """Set `signal` whenever `writable` becomes True, until detached."""
 
@@ -83,7 +86,7 @@ class Consumer:
         """Whether `end_of_topic` was called; it is called once."""
         self.was_sent_away = False
         """Whether the subscription disconnected it. Its client may not know yet, and what it acknowledges is of before:
-        after a seek it would undo the seek."""
+        after a seek it would undo the seek, after an abort it would take what is about to be sent again."""
         self.messages_sent = 0
         self.bytes_sent = 0
 

@@ -245,7 +245,11 @@ class Subscription:
             self._dispatcher.wake()
 
     def give_back(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """These are withheld no more: what of them is not acknowledged is sent again."""
+        """These are withheld no more: what of them is not acknowledged is sent again.
+
+        In order, if it was cumulative. A consumer that was sent more would acknowledge all of it by that, so it is
+        disconnected and has to come again.
+        """
         if cumulative:
             acks = [EntryAck(self._cursor.first_unacknowledged())]
         again = [ack.position for ack in acks if not self._cursor.is_acknowledged(ack.position)]
@@ -253,6 +257,9 @@ class Subscription:
             return
         if not _KINDS[self._kind].individual:
             self._dispatcher.go_back(min(again))
+            if cumulative and any(consumer.messages_sent for consumer in self.consumers):
+                for consumer in self._disconnect_all():
+                    consumer.outlet.disconnected()
         elif cumulative:
             # It was acknowledged when the subscription was of another kind.
             self._dispatcher.rewind()
@@ -267,8 +274,7 @@ class Subscription:
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None = None) -> None:
         """Send again what the consumer holds unacknowledged: all of it, or some entries.
 
-        Of a subscription that keeps order, everything not acknowledged is sent again whatever is listed, because
-        sending single entries would break the order.
+        Of a subscription that keeps order, everything not acknowledged, since single entries would break the order.
         """
         if consumer not in self._dispatcher.consumers:
             return

@@ -52,7 +52,7 @@ class PendingAcksFull(TxnError):
 
 
 class PendingAcksDiscarded(TxnError):
-    """The subscription is being moved or removed, and forgets what open transactions acknowledged on it."""
+    """The subscription was moved, is being removed, or goes back: what was sent before is not acknowledged any more."""
 
     retriable = True
 

@@ -76,7 +76,7 @@ class PendingAcks:
         self._strays: dict[str, None] = {}
         """Op records of before the cursor was moved; they go once that is durable."""
         self._era = 0
-        """Counts the times the cursor was moved or removed; what was read before one is not acted on after it."""
+        """Counts the times the cursor was moved or removed, or goes back; what was read before is not acted on after it."""
         self._lost: str | None = None
         """Why the segment is not this owner's any more, or may not be."""
 
@@ -285,13 +285,18 @@ class PendingAcks:
         if pending.is_discarded:
             return
         self._book.withdraw(pending, command)
+        self._give_back(command)
+
+    def _give_back(self, command: Command) -> None:
         assert self._subscription is not None, "set in recover"
         self._subscription.give_back(command.acks, cumulative=command.cumulative)
+        # Who has asked to acknowledge more, and still waits, would acknowledge what is about to be sent again.
+        self._era += command.cumulative
 
     def _materialise(self, pending: PendingTransaction) -> None:
         """Apply the decision in memory; the records follow in `run`."""
-        assert self._subscription is not None, "set in recover"
         if pending.decided is TxnState.COMMITTED:
+            assert self._subscription is not None, "set in recover"
             for command in pending.commands:
                 pending.left += self._subscription.take(command.acks, cumulative=command.cumulative)
             self._book.reserved.release(pending.txn)
@@ -299,7 +304,7 @@ class PendingAcks:
         else:
             self._book.reserved.release(pending.txn)
             for command in pending.commands:
-                self._subscription.give_back(command.acks, cumulative=command.cumulative)
+                self._give_back(command)
         self._settling.append(pending)
         self._settle.set()
 
@@ -369,7 +374,7 @@ class PendingAcks:
             self._counters.op_records_outstanding -= len(pending.keys)
 
     def _discarded(self) -> PendingAcksDiscarded:
-        return PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} was moved or removed")
+        return PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} was moved or goes back")
 
     def _ownership_lost(self, reason: str) -> OwnershipLost:
         """What to tell the client; `run` ends with the same."""

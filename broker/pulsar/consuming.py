@@ -5,7 +5,7 @@ here is dispatch's outlet: it turns deliveries into MESSAGE frames and says by t
 whether it takes more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -89,7 +89,15 @@ class _Outlet:
     """Turns deliveries into frames on the connection."""
 
     def __init__(
-        self, consumer_id: int, topic: Topic, epoch: int | None, outbox: Outbox, traffic: Traffic, *, indexed: bool
+        self,
+        consumer_id: int,
+        topic: Topic,
+        epoch: int | None,
+        outbox: Outbox,
+        traffic: Traffic,
+        closed_by_broker: Callable[[int], None],
+        *,
+        indexed: bool,
     ) -> None:
         self.epoch = epoch
         """What the client counts up with each request to send everything again; it drops messages of earlier ones."""
@@ -99,6 +107,7 @@ class _Outlet:
         self._partition = _partition(topic.name)
         self._outbox = outbox
         self._traffic = traffic
+        self._closed_by_broker = closed_by_broker
 
     @property
     def writable(self) -> bool:
@@ -129,6 +138,10 @@ class _Outlet:
     def end_of_topic(self) -> None:
         """See `Outlet`."""
         self._outbox.put(encode_command(commands.reached_end_of_topic(self._consumer_id)))
+
+    def disconnected(self) -> None:
+        """See `Outlet`."""
+        self._closed_by_broker(self._consumer_id)
 
     def attach(self, signal: Signal) -> None:
         """See `Outlet`."""
@@ -235,7 +248,9 @@ class ConsumerFace:
             subscription = topic.subscribe_reader(request.subscription, start, everything)
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         indexed = wishes.get(INDEXED) == "true"
-        outlet = _Outlet(request.consumer_id, topic, epoch, self._outbox, self._traffic, indexed=indexed)
+        outlet = _Outlet(
+            request.consumer_id, topic, epoch, self._outbox, self._traffic, self.closed_by_broker, indexed=indexed
+        )
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
         answers = self._acknowledging.answers(request.consumer_id, subscription)
         session = ConsumerSession(
@@ -250,6 +265,7 @@ class ConsumerFace:
             if not request.durable:
                 topic.end_reader(subscription)
             if is_scalable:
+                self._scalable.segment_refused(name, request.subscription, request.consumer_name)
                 # The segment moves between consumers and its old one has not let go yet: worth another try.
                 raise SegmentBusy(f"{name} still has its earlier consumer") from busy
             raise

@@ -19,6 +19,7 @@ class RecordingOutlet:
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.ends = 0
+        self.disconnections = 0
         self._is_writable = True
         self._signals: list[Signal] = []
 
@@ -52,6 +53,10 @@ class RecordingOutlet:
     def end_of_topic(self) -> None:
         """Count it."""
         self.ends += 1
+
+    def disconnected(self) -> None:
+        """Count it."""
+        self.disconnections += 1
 
     def attach(self, signal: Signal) -> None:
         """As `Outlet`."""

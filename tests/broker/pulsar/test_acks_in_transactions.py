@@ -100,22 +100,41 @@ async def test_an_acknowledgement_is_applied_by_the_commit(broker: Rooms, client
 
 
 async def test_an_abort_sends_again(broker: Rooms, client: WireClient) -> None:
-    """T23: what was acknowledged in it, in order, and nothing is acknowledged."""
+    """T23: what was acknowledged in it, in order, and nothing is acknowledged, not even by what comes from before.
+
+    The consumer was sent messages behind it. By one of these it would acknowledge all that is about to come again, and
+    get them again itself; so it has to come again too, and what it had is void.
+    """
     stage = await scene(broker)
     await stage.subscribe(client)
     ids = await messages(client, 4)
-    txn = await stage.begin(client)
+    txn, later = await stage.begin(client), await stage.begin(client)
     assert not (await acknowledge(client, [ids[1]], txn, cumulative=True)).HasField("error")
+    assert (await acknowledge(client, [ids[2]], later, cumulative=True)).error == pb.TransactionConflict
     await client.send(commands.end_txn(3, txn, commit=False))
-    again: list[pb.MessageIdData] = []
-    while len(again) < 4:
-        command = await client.receive()
-        if command.type == Type.MESSAGE:
-            again.append(command.message.message_id)
-    assert again == ids
+    told = {(await client.receive()).type for _ in range(2)}
+    assert told == {Type.CLOSE_CONSUMER, Type.END_TXN_RESPONSE}
+    assert (await acknowledge(client, [ids[2]], later, cumulative=True)).error == pb.ConsumerNotFound
+    await stage.subscribe(client, 2)
+    assert await messages(client, 4) == ids
     await wait_all_tasks_blocked()
     assert await stage.op_records() == 0
     assert stage.topic.subscriptions["s"].backlog_entries == 4
+
+
+async def test_an_abort_disconnects_nobody_who_got_nothing_behind_it(broker: Rooms, client: WireClient) -> None:
+    """T23: a consumer that came meanwhile and was sent nothing is just sent everything."""
+    stage = await scene(broker, 2)
+    await stage.subscribe(client)
+    ids = await messages(client, 2)
+    txn = await stage.begin(client)
+    assert not (await acknowledge(client, [ids[1]], txn, cumulative=True)).HasField("error")
+    await client.ask(commands.close_consumer(1, 4))
+    await stage.subscribe(client, 2)
+    await client.receives_nothing_more()
+    await client.send(commands.end_txn(3, txn, commit=False))
+    got = [await client.receive() for _ in range(3)]
+    assert [one.message.message_id for one in got if one.type == Type.MESSAGE] == ids
 
 
 async def test_of_a_shared_subscription_only_what_was_acknowledged_comes_again(

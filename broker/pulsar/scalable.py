@@ -144,6 +144,16 @@ class _StreamConsumer:
         if self._kept_back is not None:
             self.assigned(*self._kept_back)
 
+    def segment_refused(self, segment_id: int) -> None:
+        """The client could not subscribe to a segment, because another consumer has it.
+
+        Of one that is to be that other's by now the client hears at once: it would try in vain for ever.
+        """
+        if self._kept_back is not None and segment_id not in self._kept_back[1]:
+            layout, segments = self._kept_back
+            self._segments &= self._subscribed
+            self.assigned(layout, segments)
+
     def segment_closed(self, segment_id: int) -> bool:
         """The client has closed its consumer of a segment; whether it has thereby left."""
         was_assigned = segment_id in self._segments and segment_id in self._subscribed
@@ -242,6 +252,11 @@ class ScalableFace:
             for session in self._sessions.values():
                 if session.topic == topic:
                     session.segment_subscribed()
+
+    def segment_refused(self, name: TopicName, subscription: str, consumer_name: str) -> None:
+        """A consumer of this connection could not subscribe to a segment that another one has."""
+        for consumer, segment_id in self._consumers_of(name, subscription, consumer_name):
+            consumer.segment_refused(segment_id)
 
     def segment_closed(self, name: TopicName, subscription: str | None, consumer_name: str) -> None:
         """The client has closed its consumer of a segment."""

@@ -95,6 +95,27 @@ async def test_two_ordered_consumers_share_a_connection(broker: Rooms, client: W
     await client.receives_nothing_more()
 
 
+async def test_a_segment_that_is_anothers_by_now_is_not_waited_for(
+    broker: Rooms, client: WireClient, other: WireClient
+) -> None:
+    """It moved on before its consumer came to subscribe, so the next assignment cannot wait until that has."""
+    await broker.controller.create_topic(TOPIC, 2, {})
+    names = [str(await broker.segment(TOPIC, number)) for number in range(2)]
+    assert await register(client) == [0, 1]
+    await subscribe(broker, client, 0)
+    answer = await other.ask(commands.scalable_topic_subscribe(5, str(TOPIC), "s", "d", 2))
+    (moved,) = [one.segment_id for one in answer.scalable_topic_subscribe_response.assignment.segments]
+    assert moved == 1
+    answer = await other.ask(commands.subscribe(names[1], "s", 3, 3, name="d-seg-1"))
+    assert answer.type == Type.SUCCESS
+    await client.receives_nothing_more()
+    await client.send(commands.subscribe(names[1], "s", 11, 111, name="c-seg-1"))
+    told = {command.type: command for command in [await client.receive() for _ in range(2)]}
+    assert told[Type.ERROR].error.error == pb.ServiceNotReady
+    update = told[Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE].scalable_topic_assignment_update
+    assert [segment.segment_id for segment in update.assignment.segments] == [0]
+
+
 async def test_a_consumer_takes_the_place_of_one_that_its_client_forgot(broker: Rooms, client: WireClient) -> None:
     """The Java client never closes what it subscribes to while it is being closed itself."""
     await broker.controller.create_topic(TOPIC, 1, {})
@@ -108,3 +129,19 @@ async def test_a_consumer_takes_the_place_of_one_that_its_client_forgot(broker: 
     answer = await client.ask(commands.subscribe(name, "s", 5, 5, name="other-seg-0"))
     assert answer.error.error == pb.ServiceNotReady
     await client.receives_nothing_more()
+
+
+async def test_a_consumer_that_closes_its_registration_has_left(
+    broker: Rooms, client: WireClient, other: WireClient
+) -> None:
+    """Whatever it had by then: one without any segment closes none by which it could be seen to leave."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    assert await register(client) == [0]
+    await subscribe(broker, client, 0)
+    answer = await other.ask(commands.scalable_topic_subscribe(5, str(TOPIC), "s", "d", 2))
+    assert list(answer.scalable_topic_subscribe_response.assignment.segments) == []
+    assert broker.groups.member_count(TOPIC, "s") == 2
+    assert (await other.ask(commands.close_consumer(2, 6))).type == Type.SUCCESS
+    assert broker.groups.member_count(TOPIC, "s") == 1
+    assert (await client.ask(commands.close_consumer(1, 7))).type == Type.SUCCESS
+    assert broker.groups.member_count(TOPIC, "s") == 0

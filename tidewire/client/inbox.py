@@ -103,6 +103,12 @@ class Inbox:
             return True
         return any(delivery.source is source for delivery in self._deliveries)
 
+    def has_delivered(self, segment_id: int, place: Position) -> bool:
+        """Whether this message of the segment was handed out, and not on a session that is gone."""
+        last = self._last
+        known = last.position if last is not None and last.segment_id == segment_id else self._places.get(segment_id)
+        return known is not None and place.order <= known.order
+
     def forget(self, segment_id: int) -> None:
         """Further message ids need not say how far this segment was read."""
         if segment_id in self._places:

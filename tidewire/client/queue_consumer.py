@@ -10,7 +10,7 @@ broker counts how often a message came again, and one that did too often is put 
 The one timer here is for the next message that has to come again (redelivery.py), and runs only while there is one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final, Self
 
@@ -27,7 +27,7 @@ from tidewire.client.consumers import (
     within_operation_time,
 )
 from tidewire.client.dead_letters import SUFFIX, DeadLetterPolicy, DeadLetters
-from tidewire.client.errors import InvalidName, TidewireError, TopicNotFound
+from tidewire.client.errors import InvalidName, TidewireError, TopicNotFound, TransactionConflict
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import Message, MessageId
 from tidewire.client.names import is_scalable
@@ -206,7 +206,8 @@ class QueueConsumer(Receiving):
 
         Raises:
             ConnectionLost: only if `confirmed`: the messages may come again. In a transaction: run it again.
-            TransactionConflict: the message is acknowledged already, or in another transaction that is still open.
+            TransactionConflict: the message is acknowledged already, or in another transaction that is still open; or
+                it stands here twice, since it came again, and would count as often.
             TransactionEnded: the transaction takes no more.
             Refused: only if `confirmed` or in a transaction: the broker does not accept it.
         """
@@ -217,6 +218,7 @@ class QueueConsumer(Receiving):
             by_segment.setdefault(message_id.segment_id, []).append(message_id)
         consumers = {segment_id: self._consumer_of(segment_id) for segment_id in by_segment}
         if transaction is not None:
+            _require_once(ids, transaction)
             await transaction.acknowledge(
                 self.subscription,
                 [
@@ -328,3 +330,11 @@ class QueueConsumer(Receiving):
         if self._dead_letters is not None:
             await self._dead_letters.aclose()
         await super().aclose()
+
+
+def _require_once(ids: Sequence[MessageId], transaction: Transaction) -> None:
+    if len(set(ids)) < len(ids):
+        twice = next(message_id for message_id in ids if ids.count(message_id) > 1)
+        conflict = TransactionConflict(f"{twice} came again and is here twice", pb.ServerError.TransactionConflict)
+        transaction.doom(conflict)
+        raise conflict

@@ -10,7 +10,8 @@ listen, and costs nothing with others.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final, Literal, Self
@@ -67,7 +68,11 @@ class StreamConsumer(Receiving):
         """Who comes back under the same name soon enough gets the same segments again."""
         self._initial = initial_position(initial)
         self._backoff = network.backoff()
-        self._assignment: pb.ScalableConsumerAssignment | None = None
+        # By segment: all up to there is acknowledged, outside transactions or by ones whose commit was answered.
+        self._settled: dict[int, Position] = {}
+        # Each is taken up in its turn: a segment that left and came back is subscribed to anew, as the broker expects.
+        self._assignments: deque[pb.ScalableConsumerAssignment] = deque()
+        self._layout_epoch = -1
         self._has_share = anyio.Event()
         self._wake = Signal()
         self._lost: TidewireError | None = None
@@ -93,16 +98,19 @@ class StreamConsumer(Receiving):
         await self._until_opened(list(self._segments.values()))
 
     async def acknowledge_cumulative(
-        self, message: Message | MessageId, *, confirmed: bool = False, transaction: Transaction | None = None
+        self, *messages: Message | MessageId, confirmed: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """This message, and all that this consumer had delivered before it on any segment, were dealt with.
+        """A message, and all that this consumer had delivered before it on any segment, were dealt with.
 
         The broker is told soon; what is not told when a connection is lost comes again. Segments that are no longer
         in this consumer's share are left to whoever has them now. With `confirmed`, return only when the broker has
         taken it in (on Tidewire: durably).
 
-        In a `transaction`, they are acknowledged if it commits; if not, they come again. Returns when the broker has
-        noted it, durably. A commit waits for acknowledgements that are on their way, and fails when one of them failed.
+        In a `transaction`, they are acknowledged if it commits; if not, they come again, and with them all that came
+        after them, whoever has it. Returns when the broker has noted it, durably. A commit waits for acknowledgements
+        that are on their way, and fails when one of them failed. Of messages that will come again anyway, since their
+        session ended, none can be acknowledged in a transaction: they would count in two. The last message does not
+        speak for a segment whose session ended before it came, so pass all that were dealt with in the transaction.
 
         Raises:
             ConnectionLost: only if `confirmed` or in a transaction: the messages may come again, to this consumer or to
@@ -112,21 +120,41 @@ class StreamConsumer(Receiving):
             Refused: only if `confirmed` or in a transaction: the broker does not accept it.
         """
         self._inbox.check()
-        message_id = message.message_id if isinstance(message, Message) else message
-        vector = message_id.vector()
+        vector = _furthest(message.message_id if isinstance(message, Message) else message for message in messages)
         places = [
             (consumer, place)
             for segment_id, place in vector.items()
             if (consumer := self._segments.get(segment_id)) is not None
         ]
         if transaction is not None:
+            self._require_present(vector, transaction)
             told = [(consumer, upto(place)) for consumer, place in places]
+            transaction.when_committed(partial(self._settle, vector))
             await transaction.acknowledge(self.subscription, told)
-        elif not confirmed:
+            return
+        self._settle(vector)
+        if not confirmed:
             for consumer, place in places:
                 consumer.acknowledge_upto(place)
         else:
             await self._confirm(vector, places)
+
+    def _require_present(self, vector: Mapping[int, Position], transaction: Transaction) -> None:
+        """That all of it came on a session that still is, or is acknowledged already."""
+        past = sorted(
+            segment_id
+            for segment_id, place in vector.items()
+            if not (self._inbox.has_delivered(segment_id, place) or _covers(self._settled.get(segment_id), place))
+        )
+        if past:
+            lost = ConnectionLost(f"messages of segments {past} of {self.topic} come again: their session has ended")
+            transaction.doom(lost)
+            raise lost
+
+    def _settle(self, vector: Mapping[int, Position]) -> None:
+        for segment_id, place in vector.items():
+            if not _covers(self._settled.get(segment_id), place):
+                self._settled[segment_id] = place
 
     async def _confirm(self, vector: Mapping[int, Position], places: Sequence[tuple[TopicConsumer, Position]]) -> None:
         lost = None
@@ -204,7 +232,8 @@ class StreamConsumer(Receiving):
 
     async def _hold_registration(self) -> None:
         connection = await controller_of(self._network, self.topic)
-        self._lost, self._is_closed_by_broker, self._assignment = None, False, None
+        self._lost, self._is_closed_by_broker, self._layout_epoch = None, False, -1
+        self._assignments.clear()
         consumer_id = connection.attach(Kind.CONSUMER, self)
         try:
             answer = await connection.request(
@@ -218,8 +247,8 @@ class StreamConsumer(Receiving):
                 pb.CommandScalableTopicSubscribeResponse,
             )
             # An update that overtook the answer is at least as new.
-            if answer.HasField("assignment") and self._assignment is None:
-                self._assignment = answer.assignment
+            if answer.HasField("assignment") and self._layout_epoch < 0:
+                self._assigned(answer.assignment)
             self._registration = (connection, consumer_id)
             self._backoff.reset()
             while not self._is_over():
@@ -239,10 +268,17 @@ class StreamConsumer(Receiving):
             raise fresh(self._lost)
         return self._is_stopping or self._is_closed_by_broker
 
+    def _assigned(self, assignment: pb.ScalableConsumerAssignment) -> None:
+        if assignment.layout_epoch >= self._layout_epoch:
+            self._layout_epoch = assignment.layout_epoch
+            self._assignments.append(assignment)
+
     def _apply(self) -> None:
-        if self._assignment is None:
-            return
-        share = {segment.segment_id: segment for segment in self._assignment.segments}
+        while self._assignments:
+            self._take_up(self._assignments.popleft())
+
+    def _take_up(self, assignment: pb.ScalableConsumerAssignment) -> None:
+        share = {segment.segment_id: segment for segment in assignment.segments}
         for segment_id in [known for known in self._segments if known not in share]:
             consumer = self._segments.pop(segment_id)
             # Before anything else of it can come.
@@ -274,9 +310,7 @@ class StreamConsumer(Receiving):
         """See `Listener`."""
         assert payload is None
         if command.type == pb.BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
-            assignment = command.scalable_topic_assignment_update.assignment
-            if self._assignment is None or assignment.layout_epoch >= self._assignment.layout_epoch:
-                self._assignment = assignment
+            self._assigned(command.scalable_topic_assignment_update.assignment)
         elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
             self._is_closed_by_broker = True
         self._wake.set()
@@ -299,3 +333,17 @@ class StreamConsumer(Receiving):
         finally:
             if self._task is not None:
                 self._task.cancel()
+
+
+def _covers(upto: Position | None, place: Position) -> bool:
+    return upto is not None and place.order <= upto.order
+
+
+def _furthest(ids: Iterable[MessageId]) -> dict[int, Position]:
+    """By segment, the last message delivered up to and including any of these."""
+    vector: dict[int, Position] = {}
+    for message_id in ids:
+        for segment_id, place in message_id.vector().items():
+            if not _covers(vector.get(segment_id), place):
+                vector[segment_id] = place
+    return vector

@@ -66,6 +66,7 @@ class Transaction:
         # Notified when nothing is on its way any more, or something failed.
         self._sends_ended = Changes()
         self._failure: TidewireError | None = None
+        self._when_committed: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         """Its id and state."""
@@ -134,6 +135,9 @@ class Transaction:
             self._state = TransactionState.UNKNOWN
             raise
         self._state = TransactionState.COMMITTED if commit else TransactionState.ABORTED
+        if commit:
+            for tell in self._when_committed:
+                tell()
 
     async def _abandon(self) -> None:
         try:
@@ -208,6 +212,16 @@ class Transaction:
             self._sends_ended.notify()
         if errors:
             raise fresh(errors[0])
+
+    def doom(self, error: TidewireError) -> None:
+        """Something that belongs to it cannot be part of it: it can only be aborted."""
+        if self._failure is None:
+            self._failure = error
+        self._sends_ended.notify()
+
+    def when_committed(self, tell: Callable[[], None]) -> None:
+        """Call `tell`, which must not block, once a commit is answered."""
+        self._when_committed.append(tell)
 
     def send_begins(self, message: "Outgoing") -> None:
         """A message of this transaction is on its way."""

@@ -10,7 +10,14 @@ from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, payload_of, scripted_broker
 from tidewire.client.client import Client
 from tidewire.client.dead_letters import DeadLetterPolicy
-from tidewire.client.errors import ConnectionLost, InvalidName, Refused, TopicNotFound, TransactionEnded
+from tidewire.client.errors import (
+    ConnectionLost,
+    InvalidName,
+    Refused,
+    TopicNotFound,
+    TransactionConflict,
+    TransactionEnded,
+)
 from tidewire.client.message import Message
 from tidewire.client.queue_consumer import QueueConsumer
 from tidewire.client.redelivery import BackoffPolicy
@@ -571,3 +578,21 @@ async def test_cancelled_at_any_step_opening_and_seeking_leave_a_client_that_wor
                 assert (await consumer.receive()).value == b"a"
 
         assert await cancel_at_each_step(go, check) > 5
+
+
+@on_both_backends
+async def test_a_message_that_came_again_counts_once_in_a_transaction() -> None:
+    """T24: its first session has ended, so both of what was received are the same message."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        fill(topic, 0, b"a")
+        async with broker.client() as client, client.queue_consumer(X, "s") as consumer:
+            (first,) = await receive(consumer, 1)
+            broker.drop_connections()
+            (again,) = await receive(consumer, 1)
+            txn = await client.new_transaction()
+            with pytest.raises(TransactionConflict, match="came again"):
+                await consumer.acknowledge(first, again, transaction=txn)
+            with pytest.raises(TransactionConflict, match="came again"):
+                await txn.commit()
+            assert broker.transactions[txn.transaction_id] == "ABORTED"

@@ -644,3 +644,17 @@ async def test_consuming_cancelled_at_any_step_leaves_nothing_behind() -> None:
                 topic.segments[0].cursors.clear()
 
             assert await cancel_at_each_step(consume, check) > 4
+
+
+@on_both_backends
+async def test_a_segment_that_was_taken_away_and_given_back_is_subscribed_to_anew() -> None:
+    """Though both are heard at once: a broker waits for that before it says anything further."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            topic.assign(1)
+            topic.assign(0, 1)
+            await broker.seen(T.SUBSCRIBE, 3)
+            assert broker.of(T.SUBSCRIBE)[-1].topic == topic.segments[0].topic
+            fill(topic, 0, b"a")
+            assert (await consumer.receive()).value == b"a"

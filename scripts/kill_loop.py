@@ -1,146 +1,76 @@
 """Kill the broker (kill -9) again and again under a load of transactions, restart it, and see that it kept its word.
 
-    python scripts/kill_loop.py [--kills 50] [--seed N] [--keep]
+    python scripts/kill_loop.py [--kills 50] [--seed N] [--verbose]
 
-The load (tests/support/transactional_load.py) runs on one scalable topic from the first moment to the last: concurrent
-transactions over several segments, committed, aborted and left open, while segments are split and merged. A reader and
-a consumer follow it through all crashes. At the end the broker is stopped once more, and what it then reads from the
-disk is compared with what the load was told:
+The load runs on one scalable topic from the first moment to the last (tests/support/transactional_load.py): concurrent
+transactions over several segments, committed, aborted and left open. A reader and a consumer follow it through all
+crashes. Two pipelines (tests/support/pipeline.py) take its messages, one as a stream and one as a queue, and put a copy
+of each into a topic of their own, in transactions that acknowledge what they copy. Meanwhile the segments of all three
+topics are split and merged. At the end the broker is stopped once more, and what it then reads from the disk is
+compared with what the clients were told:
 
 - every acknowledged commit is whole, each of its messages once and where its receipt said;
 - nothing of an aborted or unfinished transaction can be seen;
 - a commit that was not answered is visible wholly or not at all, asking again tells which, and reading agrees;
-- the messages of each key stand in the order they were sent in;
+- the messages of each key stand in the order they were sent in, and so do their copies made by the stream;
 - no position was ever given to two messages, not even to ones that were never seen;
 - after a restart the readable position of no segment is lower than what had been read before (D8);
-- a consumer does not get again what it had acknowledged durably.
+- a consumer does not get again what it had acknowledged durably;
+- every message has one copy in either topic, whatever became of the transactions that took it before;
+- what a committed transaction acknowledged does not come again, then or after the last start.
 
-The seed decides the moments of the kills. Half of them come from outside, a few milliseconds or less behind something
-that the load did (a send, a commit, its answer, a split, a restart). The others come from inside, behind or instead of
-the nth write to the disk since the start (tests/support/dying_process.py), which also ends start-ups and recoveries
-half-way. What meets what at that moment is up to the machine, so a seed that failed may need a few runs to fail again.
+The seed decides the moments of the kills (tests/support/kill_moments.py). What meets what at that moment is up to the
+machine, so a seed that failed may need a few runs to fail again.
 
 Prints one line and exits with 0, or says what was broken, by which seed and where the data is, and exits with 1.
 """
 
 import argparse
-import math
 import shutil
 import sys
 import tempfile
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
-import h11
 import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from broker.addresses import Address
-from tests.support import transactional_load as load_events
+from tests.support.copies import END
 from tests.support.dying_broker import DyingBroker, dying_broker
 from tests.support.dying_process import Death
 from tests.support.followers import Reading, consume, follow
-from tests.support.history import Fate, History
+from tests.support.happenings import Happenings
 from tests.support.http import request
+from tests.support.kill_moments import READY, Moment, draw
+from tests.support.kill_report import QUEUE, STREAM, Report
 from tests.support.last_positions import last_positions
+from tests.support.layout_changes import GONE, MERGE_DONE, SPLIT_DONE, LayoutChanges
+from tests.support.outcomes import RETENTION_SECONDS, Outcomes
+from tests.support.pipeline import Pipeline
 from tests.support.transactional_load import Load
 from tidewire.client.client import Client, connect
+from tidewire.client.consumers import Receiving
 from tidewire.client.errors import TidewireError
 from tidewire.client.names import segment_topic
+from tidewire.client.producer import Producer
 
 TOPIC: Final = "topic://public/default/kill-loop"
-SEGMENTS: Final = 4
-READY: Final = "ready"
+STREAM_COPIES: Final = "topic://public/default/kill-loop-stream-copies"
+QUEUE_COPIES: Final = "topic://public/default/kill-loop-queue-copies"
+SEGMENTS: Final = {TOPIC: 4, STREAM_COPIES: 2, QUEUE_COPIES: 2}
 
 ROUND_SECONDS_MAX: Final = 3.0
 """A broker that by then has not come to the moment at which it was to die is killed nevertheless."""
 
-FINISH_SECONDS_MAX: Final = 30.0
+FINISH_SECONDS_MAX: Final = 60.0
 """How long the load may take to end, and a reader to read everything, once nobody kills any more."""
 
-
-class Moment(NamedTuple):
-    """When to kill: from inside, or a while after something has happened so many times since the broker was ready."""
-
-    death: Death | None
-    event: str = READY
-    nth: int = 1
-    delay_seconds: float = 0.0
-    splits_after_seconds: float | None = None
-    """When, after the broker is ready, a segment is split or merged; None: not in this round."""
-
-    def __str__(self) -> str:
-        if self.death is not None:
-            return str(self.death)
-        return f"{self.delay_seconds * 1000:.2f} ms after {self.event} {self.nth}"
-
-
-def draw(random: Random, *, from_outside: bool) -> Moment:
-    """The moment of one kill."""
-    splits_after = random.uniform(0, 0.1) if random.random() < 0.6 else None
-    if not from_outside and random.random() < 0.5:
-        # The first dozen writes are the broker's start; its segments' recovery follows, and then the load.
-        write = random.randint(1, 12) if random.random() < 0.2 else round(_log_uniform(random, 12, 800))
-        is_done = random.random() < 0.4
-        # What does not wait for a write that is never made needs some time to show it.
-        stall_seconds = random.choice((0, 0, 0.003) if is_done else (0, 0.003, 0.03, 0.03))
-        return Moment(Death(write, is_done, stall_seconds), splits_after_seconds=splits_after)
-    event = random.choice(
-        (
-            READY,
-            load_events.BEGUN,
-            load_events.SENT,
-            load_events.RECEIVED,
-            load_events.COMMIT_ASKED,
-            load_events.COMMITTED,
-            load_events.ABORT_ASKED,
-            load_events.SPLIT_ASKED,
-        )
-    )
-    if event == load_events.SPLIT_ASKED:
-        return Moment(None, event, 1, _log_uniform(random, 0.0005, 0.05), random.uniform(0, 0.1))
-    if event == READY:
-        return Moment(None, event, 1, random.uniform(0, 0.2), splits_after)
-    return Moment(None, event, random.randint(1, 60), _log_uniform(random, 0.00005, 0.01), splits_after)
-
-
-def _log_uniform(random: Random, low: float, high: float) -> float:
-    return math.exp(random.uniform(math.log(low), math.log(high)))
-
-
-@dataclass
-class Report:
-    """What came of it."""
-
-    seed: int
-    kills: Counter[str] = field(default_factory=Counter)
-    """By where they hit: "start-up", "disk write", "outside"."""
-    history: History = field(default_factory=History)
-    unanswered: int = 0
-    """Commits that were unanswered at a kill."""
-    splits: int = 0
-    read: int = 0
-    complaints: list[str] = field(default_factory=list)
-
-    @property
-    def kill_count(self) -> int:
-        """All kills."""
-        return sum(self.kills.values())
-
-    def __str__(self) -> str:
-        kills = ", ".join(f"{count} {where}" for where, count in sorted(self.kills.items()))
-        committed, aborted = self.history.count(Fate.COMMITTED), self.history.count(Fate.ABORTED)
-        unknown = self.history.count(Fate.UNKNOWN)
-        return (
-            f"seed {self.seed}: {self.kill_count} kills ({kills}), {self.splits} splits and merges, "
-            f"{len(self.history.transactions)} transactions: {committed} committed, {aborted} aborted, "
-            f"{unknown} unknown ({self.unanswered} commits were unanswered at a kill); {self.read} messages read: "
-            + ("OK" if not self.complaints else f"{len(self.complaints)} COMPLAINTS")
-        )
+QUIET_SECONDS: Final = 0.5
+"""A consumer to which nothing came for so long gets nothing more."""
 
 
 async def run(*, kills: int, seed: int, folder: Path, verbose: bool = False) -> Report:
@@ -157,6 +87,8 @@ class _KillLoop:
         self._report = Report(seed)
         self._folder = folder
         self._verbose = verbose
+        self._happenings = Happenings()
+        self._outcomes = Outcomes(self._happenings)
         self._reader = Reading("reader")
         self._consumer = Reading("consumer")
         self._reached: dict[str, tuple[int, int]] = {}
@@ -168,40 +100,68 @@ class _KillLoop:
         arguments = (
             # Small files, so that ledgers roll and journal files are freed under the kills too.
             *("--journal-file-bytes-max", "1MiB", "--ledger-bytes-max", "1MiB"),
-            *("--txn-retention-seconds", str(2 * load_events.RETENTION_SECONDS)),
+            *("--txn-retention-seconds", str(2 * RETENTION_SECONDS)),
         )
         with dying_broker(self._folder / "data", *arguments) as broker:
             await _start(broker)
             http = Address(*broker.http)
-            path = "/admin/v2/scalable/" + TOPIC.removeprefix("topic://")
-            answer = await request(http, "PUT", f"{path}?numInitialSegments={SEGMENTS}")
-            assert answer.status == 204, answer
+            for topic, count in SEGMENTS.items():
+                path = "/admin/v2/scalable/" + topic.removeprefix("topic://")
+                answer = await request(http, "PUT", f"{path}?numInitialSegments={count}")
+                assert answer.status == 204, answer
+            changes = LayoutChanges(http, self._happenings)
             with trio.CancelScope() as working:
                 async with (
                     connect(broker.service_url, operation_timeout_seconds=60, reconnect_seconds_max=0.1) as client,
                     client.producer(TOPIC) as producer,
+                    client.producer(STREAM_COPIES) as stream_copies,
+                    client.producer(QUEUE_COPIES) as queue_copies,
                 ):
-                    load = Load(client, producer, http, TOPIC, report.history, seed=report.seed)
+                    given = (self._happenings, self._outcomes)
+                    load = Load(client, producer, report.history, *given, seed=report.seed)
+                    pipelines = [
+                        Pipeline(
+                            client, TOPIC, name, target, report.copies[name], *given, ordered=ordered, seed=report.seed
+                        )
+                        for name, target, ordered in ((STREAM, stream_copies, True), (QUEUE, queue_copies, False))
+                    ]
                     async with trio.open_nursery() as nursery:
                         await self._follow(client, nursery)
                         nursery.start_soon(load.run)
+                        for pipeline in pipelines:
+                            nursery.start_soon(pipeline.run)
                         for number in range(kills):
                             moment = draw(moments, from_outside=number == 0)
-                            await self._kill_once(broker, load, moment, starts=number > 0)
+                            await self._kill_once(broker, changes, moment, starts=number > 0)
                         await _start(broker)
-                        await self._check_positions(broker, load)
-                        ends = await self._finish(load)
-                        await self._catch_up(ends)
+                        await self._check_positions(broker, changes)
+                        ends = {TOPIC: await self._finish(load, changes)}
+                        if ends[TOPIC]:
+                            await self._catch_up(ends[TOPIC])
+                            await self._finish_copying(pipelines, ends[TOPIC])
+                            for topic, target in ((STREAM_COPIES, stream_copies), (QUEUE_COPIES, queue_copies)):
+                                ends[topic] = await _mark(END, changes, topic, target)
                         nursery.cancel_scope.cancel()
-                    if not ends:
+                    if not ends[TOPIC]:
                         # The end of the producer would wait for the answers that the load has waited for.
                         working.cancel()
-            await self._read_from_disk(broker, ends)
-        report.splits = load.happenings.counts[load_events.SPLIT_DONE]
-        report.unanswered = load.unanswered_seen
-        report.complaints += load.complaints
-        self._judge()
+            if ends[TOPIC]:
+                await self._look_at_the_disk(broker, changes, ends)
+        self._sum_up([*load.complaints, *changes.complaints])
         return report
+
+    def _sum_up(self, complaints: Sequence[str]) -> None:
+        report, history = self._report, self._report.history
+        report.splits, report.merges = (self._happenings.counts[kind] for kind in (SPLIT_DONE, MERGE_DONE))
+        report.unanswered = self._outcomes.unanswered_seen
+        report.complaints += [*complaints, *self._outcomes.complaints]
+        for copies in report.copies.values():
+            report.complaints += copies.complaints
+        for reading, contradictions in (
+            (self._reader, history.judge(self._reader.reads)),
+            (self._consumer, history.judge_again(self._consumer.reads)),
+        ):
+            report.complaints += reading.complaints + [f"the {reading.name}: {text}" for text in contradictions]
 
     async def _follow(self, client: Client, nursery: trio.Nursery) -> None:
         async def read(task_status: trio.TaskStatus[None]) -> None:
@@ -219,21 +179,21 @@ class _KillLoop:
 
     # Kills
 
-    async def _kill_once(self, broker: DyingBroker, load: Load, moment: Moment, *, starts: bool) -> None:
+    async def _kill_once(self, broker: DyingBroker, changes: LayoutChanges, moment: Moment, *, starts: bool) -> None:
         self._say(f"kill {self._report.kill_count + 1}: {moment}")
         if starts and not await _start(broker, moment.death):
             self._report.kills["at start-up"] += 1
             return
         async with trio.open_nursery() as nursery:
-            if moment.splits_after_seconds is not None:
-                nursery.start_soon(self._split, load, moment.splits_after_seconds)
+            if moment.change_after_seconds is not None:
+                nursery.start_soon(self._change_segments, changes, moment.change_after_seconds)
             if starts:
-                nursery.start_soon(self._check_positions, broker, load)
+                nursery.start_soon(self._check_positions, broker, changes)
             if moment.death is None:
                 where = "from outside"
                 with trio.move_on_after(ROUND_SECONDS_MAX):
                     if moment.event != READY:
-                        await load.happenings.nth(moment.event, moment.nth)
+                        await self._happenings.nth(moment.event, moment.nth)
                     await trio.sleep(moment.delay_seconds)
                 broker.send_kill()
             else:
@@ -241,31 +201,33 @@ class _KillLoop:
                 if not await trio.to_thread.run_sync(broker.wait, ROUND_SECONDS_MAX):
                     where = "from outside"
                     broker.send_kill()
-            load.broker_died(Random(f"{self._report.seed}/kill {self._report.kill_count}"))  # noqa: S311
+            self._outcomes.broker_died(self._random("kill"))
             if broker.is_running:
                 await trio.to_thread.run_sync(broker.wait)
             nursery.cancel_scope.cancel()
         self._report.kills[where] += 1
 
-    async def _split(self, load: Load, delay_seconds: float) -> None:
+    async def _change_segments(self, changes: LayoutChanges, delay_seconds: float) -> None:
         await trio.sleep(delay_seconds)
-        await load.change_layout(Random(f"{self._report.seed}/split {self._report.kill_count}"))  # noqa: S311
+        # Mostly of the topic that everybody uses.
+        await changes.change((TOPIC, TOPIC, STREAM_COPIES, QUEUE_COPIES), self._random("split"))
 
-    # Checks
+    def _random(self, what: str) -> Random:
+        return Random(f"{self._report.seed}/{what} {self._report.kill_count}")  # noqa: S311
 
-    async def _check_positions(self, broker: DyingBroker, load: Load) -> None:
+    async def _check_positions(self, broker: DyingBroker, changes: LayoutChanges) -> None:
         """D8: what had been readable before the kill is readable again before anything new is decided."""
         reached = self._reached
         try:
             topics = {
                 view.segment_id: segment_topic(TOPIC, view.start, view.end, view.segment_id)
-                for view in await load.segments()
+                for view in await changes.segments(TOPIC)
             }
             for segment_id, place in self._reader.last.items():
                 reached[topics[segment_id]] = max(place, reached.get(topics[segment_id], place))
             before = dict(reached)
             found = await last_positions(*broker.pulsar, topics.values())
-        except (TidewireError, OSError, AssertionError, trio.BrokenResourceError, h11.RemoteProtocolError):
+        except (TidewireError, *GONE):
             # It was killed meanwhile; the next start is asked again.
             return
         for topic, place in found.items():
@@ -273,49 +235,94 @@ class _KillLoop:
                 self._report.complaints.append(f"{topic} was readable up to {before[topic]}, now up to {place}")
             reached[topic] = max(place, reached.get(topic, place))
 
-    async def _finish(self, load: Load) -> set[bytes]:
+    # The end
+
+    async def _finish(self, load: Load, changes: LayoutChanges) -> set[bytes]:
         with trio.move_on_after(FINISH_SECONDS_MAX):
-            return await load.finish()
+            return await load.finish([view for view in await changes.segments(TOPIC) if view.is_active])
         self._report.complaints.append(f"the load did not end within {FINISH_SECONDS_MAX} s")
         return set()
 
     async def _catch_up(self, ends: set[bytes]) -> None:
         for reading in (self._reader, self._consumer):
-            with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
-                await reading.until_seen(ends)
-            if waiting.cancelled_caught:
-                self._report.complaints.append(f"the {reading.name} never got {reading.missing(ends)}")
+            await self._until_seen(reading, ends)
 
-    async def _read_from_disk(self, broker: DyingBroker, ends: set[bytes]) -> None:
-        """After a clean stop: what a new reader gets from a broker that has nothing in memory."""
+    async def _until_seen(self, reading: Reading, values: set[bytes]) -> None:
+        with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
+            await reading.until_seen(values)
+        if waiting.cancelled_caught:
+            self._report.complaints.append(f"the {reading.name} never got {reading.missing(values)}")
+
+    async def _finish_copying(self, pipelines: Sequence[Pipeline], ends: set[bytes]) -> None:
+        values = self._report.history.committed() | ends
+        for name, pipeline in zip(self._report.copies, pipelines, strict=True):
+            with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
+                await pipeline.until_settled(values)
+                await pipeline.finish()
+            if waiting.cancelled_caught:
+                missing = sorted(self._report.copies[name].missing(values))
+                self._report.complaints.append(f"{name} did not copy {len(missing)} messages: {missing[:10]}")
+        await self._outcomes.finish()
+
+    async def _look_at_the_disk(self, broker: DyingBroker, changes: LayoutChanges, ends: dict[str, set[bytes]]) -> None:
+        """After a clean stop: what clients get from a broker that has nothing in memory."""
+        report = self._report
         await trio.to_thread.run_sync(broker.stop)
         await _start(broker)
-        reading = Reading("new reader")
-        async with (
-            connect(broker.service_url) as client,
-            client.reader(TOPIC) as reader,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(follow, reader, reading)
-            with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
-                await reading.until_seen(ends)
-            if waiting.cancelled_caught:
-                self._report.complaints.append(f"the new reader never got {reading.missing(ends)}")
-            nursery.cancel_scope.cancel()
-        self._report.read = len(reading.reads)
-        self._report.complaints += reading.complaints + self._report.history.judge(reading.reads)
+        readings = {topic: Reading(f"new reader of {topic}") for topic in SEGMENTS}
+        async with connect(broker.service_url) as client:
+            for topic, reading in readings.items():
+                async with client.reader(topic) as reader, trio.open_nursery() as nursery:
+                    nursery.start_soon(follow, reader, reading)
+                    await self._until_seen(reading, ends[topic])
+                    nursery.cancel_scope.cancel()
+                report.complaints += reading.complaints
+            await self._look_for_unacknowledged(client, changes)
+        inputs = readings[TOPIC].reads
+        report.read = sum(len(reading.reads) for reading in readings.values())
+        report.complaints += report.history.judge(inputs)
+        for name, topic, is_ordered in ((STREAM, STREAM_COPIES, True), (QUEUE, QUEUE_COPIES, False)):
+            complaints = report.copies[name].judge(report.history, inputs, readings[topic].reads, is_ordered=is_ordered)
+            report.complaints += [f"{name}: {text}" for text in complaints]
 
-    def _judge(self) -> None:
-        history = self._report.history
-        for reading, complaints in (
-            (self._reader, history.judge(self._reader.reads)),
-            (self._consumer, history.judge_again(self._consumer.reads)),
-        ):
-            self._report.complaints += reading.complaints + [f"the {reading.name}: {text}" for text in complaints]
+    async def _look_for_unacknowledged(self, client: Client, changes: LayoutChanges) -> None:
+        """Of the pipelines' subscriptions nothing comes but what is sent now."""
+        async with client.producer(TOPIC) as producer:
+            late = await _mark(b"late", changes, TOPIC, producer)
+        async with client.stream_consumer(TOPIC, STREAM) as ordered, client.queue_consumer(TOPIC, QUEUE) as unordered:
+            for name, consumer in ((STREAM, ordered), (QUEUE, unordered)):
+                got = await _receive(consumer, len(late))
+                if set(got) - late:
+                    strange = sorted(set(got) - late)
+                    self._report.complaints.append(f"{name} had left {len(strange)} messages: {strange[:10]!r:.500}")
+                elif missing := late - set(got):
+                    self._report.complaints.append(f"{name} never got {missing}")
 
     def _say(self, text: str) -> None:
         if self._verbose:
             print(text, flush=True)
+
+
+async def _receive(consumer: Receiving, count: int) -> list[bytes]:
+    """What comes until nothing more does: so many messages, and whatever is behind them."""
+    values: list[bytes] = []
+    with trio.move_on_after(FINISH_SECONDS_MAX) as waiting:
+        while True:
+            values.append((await consumer.receive()).value)
+            if len(values) >= count:
+                waiting.deadline = trio.current_time() + QUIET_SECONDS
+    return values
+
+
+async def _mark(what: bytes, changes: LayoutChanges, topic: str, producer: Producer) -> set[bytes]:
+    """Send the last message of each of the topic's active segments; their values."""
+    values = set()
+    for segment in await changes.segments(topic):
+        if segment.is_active:
+            value = b"%s.%d" % (what, segment.segment_id)
+            await producer.send(value, key=segment.key())
+            values.add(value)
+    return values
 
 
 async def _start(broker: DyingBroker, death: Death | None = None) -> bool:

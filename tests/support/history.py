@@ -110,6 +110,25 @@ class History:
         """How many transactions ended so."""
         return sum(transaction.fate is fate for transaction in self.transactions)
 
+    def fate_of(self, value: bytes) -> Fate | None:
+        """That of the transaction of a message that was sent, by its value; None: nobody sent it."""
+        sent = self._find(value)
+        return None if sent is None else self.transactions[sent.transaction].fate
+
+    def turn_of(self, value: bytes) -> int | None:
+        """How many messages of its key were sent before a message, by its value; None: nobody sent it."""
+        sent = self._find(value)
+        return None if sent is None else sent.turn
+
+    def committed(self) -> set[bytes]:
+        """The values, without padding, of all messages whose commit was answered."""
+        return {
+            sent.value()
+            for transaction in self.transactions
+            if transaction.fate is Fate.COMMITTED
+            for sent in transaction.sent
+        }
+
     def judge(self, reads: Sequence[Read]) -> list[str]:
         """What is wrong with `reads` as the outcome of this history, when all of it was read once, parents first."""
         complaints = list(self._reused_positions())

@@ -1,0 +1,149 @@
+"""What a pipeline took from one topic and put into another, each piece in a transaction, and whether it counts once.
+
+    copies = Copies()
+    piece = copies.begin((0, 7), [message.value, ...])
+    value = piece.copy_of(message.value)      # to be sent, in the transaction that acknowledges the message
+    piece.fate = Fate.COMMITTED
+    copies.settle(piece)                      # when its commit is answered
+    complaints = copies.judge(history, inputs, outputs, is_ordered=True)
+
+`history.History` judges the topic that is taken from; here every message that can be read from it must have one copy
+that can be read from the other, made in a transaction that was not aborted. A message whose acknowledgement was lost
+has two, one that was acknowledged with nothing to show for it has none. Pure.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.support.history import COMPLAINTS_MAX, Fate, History, Read
+
+END: Final = b"end"
+"""Begins the values of messages that say where a topic ends; they are nobody's copy."""
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """One transaction of a pipeline."""
+
+    number: int
+    transaction_id: tuple[int, int]
+    inputs: list[bytes]
+    """The names of the messages that it takes."""
+    fate: Fate = Fate.OPEN
+
+    def copy_of(self, value: bytes) -> bytes:
+        """The copy of a message that has this value."""
+        return b"%d:%s" % (self.number, name_of(value))
+
+    def __str__(self) -> str:
+        most, least = self.transaction_id
+        return f"piece {self.number} (id {most},{least:#x}, {self.fate.value})"
+
+
+@dataclass(slots=True)
+class Copies:
+    """Everything that one pipeline did."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    settled: dict[bytes, int] = field(default_factory=dict)
+    """The names of messages whose piece is known to be committed, and how many pieces were by then."""
+    settled_pieces: int = 0
+
+    def begin(self, transaction_id: tuple[int, int], values: Iterable[bytes]) -> Piece:
+        """A piece was begun that takes the messages of these values."""
+        piece = Piece(len(self.pieces), transaction_id, [name_of(value) for value in values])
+        self.pieces.append(piece)
+        return piece
+
+    def received(self, value: bytes, *, settled_before: int) -> None:
+        """A consumer that came when so many pieces were settled got a message: it must be in none of these."""
+        settled = self.settled.get(name_of(value))
+        if settled is not None and settled <= settled_before:
+            self.complaints.append(f"{name_of(value)!r} came again, to a consumer that came after its piece's commit")
+
+    def settle(self, piece: Piece) -> None:
+        """Its commit was answered."""
+        self.settled_pieces += 1
+        for name in piece.inputs:
+            self.settled.setdefault(name, self.settled_pieces)
+
+    def missing(self, values: Iterable[bytes]) -> set[bytes]:
+        """The names of those messages that are in no piece known to be committed."""
+        return {name_of(value) for value in values} - self.settled.keys()
+
+    def expected(self) -> set[bytes]:
+        """The values of all copies that must be seen."""
+        return {piece.copy_of(name) for piece in self.pieces if piece.fate is Fate.COMMITTED for name in piece.inputs}
+
+    def judge(
+        self, history: History, inputs: Iterable[Read], outputs: Sequence[Read], *, is_ordered: bool
+    ) -> list[str]:
+        """What is wrong, when `inputs` is all that can be read of the one topic and `outputs` of the other.
+
+        `is_ordered`: the copies of a key's messages must stand in their order.
+        """
+        complaints: list[str] = []
+        found: list[tuple[Piece, bytes, Read]] = []
+        for read in outputs:
+            number, _, name = read.value.partition(b":")
+            if read.value.startswith(END):
+                continue
+            if not number.isdigit() or int(number) >= len(self.pieces):
+                complaints.append(f"nobody made {read.value[:40]!r}, read from {read.place}")
+            else:
+                found.append((self.pieces[int(number)], name, read))
+        visible = {name_of(read.value) for read in inputs}
+        complaints += _not_once(history, visible, found)
+        complaints += _against_their_fate(self.pieces, found)
+        if is_ordered:
+            complaints += _out_of_order(history, found)
+        return complaints[:COMPLAINTS_MAX]
+
+
+def name_of(value: bytes) -> bytes:
+    """A message's value without its padding."""
+    transaction, _, rest = value.partition(b".")
+    return transaction + b"." + rest.partition(b".")[0]
+
+
+def _not_once(history: History, visible: set[bytes], found: Iterable[tuple[Piece, bytes, Read]]) -> Iterator[str]:
+    first: dict[bytes, tuple[Piece, Read]] = {}
+    for piece, name, read in found:
+        known = first.setdefault(name, (piece, read))
+        if known[1] is not read:
+            yield f"{name!r} was copied by {known[0]} to {known[1].place} and again by {piece} to {read.place}"
+    for name in sorted(first.keys() - visible):
+        yield f"{name!r} was copied by {first[name][0]}, though it cannot be read"
+    for name in sorted(visible - first.keys()):
+        # The pipeline was not waited for where nobody knew what there would be to copy.
+        if history.fate_of(name) is not Fate.UNKNOWN:
+            yield f"{name!r} was never copied"
+
+
+def _against_their_fate(pieces: Iterable[Piece], found: Iterable[tuple[Piece, bytes, Read]]) -> Iterator[str]:
+    seen: dict[int, set[bytes]] = defaultdict(set)
+    for piece, name, _read in found:
+        seen[piece.number].add(name)
+    for piece in pieces:
+        if piece.fate in {Fate.OPEN, Fate.ABORTED}:
+            wrong, what = seen[piece.number], "can be seen"
+        elif piece.fate is Fate.UNKNOWN and not seen[piece.number]:
+            continue
+        else:
+            wrong, what = set(piece.inputs) - seen[piece.number], "are missing"
+        if wrong:
+            yield f"{piece}: {len(wrong)} of its {len(piece.inputs)} copies {what}: {sorted(wrong)}"
+
+
+def _out_of_order(history: History, found: Iterable[tuple[Piece, bytes, Read]]) -> Iterator[str]:
+    last: dict[str, tuple[int, bytes]] = {}
+    for piece, name, read in found:
+        turn = history.turn_of(name)
+        before = last.get(read.key)
+        if turn is not None and before is not None and turn < before[0]:
+            yield f"key {read.key}: the copy of {name!r} by {piece} stands behind that of {before[1]!r}, sent later"
+        if turn is not None:
+            last[read.key] = (turn, name)

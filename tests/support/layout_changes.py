@@ -1,0 +1,94 @@
+"""Splits and merges the segments of scalable topics at random, through a broker that may die meanwhile.
+
+changes = LayoutChanges(http_address, happenings)
+await changes.change(topics, random)
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+import h11
+import orjson
+import trio
+
+from broker.addresses import Address
+from tests.support.happenings import Happenings
+from tests.support.http import Answer, request
+from tidewire.wire.pulsar.hashing import key_hash
+
+ACTIVE_SEGMENTS_MAX: Final = 8
+"""With more, segments are merged and not split."""
+
+CHANGE_ASKED: Final = "split or merge asked"
+SPLIT_DONE: Final = "split done"
+MERGE_DONE: Final = "merge done"
+
+GONE: Final = (OSError, AssertionError, trio.BrokenResourceError, h11.RemoteProtocolError)
+"""What a request meets when the broker is not there, or goes."""
+
+
+class SegmentView(NamedTuple):
+    """A segment of a layout."""
+
+    segment_id: int
+    start: int
+    end: int
+    is_active: bool
+
+    def key(self) -> str:
+        """A key whose messages go there."""
+        candidates = (f"end-{number}" for number in range(10_000_000))
+        return next(key for key in candidates if self.start <= key_hash(key) <= self.end)
+
+
+class LayoutChanges:
+    """See the module."""
+
+    def __init__(self, http: Address, happenings: Happenings) -> None:
+        """Of topics that exist."""
+        self.complaints: list[str] = []
+        self._http = http
+        self._happenings = happenings
+
+    async def segments(self, topic: str) -> list[SegmentView]:
+        """The topic's segments, as the broker says.
+
+        Raises:
+            OSError, AssertionError: it was not there to answer (`GONE`).
+        """
+        answer = await request(self._http, "GET", _path(topic))
+        assert answer.status == 200, answer.body
+        return [
+            SegmentView(view["segmentId"], view["hashRange"]["start"], view["hashRange"]["end"], view["active"])
+            for view in orjson.loads(answer.body)["segments"].values()
+        ]
+
+    async def change(self, topics: Sequence[str], random: Random) -> None:
+        """Split a segment of one of them, or join two; the broker may die meanwhile."""
+        topic = random.choice(topics)
+        try:
+            active = sorted(
+                (view for view in await self.segments(topic) if view.is_active), key=lambda view: view.start
+            )
+            if len(active) > ACTIVE_SEGMENTS_MAX or (len(active) > 1 and random.random() < 0.45):
+                first = random.randrange(len(active) - 1)
+                kind, change = MERGE_DONE, f"merge/{active[first].segment_id}/{active[first + 1].segment_id}"
+            else:
+                kind, change = SPLIT_DONE, f"split/{random.choice(active).segment_id}"
+            self._happenings.note(CHANGE_ASKED)
+            answer = await request(self._http, "POST", f"{_path(topic)}/{change}")
+        except GONE:
+            return  # It died. Whether the change was made is to be seen in the layout.
+        self._judge_answer(topic, change, kind, answer)
+
+    def _judge_answer(self, topic: str, change: str, kind: str, answer: Answer) -> None:
+        # Another change may have come first, one that was carried on after a crash for instance.
+        if answer.status == 204:
+            self._happenings.note(kind)
+        elif answer.status not in {409, 412, 503}:
+            self.complaints.append(f"{change} of {topic} was answered {answer.status}: {answer.body!r}")
+
+
+def _path(topic: str) -> str:
+    return "/admin/v2/scalable/" + topic.removeprefix("topic://")

@@ -1,0 +1,140 @@
+"""Ends the transactions of a load, through crashes of the broker, and writes down what became of each.
+
+    outcomes = Outcomes(happenings)
+    await outcomes.commit(running, random)   # asked again by the client until it is answered
+    outcomes.broker_died(random)             # gives some of those up that are unanswered
+    await outcomes.finish()                  # afterwards every one is decided that the broker still knows
+
+Of the commits that are unanswered when the broker dies some are asked again by the client, some are given up and
+aborted, which tells how they ended, and some are given up until the end.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Protocol
+
+import trio
+
+from tests.support.happenings import Happenings
+from tests.support.history import Fate
+from tidewire.client.errors import OutcomeUnknown, TidewireError, TransactionConflict, TransactionNotFound
+from tidewire.client.transactions import Transaction as ClientTransaction
+
+TIMEOUT_SECONDS: Final = 120.0
+"""Of transactions that are going to be ended."""
+
+LEFT_SECONDS: Final = 2.0
+"""Of transactions that are left to their time-out."""
+
+RETENTION_SECONDS: Final = 30.0
+"""So long at least a broker under such a load must know a finished transaction."""
+
+COMMIT_ASKED: Final = "commit asked"
+COMMITTED: Final = "committed"
+ABORT_ASKED: Final = "abort asked"
+
+
+class Fated(Protocol):
+    """What is written down of a transaction."""
+
+    fate: Fate
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A transaction of a load."""
+
+    record: Fated
+    handle: ClientTransaction
+    begun: float
+    asking: trio.CancelScope | None = None
+    """While its commit is unanswered."""
+
+
+class Outcomes:
+    """See the module."""
+
+    def __init__(self, happenings: Happenings) -> None:
+        """Nothing has ended yet."""
+        self.complaints: list[str] = []
+        self.unanswered_seen = 0
+        """Commits that were unanswered when the broker died."""
+        self._happenings = happenings
+        self._asking: set[Running] = set()
+        self._unresolved: list[Running] = []
+        self._left: list[Running] = []
+
+    def broker_died(self, random: Random) -> None:
+        """Give some of the commits up that are unanswered."""
+        for ours in [ours for ours in self._asking if ours.asking is not None]:
+            self.unanswered_seen += 1
+            if random.random() < 0.6:
+                assert ours.asking is not None, "filtered above"
+                ours.asking.cancel()
+
+    def leave(self, ours: Running) -> None:
+        """Leave it to its time-out."""
+        self._left.append(ours)
+
+    async def abort(self, ours: Running) -> None:
+        """Abort one that nobody ever asked to commit."""
+        self._happenings.note(ABORT_ASKED)
+        try:
+            await ours.handle.abort()
+        except TransactionConflict as conflict:
+            self.complaints.append(f"{ours.record} was never committed, but cannot be aborted: {conflict}")
+        except OutcomeUnknown:
+            return
+        except TidewireError as error:
+            self._complain_if_recent(ours, error)
+            return
+        ours.record.fate = Fate.ABORTED
+
+    async def commit(self, ours: Running, random: Random, *, asks_at_once: bool = False) -> None:
+        """Commit one that was sent whole; given up, `asks_at_once` how it ended, or does so sometimes."""
+        ours.record.fate = Fate.UNKNOWN
+        self._happenings.note(COMMIT_ASKED)
+        self._asking.add(ours)
+        try:
+            with trio.CancelScope() as ours.asking:
+                await ours.handle.commit()
+                ours.record.fate = Fate.COMMITTED
+                self._happenings.note(COMMITTED)
+        except TidewireError as error:
+            self.complaints.append(f"a commit of {ours.record}, sent whole and in time, failed: {error!r}")
+        finally:
+            self._asking.discard(ours)
+        if ours.asking is not None and ours.asking.cancelled_caught:
+            if asks_at_once or random.random() < 0.5:
+                await self._ask_by_aborting(ours)
+            else:
+                self._unresolved.append(ours)
+
+    async def finish(self) -> None:
+        """Learn how the others ended; those left to their time-out must have been aborted by it, or are now."""
+        while self._unresolved:
+            await self._ask_by_aborting(self._unresolved.pop())
+        while self._left:
+            ours = self._left.pop()
+            try:
+                await ours.handle.abort()
+            except TransactionConflict as conflict:
+                self.complaints.append(f"{ours.record} was never committed, but cannot be aborted: {conflict}")
+            except TransactionNotFound as unknown:
+                self._complain_if_recent(ours, unknown)
+            ours.record.fate = Fate.ABORTED
+
+    async def _ask_by_aborting(self, ours: Running) -> None:
+        """Learn how an unanswered commit ended; one that never arrived is aborted by this."""
+        try:
+            await ours.handle.abort()
+        except TransactionConflict:
+            ours.record.fate = Fate.COMMITTED
+        except TidewireError as error:
+            self._complain_if_recent(ours, error)
+        else:
+            ours.record.fate = Fate.ABORTED
+
+    def _complain_if_recent(self, ours: Running, error: TidewireError) -> None:
+        if trio.current_time() - ours.begun < RETENTION_SECONDS:
+            self.complaints.append(f"the broker does not tell the outcome of {ours.record}: {error!r}")

@@ -101,6 +101,8 @@ class _KillLoop:
             # Small files, so that ledgers roll and journal files are freed under the kills too.
             *("--journal-file-bytes-max", "1MiB", "--ledger-bytes-max", "1MiB"),
             *("--txn-retention-seconds", str(2 * RETENTION_SECONDS)),
+            # Consumers come back under their names, and mostly sooner than that.
+            *("--consumer-session-grace-seconds", "2"),
         )
         with dying_broker(self._folder / "data", *arguments) as broker:
             await _start(broker)

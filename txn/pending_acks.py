@@ -76,7 +76,7 @@ class PendingAcks:
         self._strays: dict[str, None] = {}
         """Op records of before the cursor was moved; they go once that is durable."""
         self._era = 0
-        """Counts the times the cursor was moved or removed, or goes back; what was read before is not acted on after it."""
+        """Counts the times the cursor was moved or removed, or goes back; what was read before one is void after it."""
         self._lost: str | None = None
         """Why the segment is not this owner's any more, or may not be."""
 
@@ -260,8 +260,9 @@ class PendingAcks:
         for ack in acks:
             known = self._cursor.remaining_bits(ack.position)
             is_known = self._cursor.is_acknowledged(ack.position)
-            # An acknowledgement of the whole entry means what is left of it.
-            if is_known or (known is not None and ack.remaining and overlap(EntryAck(ack.position, known), ack)):
+            # One of the whole entry means what is left of it, unless it says how many messages it had.
+            names_messages = ack.remaining or ack.batch_size
+            if is_known or (known is not None and names_messages and overlap(EntryAck(ack.position, known), ack)):
                 raise TransactionConflict(f"{ack.position} is acknowledged already")
 
     def _begin(self, txn: TxnId, command: Command) -> PendingTransaction:

@@ -1,4 +1,4 @@
-"""The broker, killed again and again under transactions and splits, keeps its word (scripts/kill_loop.py)."""
+"""The broker, killed again and again under transactions, splits and merges, keeps its word (scripts/kill_loop.py)."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from scripts import kill_loop
 
 
 async def test_five_kills_break_no_promise(tmp_path: Path) -> None:
-    """D1, D8: and no position is given twice; the same moments each time, in small."""
+    """D1, D3, D8, D12, T20, T23, T33: and no position is given twice; the same moments each time, in small."""
     report = await kill_loop.run(kills=5, seed=21, folder=tmp_path)
     assert report.complaints == []
     assert report.kill_count == 5
@@ -17,7 +17,7 @@ async def test_five_kills_break_no_promise(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(1, 5))
 async def test_fifty_kills_break_no_promise(tmp_path: Path, seed: int) -> None:
-    """D1, D8: at start-ups, in recoveries, in splits and merges and under load."""
+    """D1, D3, D8, D10, D12, T20, T23, T33: at start-ups, in recoveries, in splits and merges and under load."""
     report = await kill_loop.run(kills=50, seed=seed, folder=tmp_path)
     assert report.complaints == []
     assert report.kill_count == 50

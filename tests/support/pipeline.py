@@ -72,7 +72,7 @@ class Pipeline:
         self._ordered = ordered
         self._seed = seed
         self._waits: set[trio.CancelScope] = set()
-        self._stopping = False
+        self._stopping = trio.Event()
         self._stopped = trio.Event()
         self._more = trio.Event()
         """Set when more is settled."""
@@ -81,7 +81,8 @@ class Pipeline:
         """Work until `finish` is called."""
         async with trio.open_nursery() as nursery:
             for worker in range(WORKERS):
-                nursery.start_soon(self._work, Random(f"{self._seed}/{self._subscription} {worker}"))
+                name = f"{self._subscription} {worker}"
+                nursery.start_soon(self._work, name, Random(f"{self._seed}/{name}"))
         self._stopped.set()
 
     async def until_settled(self, values: Iterable[bytes]) -> None:
@@ -92,23 +93,24 @@ class Pipeline:
 
     async def finish(self) -> None:
         """Let the workers end what they are doing, and return when they have."""
-        self._stopping = True
+        self._stopping.set()
         for scope in self._waits:
             scope.cancel()
         await self._stopped.wait()
 
-    async def _work(self, random: Random) -> None:
-        while not self._stopping:
+    async def _work(self, name: str, random: Random) -> None:
+        # Under one name, so that what a lost connection leaves to it is its own again at once.
+        while not self._stopping.is_set():
             settled_before = self._copies.settled_pieces
             try:
                 if self._ordered:
                     async with self._client.stream_consumer(
-                        self._source, self._subscription, queue_messages_max=FETCHED_AHEAD
+                        self._source, self._subscription, name, queue_messages_max=FETCHED_AHEAD
                     ) as ordered:
                         await self._go_on_with(ordered, random, settled_before)
                 else:
                     async with self._client.queue_consumer(
-                        self._source, self._subscription, queue_messages_max=FETCHED_AHEAD
+                        self._source, self._subscription, name, queue_messages_max=FETCHED_AHEAD
                     ) as consumer:
                         await self._go_on_with(consumer, random, settled_before)
             except TidewireError as error:
@@ -117,9 +119,9 @@ class Pipeline:
     async def _go_on_with(self, consumer: StreamConsumer | QueueConsumer, random: Random, settled_before: int) -> None:
         """Take messages by this consumer as long as it is known what it holds."""
         is_known = True
-        while is_known:
+        while is_known and not self._stopping.is_set():
             messages = await self._receive(consumer, random.randint(1, PIECE_MESSAGES_MAX))
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             for message in messages:
                 self._copies.received(message.value, settled_before=settled_before)

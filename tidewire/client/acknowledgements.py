@@ -127,9 +127,10 @@ def together(places: Iterable[Position]) -> AckCommand:
             left[entry] = 0
         else:
             left[entry] = left.get(entry, (1 << place.batch_size) - 1) & ~(1 << place.batch_index)
-    # With their sizes: what two transactions acknowledge of one batch is compared, and bits do not say where it ends.
+    # With their sizes: what two transactions acknowledge of one batch is compared, and bits do not say where it ends;
+    # and an entry of which nothing is left is all of its messages, not just those that nobody has acknowledged.
     ids = [
-        message_id(*entry, batch_size=sizes[entry], ack_set=ack_set_of_bits(bits)) if bits else message_id(*entry)
+        message_id(*entry, batch_size=sizes[entry], ack_set=ack_set_of_bits(bits) if bits else ())
         for entry, bits in left.items()
     ]
     return AckCommand(ids, cumulative=False)

@@ -229,6 +229,24 @@ async def test_a_reader_acknowledges_in_no_transaction(broker: Rooms, client: Wi
     assert (await acknowledge(client, [ids[0]], txn)).error == pb.NotAllowedError
 
 
+async def test_all_messages_of_a_batch_are_not_those_that_are_left(broker: Rooms, client: WireClient) -> None:
+    """T24: who got a batch twice, first in part, must not count the part again; with no size it is whatever is left."""
+    stage = await scene(broker, 0)
+    position = await stage.topic.publish(message(b"three"), message_count=3, txn=None)
+    await stage.topic.ledger.confirmed.wait_for(position)
+    await stage.subscribe(client, sub_type=SHARED)
+    (whole,) = await messages(client, 1)
+    first, second = await stage.begin(client), await stage.begin(client)
+    entry = (whole.ledger_id, whole.entry_id)
+    part = message_id(*entry, ack_set=[0b110], batch_size=3)
+    assert not (await acknowledge(client, [part], first)).HasField("error")
+    every = message_id(*entry, batch_size=3)
+    assert (await acknowledge(client, [every], second)).error == pb.TransactionConflict
+    await stage.end(client, first, commit=True)
+    assert (await acknowledge(client, [every], second)).error == pb.TransactionConflict
+    assert not (await acknowledge(client, [message_id(*entry)], second)).HasField("error")
+
+
 async def test_one_of_ten_batched_messages(broker: Rooms, client: WireClient) -> None:
     """D12: acknowledged in a transaction, then a restart of the segment, then the commit: nine remain."""
     stage = await scene(broker, 0)

@@ -129,19 +129,3 @@ async def test_a_consumer_takes_the_place_of_one_that_its_client_forgot(broker: 
     answer = await client.ask(commands.subscribe(name, "s", 5, 5, name="other-seg-0"))
     assert answer.error.error == pb.ServiceNotReady
     await client.receives_nothing_more()
-
-
-async def test_a_consumer_that_closes_its_registration_has_left(
-    broker: Rooms, client: WireClient, other: WireClient
-) -> None:
-    """Whatever it had by then: one without any segment closes none by which it could be seen to leave."""
-    await broker.controller.create_topic(TOPIC, 1, {})
-    assert await register(client) == [0]
-    await subscribe(broker, client, 0)
-    answer = await other.ask(commands.scalable_topic_subscribe(5, str(TOPIC), "s", "d", 2))
-    assert list(answer.scalable_topic_subscribe_response.assignment.segments) == []
-    assert broker.groups.member_count(TOPIC, "s") == 2
-    assert (await other.ask(commands.close_consumer(2, 6))).type == Type.SUCCESS
-    assert broker.groups.member_count(TOPIC, "s") == 1
-    assert (await client.ask(commands.close_consumer(1, 7))).type == Type.SUCCESS
-    assert broker.groups.member_count(TOPIC, "s") == 0

@@ -23,6 +23,7 @@ import trio
 from storage.errors import Fenced, LedgerFailed
 from storage.fence import Fence
 from storage.files import File, Files
+from storage.gathering import let_others_join
 from storage.journal_block import BlockHeader, Part, encode_block
 from storage.journal_files import JournalName, make_journal_file
 from storage.ledger import OpenLedger
@@ -207,6 +208,7 @@ class Journal:
                 await self._write_block()
 
     async def _write_block(self) -> None:
+        await let_others_join()
         taken = self._unconfirmed_bytes
         batches = [batch for ledger in self._dirty for batch in ledger.take()]
         self._dirty.clear()

@@ -29,6 +29,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 import trio
 
 from storage.files import Files
+from storage.gathering import let_others_join
 from storage.metadata import snapshots, transactions
 from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, Body, pack
 from storage.metadata.delta import Delta
@@ -181,6 +182,7 @@ class EmbeddedStore(ImageStore):
                 self._end(_CLOSED)
 
     async def _commit_group(self) -> None:
+        await let_others_join()
         delta = Delta(self._image)
         size = 0
         transaction = False

@@ -15,7 +15,7 @@ from broker.names import Domain, TopicName
 from broker.pulsar.acknowledging import Acknowledging, DurableAnswers
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
-from broker.pulsar.reading import INDEXED, is_uncommitted, reader_start, stretch_of
+from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, reader_start, stretch_of
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaGate
@@ -33,7 +33,7 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
-from tidewire.wire.pulsar.messages import parse_payload, with_broker_metadata
+from tidewire.wire.pulsar.messages import with_broker_metadata
 
 _KINDS = {
     pb.CommandSubscribe.Exclusive: SubscriptionKind.EXCLUSIVE,
@@ -322,6 +322,8 @@ class ConsumerFace:
 
     async def _seek(self, command: pb.BaseCommand) -> None:
         request = command.seek
+        if not (request.HasField("message_id") or request.HasField("message_publish_time")):
+            raise NotSupported("a seek goes to a message or to a time, and this names neither")
         ordered = self._scalable.ordered_consumer(request.consumer_id)
         if ordered is not None and request.consumer_id not in self._consumers:
             await self._seek_all(*ordered, request)
@@ -364,9 +366,7 @@ class ConsumerFace:
         if entry is None:
             last = message_id(*EARLIEST, partition=partition)
         else:
-            metadata, _body = parse_payload(entry.payload)
-            batch_index = entry.message_count - 1 if metadata.HasField("num_messages_in_batch") else -1
-            last = message_id(*entry.position, partition=partition, batch_index=batch_index)
+            last = message_id(*entry.position, partition=partition, batch_index=last_index_in(entry))
         mark_delete = message_id(*session.subscription.cursor.mark_delete, partition=partition)
         stretch = await stretch_of(session.topic, entry, request.stretch) if request.HasField("stretch") else None
         self._put(

@@ -22,7 +22,7 @@ from dispatch.subscription import AcknowledgementRefused, ConsumerBusy, Subscrip
 from storage.cursor import CursorError
 from storage.errors import CursorCorrupt, LedgerCorrupt, LedgerFailed, LedgerSealed
 from storage.metadata.store import StoreUnavailable
-from tidewire.wire.pulsar.errors import ChecksumMismatch
+from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import (
     CoordinatorNotFound,
@@ -61,6 +61,8 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     LedgerCorrupt: pb.PersistenceError,
     CursorCorrupt: pb.PersistenceError,
     ChecksumMismatch: pb.ChecksumError,
+    # For good: sent again it would be the same.
+    MalformedMessage: pb.NotAllowedError,
     NotSupported: pb.NotAllowedError,
     WrongDomain: pb.NotAllowedError,
     # The Java client fails the one send on NotAllowedError; any code it does not know would close the connection.

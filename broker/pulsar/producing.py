@@ -28,8 +28,10 @@ from storage.errors import LedgerSealed
 from storage.position import Position
 from storage.signal import Signal
 from tidewire.wire.pulsar import checksums, commands
+from tidewire.wire.pulsar.errors import MalformedMessage
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.messages import parse_payload
 from txn.errors import TransactionNotFound
 
 INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -154,6 +156,8 @@ class ProducerSession:
     async def _publish(self, send: pb.CommandSend, payload: bytes) -> Position | Stored | Fault:
         try:
             checksums.verify_payload(payload)
+            if send.num_messages > 1:
+                _require_count(send.num_messages, payload)
             txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
             return await self.topic.publish_once(
                 self.name, send_id(send, payload), payload, message_count=max(send.num_messages, 1), txn=txn
@@ -305,6 +309,17 @@ class ProducerFace:
         self._closed_here[producer_id] = None
         if len(self._closed_here) > CLOSED_REMEMBERED_MAX:
             del self._closed_here[next(iter(self._closed_here))]
+
+
+def _require_count(count: int, payload: bytes) -> None:
+    """Hold that a batch has as many messages as its command says: consumers pay for each, and get those there are.
+
+    Raises:
+        MalformedMessage: it has not.
+    """
+    metadata, _body = parse_payload(payload)
+    if metadata.num_messages_in_batch != count:
+        raise MalformedMessage(f"{count} messages are announced, {metadata.num_messages_in_batch} were sent")
 
 
 def _last_sequence_id(topic: Topic, producer: str) -> int:

@@ -12,8 +12,10 @@ from broker.stretches import measure
 from broker.topic import Topic
 from storage.entry import Entry
 from storage.position import EARLIEST, LATEST, Position
+from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
+from tidewire.wire.pulsar.messages import parse_payload
 
 INDEXED: Final = "tidewire.indexed"
 ISOLATION: Final = "tidewire.isolation"
@@ -31,6 +33,16 @@ async def reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
         return start
     # Inside a batch: the whole entry is sent again, and the client drops what comes before its start.
     return start.before()
+
+
+def last_index_in(entry: Entry) -> int:
+    """The place of a batch's last message in it; -1 for a message that stands alone, or that cannot be read."""
+    try:
+        metadata, _body = parse_payload(entry.payload)
+    except WireError:
+        # Stored as it was sent; it is no fault of who asks.
+        return -1
+    return entry.message_count - 1 if metadata.HasField("num_messages_in_batch") else -1
 
 
 def is_uncommitted(request: pb.CommandSubscribe, wishes: Mapping[str, str]) -> bool:

@@ -86,6 +86,9 @@ class TransactionFace:
     async def _end(self, command: pb.BaseCommand) -> None:
         request = command.end_txn
         txn = _txn_of(request.txnid_most_bits, request.txnid_least_bits, scalable=request.scalable)
+        if not request.HasField("txn_action"):
+            # Left out, or one that this software does not know; read as the enum's first it would be a commit.
+            raise NotSupported("a transaction ends by COMMIT or by ABORT, and this says neither")
         await self._coordinator.end(txn, _ACTIONS[request.txn_action])
         self._put(commands.end_txn_response(request.request_id, txn))
 

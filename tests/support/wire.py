@@ -87,9 +87,9 @@ class WireClient:
         await self.stream.aclose()
 
 
-def message(value: bytes = b"value") -> bytes:
-    """A payload with one message."""
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+def message(value: bytes = b"value", *, batch_of: int | None = None) -> bytes:
+    """A payload with one message, or whose metadata tell of a batch."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=batch_of)
     return build_payload(metadata, value)
 
 

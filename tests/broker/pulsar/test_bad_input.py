@@ -8,7 +8,7 @@ import trio
 
 from broker.names import TopicName
 from storage.position import EARLIEST
-from tests.support.rooms import TOPIC, Rooms, visible
+from tests.support.rooms import TOPIC, Rooms, publish, visible
 from tests.support.wire import MESSAGE_BYTES_MAX, WireClient, connected, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
@@ -158,6 +158,61 @@ async def test_consumer_commands_for_consumers_that_are_not_there(client: WireCl
     for command in (commands.close_consumer(9, 6), commands.close_producer(9, 6)):
         assert (await client.ask(command)).type == Type.SUCCESS
     await client.receives_nothing_more()
+
+
+async def test_a_transaction_is_not_ended_by_a_command_that_does_not_say_how(client: WireClient) -> None:
+    """An action that is left out, or that this software does not know, would else be read as the first: commit."""
+    opened = (await client.ask(commands.new_txn(1, 0, 60_000))).new_txn_response
+    txn = (opened.txnid_most_bits, opened.txnid_least_bits)
+    end = commands.end_txn(5, txn, commit=False)
+    end.end_txn.ClearField("txn_action")
+    refused = (await client.ask(end)).end_txn_response
+    assert (refused.request_id, refused.error) == (5, pb.NotAllowedError)
+    aborted = (await client.ask(commands.end_txn(6, txn, commit=False))).end_txn_response
+    assert not aborted.HasField("error"), "it was open still"
+
+
+async def test_a_seek_to_nowhere_moves_nothing(broker: Rooms, client: WireClient) -> None:
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    await publish(topic, message())
+    assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
+    seek = commands.seek(1, 6, publish_time_ms=0)
+    seek.seek.ClearField("message_publish_time")
+    answer = await client.ask(seek)
+    assert (answer.type, answer.error.request_id, answer.error.error) == (Type.ERROR, 6, pb.NotAllowedError)
+    assert topic.subscriptions["s"].backlog_entries == 0
+    await client.receives_nothing_more()
+
+
+async def test_a_last_message_that_cannot_be_read_has_a_place_all_the_same(broker: Rooms, client: WireClient) -> None:
+    """A payload is stored as it was sent; whoever asks where the topic ends did not send it."""
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    await publish(topic, message())
+    await publish(topic, b"no metadata")
+    assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
+    last = (await client.ask(commands.get_last_message_id(1, 6))).get_last_message_id_response.last_message_id
+    assert (last.ledger_id, last.entry_id, last.batch_index) == (*topic.readable.value, -1)
+
+
+@pytest.mark.parametrize("wrong", ["miscounted", "far miscounted", "unreadable", "part of nothing"])
+async def test_a_send_whose_payload_is_not_what_it_says(
+    broker: Rooms, client: WireClient, other: WireClient, wrong: str
+) -> None:
+    """Whoever consumes it would pay for messages that it does not get, and be sent nothing more."""
+    await other.produce(1, PLAIN)
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await client.produce(1, str(await broker.segment(TOPIC, 0)))
+    send = commands.send(
+        1, 3, num_messages={"miscounted": 2, "far miscounted": 1_000_000, "unreadable": 2}.get(wrong, 1)
+    )
+    send.send.is_chunk = wrong == "part of nothing"
+    await client.send_payload(send, message() if "miscounted" in wrong else b"no metadata")
+    answer = await client.receive()
+    assert (answer.type, answer.send_error.sequence_id) == (Type.SEND_ERROR, 3)
+    assert answer.send_error.error == pb.NotAllowedError
+    await client.publish(1, 4)
+    assert (await client.receive()).send_receipt.sequence_id == 4
+    await still_works(broker, other)
 
 
 async def test_a_topic_made_by_name_begins_empty(broker: Rooms, client: WireClient) -> None:

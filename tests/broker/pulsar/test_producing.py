@@ -59,7 +59,7 @@ async def test_a_batch_is_answered_by_its_ids(client: WireClient) -> None:
     """A receipt carries both ids, an error the highest: clients know a failed batch by its last message."""
     await client.produce(1, PLAIN)
     batch = commands.send(1, 10, num_messages=5, highest_sequence_id=14)
-    await client.send_payload(batch, message())
+    await client.send_payload(batch, message(batch_of=5))
     receipt = (await client.receive()).send_receipt
     assert (receipt.sequence_id, receipt.highest_sequence_id) == (10, 14)
     broken = message()

@@ -125,6 +125,8 @@ class HeaderSweep:
     async def _sweep(self, state: TxnState) -> None:
         due_start, due_end = final_state_until(state, self._now_ms() - self._retention_ms)
         kept: set[str] = set()
+        # Many transactions may have been on one segment, and loading it may fail each time.
+        redriven: dict[str, bool] = {}
         while True:
             hits = await self._counters.query(
                 self._metadata, BY_FINAL_STATE, due_start, due_end, limit=SWEEP_BATCH + len(kept)
@@ -134,7 +136,7 @@ class HeaderSweep:
                 break
             settled = []
             for record in due[:SWEEP_BATCH]:
-                if await self._is_settled(txn_of_key(record.key)):
+                if await self._is_settled(txn_of_key(record.key), redriven):
                     settled.append(record)
                 else:
                     kept.add(record.key)
@@ -148,12 +150,14 @@ class HeaderSweep:
         if upcoming:
             self._alarm.at_latest(finalized_ms_of(upcoming[0].index_key))
 
-    async def _is_settled(self, txn: TxnId) -> bool:
+    async def _is_settled(self, txn: TxnId, redriven: dict[str, bool]) -> bool:
         """Whether no op record is left of a decided transaction. None can follow: they are put on an open header."""
         leftovers = await self._metadata.scan(*ops_of(txn), limit=LEFTOVER_OPS_SHOWN)
         # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
         for segment in {segment_of(op) for op in leftovers}:
-            if not await self._redrive(segment):
+            if segment not in redriven:
+                redriven[segment] = await self._redrive(segment)
+            if not redriven[segment]:
                 gone = [op.key for op in leftovers if segment_of(op) == segment]
                 await remove_ops(gone, metadata=self._metadata)
         return not leftovers

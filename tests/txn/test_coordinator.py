@@ -16,6 +16,7 @@ from txn.alarm import Alarm
 from txn.coordinator import Coordinator
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
 from txn.headers import KEY_PREFIX, Header, header_key, v5_id
+from txn.ops import KEY_PREFIX as OPS
 from txn.ops import AckOp, WriteOp, ops_of
 from txn.states import EndAction, TxnState
 from txn.sweeps import HeaderSweep, TimeoutSweep
@@ -237,6 +238,23 @@ async def test_a_header_with_op_records_is_kept_and_its_segments_are_redriven(
     await office.metadata.delete(key)
     await trio.sleep(60)
     assert await office.state(txn) is None
+
+
+async def test_a_segment_of_many_transactions_is_redriven_once_a_sweep(
+    autojump_clock: MockClock, office: Office
+) -> None:
+    """T29: one that cannot be loaded would keep the sweep from all others."""
+    kept, gone = "segment://public/default/x/0000-ffff-0", "segment://public/default/gone/0000-ffff-0"
+    office.gone.add(gone)
+    for _ in range(5):
+        txn = await office.coordinator.new_transaction(0, 10_000_000)
+        for segment in (kept, gone):
+            await office.metadata.commit([WriteOp(txn, segment, "c", Position(1, 0)).to_put()])
+        await office.coordinator.end(txn, EndAction.COMMIT)
+    await trio.sleep(61)
+    assert sorted(office.redriven) == sorted([kept, gone])
+    left = await office.metadata.scan(*starting_with(OPS))
+    assert {WriteOp.from_record(record).segment for record in left} == {kept}
 
 
 async def test_what_a_slow_participant_has_not_applied_outlives_every_sweep(

@@ -81,8 +81,12 @@ async def end_all(stage: AckedSegment) -> None:
             await stage.end(which, EndAction.COMMIT)
 
 
-@every_schedule(examples_max=150, steps=STEPS, moves=st.sampled_from([None, 0, 1]))
-async def test_the_cursor_follows_from_the_decisions(steps: list[Step], moves: int | None) -> None:
+@every_schedule(
+    examples_max=150, steps=STEPS, moves=st.sampled_from([None, 0, 1]), seeks=st.sampled_from([None, 0, 1]), to=ENTRY
+)
+async def test_the_cursor_follows_from_the_decisions(
+    steps: list[Step], moves: int | None, seeks: int | None, to: int
+) -> None:
     """T22, T23, T24, T25, T26, D12: all of a committed transaction is applied and none of another, in any order."""
     history = History()
     async with rooms(MemoryStore(), SimulatedFiles(seed=3)) as broker:
@@ -92,6 +96,8 @@ async def test_the_cursor_follows_from_the_decisions(steps: list[Step], moves: i
             async with trio.open_nursery() as nursery:
                 for step in part:
                     nursery.start_soon(play, stage, step)
+                if seeks == number:
+                    nursery.start_soon(stage.seek, to)
             if moves == number:
                 await stage.move()
             await stage.check_open()
@@ -181,11 +187,16 @@ async def on_a_broker(files: SimulatedFiles, act: Callable[[Rooms, MetadataStore
     return broke
 
 
-@every_schedule(examples_max=40, steps=STEPS, seed=st.integers(0, 1 << 16), lose_unsynced=st.booleans())
+@every_schedule(
+    examples_max=60, steps=STEPS, seeks=st.booleans(), seed=st.integers(0, 1 << 16), lose_unsynced=st.booleans()
+)
 async def test_no_loss_of_power_loses_a_committed_acknowledgement(
-    steps: list[Step], seed: int, lose_unsynced: bool
+    steps: list[Step], seeks: bool, seed: int, lose_unsynced: bool
 ) -> None:
-    """D3, T22, T26: at any operation of the disk; what was answered as acknowledged is applied if it was committed."""
+    """D3, T22, T26: at any operation of the disk; what was answered as acknowledged is applied if it was committed.
+
+    If the subscription was being moved it stands there, or where it stood before.
+    """
     files = SimulatedFiles(seed=seed)
     history = History()
 
@@ -195,6 +206,8 @@ async def test_no_loss_of_power_loses_a_committed_acknowledgement(
         async with trio.open_nursery() as nursery:
             for step in steps:
                 nursery.start_soon(play, stage, step)
+            if seeks:
+                nursery.start_soon(stage.seek, seed % len(SIZES))
         await wait_all_tasks_blocked()
 
     broke = await on_a_broker(files, first)

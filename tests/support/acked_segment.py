@@ -10,7 +10,7 @@
 The history is what the clients know, so it outlives a broker: after a crash, `reopen` goes on with the next one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from trio.testing import wait_all_tasks_blocked
@@ -43,6 +43,8 @@ SIZES = [1, 1, 3, 1, 3, 1]
 
 TRANSACTIONS = 3
 
+FOREVER = 1 << 30
+
 Message = tuple[Position, int]
 """An entry's position and the number of a message in it."""
 
@@ -53,8 +55,22 @@ class Attempt:
 
     txn: TxnId | None
     said: set[Message]
+    began: int
+    """When it was sent, in moments of the history."""
     is_answered: bool | None = None
     """Whether it was taken; None: the client was not told."""
+    ended: int = FOREVER
+    """When it was answered."""
+
+
+@dataclass
+class Seek:
+    """The subscription was moved to behind some messages, and forgot what was acknowledged."""
+
+    behind: set[Message]
+    began: int
+    ended: int = FOREVER
+    """When it was answered; FOREVER: its client was not told whether it happened."""
 
 
 @dataclass
@@ -68,7 +84,14 @@ class History:
     """Outcomes that were asked for."""
     decided: dict[TxnId, TxnState] = field(default_factory=dict)
     """Outcomes that were answered."""
+    seek: Seek | None = None
     conflicts: int = 0
+    moments: int = 0
+
+    def moment(self) -> int:
+        """A later one than any before."""
+        self.moments += 1
+        return self.moments
 
     def messages(self, ack: EntryAck, *, cumulative: bool = False) -> set[Message]:
         """What an acknowledgement says."""
@@ -129,7 +152,7 @@ class AckedSegment:
         txn = None if which is None else history.txns[which]
         said = set().union(*(history.messages(ack, cumulative=cumulative) for ack in acks))
         given = [Acknowledgement(at, words_from_bits(remaining), size) for at, remaining, size in acks]
-        attempt = Attempt(txn, said)
+        attempt = Attempt(txn, said, history.moment())
         history.attempts.append(attempt)
         try:
             if txn is None:
@@ -146,6 +169,19 @@ class AckedSegment:
             return
         else:
             attempt.is_answered = True
+        attempt.ended = history.moment()
+
+    async def seek(self, entry: int) -> None:
+        """Move the subscription to behind an entry."""
+        history = self.history
+        behind = history.messages(EntryAck(history.positions[entry]), cumulative=True)
+        seek = history.seek = Seek(behind, history.moment())
+        try:
+            await self.subscription.seek(history.positions[entry])
+        except CursorError:
+            # The topic is being unloaded: whether it happened is not known.
+            return
+        seek.ended = history.moment()
 
     async def end(self, which: int, action: EndAction) -> None:
         """Ask for an outcome."""
@@ -201,11 +237,8 @@ class AckedSegment:
         committed = {txn for txn, state in history.decided.items() if state is TxnState.COMMITTED}
         assert set(history.decided) == set(history.txns)
         applied = [attempt for attempt in history.attempts if attempt.txn is None or attempt.txn in committed]
-        must: set[Message] = set().union(*(attempt.said for attempt in applied if attempt.is_answered))
-        may: set[Message] = set().union(*(attempt.said for attempt in applied if attempt.is_answered is not False))
         now = self.acknowledged_now()
-        assert must <= now, "an acknowledgement is lost"
-        assert now <= may, "something is acknowledged that nobody acknowledged, or that was aborted"
+        assert any(must <= now <= may for must, may in self._outcomes(applied)), "lost, or never acknowledged"
         assert await self.op_records() == []
         assert self.broker.headers.transactions_joined == 0
         assert self.broker.services.buffers.op_records_outstanding == 0
@@ -215,14 +248,32 @@ class AckedSegment:
         """Some are undecided: what is acknowledged in them is sent to nobody, and everything else is."""
         await wait_all_tasks_blocked()
         history = self.history
-        pending: set[Message] = set().union(
-            *(
-                attempt.said
-                for attempt in history.attempts
-                if attempt.txn is not None and attempt.txn not in history.decided and attempt.is_answered
+        pending = [
+            attempt
+            for attempt in history.attempts
+            if attempt.txn is not None and attempt.txn not in history.decided and attempt.is_answered
+        ]
+        free = history.all_messages - self.acknowledged_now()
+        sent = await self.sent_now()
+        assert any(free - may <= sent <= free - must for must, may in self._outcomes(pending, of_open=True))
+
+    def _outcomes(
+        self, attempts: Sequence[Attempt], *, of_open: bool = False
+    ) -> Iterator[tuple[set[Message], set[Message]]]:
+        """Of these attempts, what they must have changed and what they may have; with the seek, and without it."""
+        seek = self.history.seek
+        if seek is None or seek.ended == FOREVER:
+            yield (
+                set().union(*(attempt.said for attempt in attempts if attempt.is_answered)),
+                set().union(*(attempt.said for attempt in attempts if attempt.is_answered is not False)),
             )
-        )
-        assert await self.sent_now() == history.all_messages - self.acknowledged_now() - pending
+        if seek is not None:
+            behind = set() if of_open else seek.behind
+            after = (attempt.said for attempt in attempts if attempt.began > seek.ended and attempt.is_answered)
+            since = (
+                attempt.said for attempt in attempts if attempt.ended > seek.began and attempt.is_answered is not False
+            )
+            yield behind.union(*after), behind.union(*since)
 
     async def sent_now(self) -> set[Message]:
         """What a consumer is sent that comes when all others have gone."""

@@ -3,9 +3,11 @@
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
+from storage.entry import Entry
 from storage.metadata.memory import MemoryStore
+from storage.position import EARLIEST, LATEST
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import office
+from tests.support.segments import Segment, office
 
 
 @pytest.fixture
@@ -36,3 +38,36 @@ async def test_what_an_open_transaction_wrote_stays_hidden_after_a_takeover(
         await wait_all_tasks_blocked()
         assert await segment.visible() == [b"before", b"open", b"after"]
         assert await second.op_keys() == []
+
+
+async def test_what_was_recovered_and_aborted_stays_hidden_in_every_ledger(
+    metadata: MemoryStore, files: SimulatedFiles
+) -> None:
+    """D1, T19: the next owner knows only where it begins; its entries stand in several ledgers, each with its index."""
+    async with office(metadata, files) as first:
+        segment = await first.own(ledger_bytes_max=1)
+        txn = await first.begin()
+        for payload in (b"1", b"2", b"3"):
+            await segment.publish(payload, txn)
+            await wait_all_tasks_blocked()
+        assert len({entry.position.ledger for entry in await entries_of(segment)}) == 3
+    async with office(metadata, files.kill()) as second:
+        segment = await second.own()
+        await second.abort(txn)
+        await segment.publish(b"after")
+        await wait_all_tasks_blocked()
+    async with office(metadata, files.kill()) as third:
+        segment = await third.own()
+        await wait_all_tasks_blocked()
+        assert await third.abort_keys() == []
+        assert await segment.visible() == [b"after"]
+
+
+async def entries_of(segment: Segment) -> list[Entry]:
+    """Everything that is durable, readable or not."""
+    found: list[Entry] = []
+    at = EARLIEST
+    while entries := await segment.ledger.read(at, upto=LATEST, entries_max=100, bytes_max=1_000_000):
+        found += entries
+        at = segment.ledger.next_after(entries[-1].position)
+    return found

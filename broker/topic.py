@@ -236,6 +236,8 @@ class Topic(TopicSource):
         self._is_retired = True
         await self.ledger.seal()
         self._set_sealed()
+        if self._buffer is not None:
+            self._buffer.sealed()
 
     def mark_replaced(self) -> None:
         """Every client that follows the layout here knows what replaces this sealed segment (DESIGN section 6)."""

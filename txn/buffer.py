@@ -167,6 +167,10 @@ class TransactionBuffer:
         if write.joining is None:
             self._let_go(write)
 
+    def sealed(self) -> None:
+        """The segment takes no more entries, so what is remembered of its last ledger moves to that ledger's index."""
+        self._settle.set()
+
     async def caught_up(self) -> None:
         """Return once every decision made before the call is in `readable` (DESIGN section 7, read your commit)."""
         await self._headers.catch_up(list(self._writes))

@@ -23,6 +23,7 @@ from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore
+from txn.abort_memory import KEY_PREFIX as SEGMENT_STATE
 from txn.errors import OwnershipLost
 from txn.states import EndAction
 
@@ -298,6 +299,22 @@ async def test_many_aborted_entries_at_the_end_are_looked_at_in_few_reads(
     assert found is not None
     assert found.payload == b"seen"
     assert reads < 20
+
+
+async def test_a_sealed_segment_keeps_no_abort_records(broker: Rooms) -> None:
+    """T19, T20: its last ledger is closed too; a topic that is split often leaves nothing in the metadata store."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    parent = await broker.topics.get(await broker.segment(TOPIC, 0))
+    await publish(parent, b"seen")
+    txn = await broker.coordinator.new_transaction(0, 1_000)
+    await publish(parent, b"aborted", txn)
+    await broker.coordinator.end(txn, EndAction.ABORT)
+    await wait_all_tasks_blocked()
+    assert len(await broker.metadata.scan(*starting_with(SEGMENT_STATE))) == 1
+    await broker.controller.split(TOPIC, 0)
+    await wait_all_tasks_blocked()
+    assert await broker.metadata.scan(*starting_with(SEGMENT_STATE)) == []
+    assert [entry.payload for entry in await visible(parent)] == [b"seen"]
 
 
 async def test_a_reader_of_its_own_leaves_nothing_behind(broker: Rooms) -> None:

@@ -13,6 +13,7 @@ import trio
 
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
+from broker.pulsar.replication import require_own_subscription
 from broker.topic import Topic
 from dispatch.consumer import Consumer
 from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
@@ -85,6 +86,10 @@ class AcknowledgingConsumer(Protocol):
     def answers(self) -> DurableAnswers:
         """Its own."""
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether its client asked for the subscription's progress to be told to other clusters."""
+
 
 class Acknowledging:
     """Serves the acknowledgements of one connection."""
@@ -127,6 +132,7 @@ class Acknowledging:
             if consumer.consumer.was_sent_away:
                 self._refuse(ack, _no_consumer(ack))
                 return
+            require_own_subscription(is_replicated=consumer.is_replicated)
             await consumer.topic.acknowledge_in_transaction(
                 consumer.subscription, txn, _acknowledgements(ack), cumulative=_is_cumulative(ack)
             )

@@ -56,6 +56,7 @@ class ConsumerSession:
         *,
         durable: bool,
         everything: Everything | None,
+        is_replicated: bool,
     ) -> None:
         self.everything = everything
         """What it reads in place of what the topic shows."""
@@ -64,6 +65,7 @@ class ConsumerSession:
         self.topic = topic
         self.subscription = subscription
         self.durable = durable
+        self.is_replicated = is_replicated
         self._face = face
         self.answers = answers
 
@@ -254,7 +256,15 @@ class ConsumerFace:
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
         answers = self._acknowledging.answers(request.consumer_id, subscription)
         session = ConsumerSession(
-            consumer, outlet, topic, subscription, self, answers, durable=request.durable, everything=everything
+            consumer,
+            outlet,
+            topic,
+            subscription,
+            self,
+            answers,
+            durable=request.durable,
+            everything=everything,
+            is_replicated=request.replicate_subscription_state,
         )
         is_scalable = name.domain is Domain.SEGMENT or self._scalable.follows(name)
         if is_scalable and kind is SubscriptionKind.EXCLUSIVE and consumer.name:

@@ -18,6 +18,7 @@ from broker.names import TopicName
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
+from broker.pulsar.replication import require_local
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.schemas import SchemaGate
 from broker.topic import Topic
@@ -159,6 +160,7 @@ class ProducerSession:
             if send.num_messages > 1:
                 _require_count(send.num_messages, payload)
             txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
+            require_local(txn, payload)
             return await self.topic.publish_once(
                 self.name, send_id(send, payload), payload, message_count=max(send.num_messages, 1), txn=txn
             )

@@ -86,13 +86,15 @@ class Rooms:
         self.groups = StreamGroups(
             self.topics, self.feeds, metadata=metadata, nursery=nursery, grace_seconds=grace_seconds
         )
+        self.finals = Alarm(clock, delay_ms=60_000)
+        """Rings when the retention of a finished transaction may be over, a minute after its end."""
         self.coordinator = Coordinator(
             metadata,
             count=4,
             now_ms=clock,
             timeout_ms_max=1_000_000,
             timeout_alarm=Alarm(clock),
-            final_alarm=Alarm(clock),
+            final_alarm=self.finals,
         )
 
     def pruner(self, *, retention_ms: int = 0, clock: WallClock = now_ms) -> Pruner:

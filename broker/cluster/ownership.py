@@ -23,22 +23,35 @@ class Claims:
 
     A claim of an earlier run of the same broker is taken over and not waited for: this run holds the lock of the
     broker's folder and has fenced its journal, so that one is gone, although its session in the metadata store may not
-    have ended yet. What it may still write is conditioned on the claim's version, which changes.
+    have ended yet. What it may still write is conditioned on the claim's version, which changes. So is a claim that this
+    run has given up while the metadata store did not answer.
     """
 
     def __init__(self, metadata: MetadataStore, session: Session, *, broker_id: str, service_url: str) -> None:
         self._metadata = metadata
         self._session = session
         self._broker_id = broker_id
+        self._held: set[str] = set()
+        """Keys of the claims that somebody in this process takes, or has taken and not given up."""
         self._value = orjson.dumps({"broker": broker_id, "service_url": service_url})
 
     async def claim(self, topic: str) -> Check:
         """Become the owner of `topic`; durable on return. The condition to put on every write of the owner.
 
         Raises:
-            OwnedElsewhere: another session holds the claim.
+            OwnedElsewhere: another broker holds the claim, or somebody else in this one.
         """
         key = KEY_PREFIX + quote(topic, safe="")
+        if key in self._held:
+            raise OwnedElsewhere(f"{topic} is owned by {self._broker_id}")
+        self._held.add(key)
+        try:
+            return await self._take(topic, key)
+        except BaseException:
+            self._held.discard(key)
+            raise
+
+    async def _take(self, topic: str, key: str) -> Check:
         expected = ABSENT
         while True:
             try:
@@ -49,12 +62,13 @@ class Claims:
                     expected = ABSENT
                     continue
                 owner = orjson.loads(held.value)["broker"]
-                if owner != self._broker_id or held.session == self._session.id:
+                if owner != self._broker_id:
                     raise OwnedElsewhere(f"{topic} is owned by {owner}") from conflict
                 expected = held.version
 
     async def release(self, claim: Check) -> None:
         """Give the claim up; harmless if it was lost."""
+        self._held.discard(claim.key)
         try:
             await self._metadata.commit([Delete(claim.key, claim.expected)])
         except Conflict:

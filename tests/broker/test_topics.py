@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import KEY_PREFIX as OWNERS
 from broker.cluster.ownership import OwnedElsewhere
@@ -16,7 +16,7 @@ from broker.topic import Topic
 from dispatch.consumer import Consumer
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt
-from storage.metadata.store import Check, Op, Put, starting_with
+from storage.metadata.store import Check, Delete, Op, Put, starting_with
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
@@ -217,6 +217,23 @@ async def test_unloading_a_topic_whose_cursor_has_ended_still_unloads_it(broker:
     assert list(broker.topics) == []
     with pytest.raises(OwnedElsewhere):
         await broker.topics.get(PLAIN)
+
+
+async def test_a_claim_that_could_not_be_given_up_keeps_nobody_out(
+    broker: Rooms, store: SteeredStore, autojump_clock: MockClock
+) -> None:
+    """D4: the metadata store does not answer while a topic is unloaded; when it does again the topic is served."""
+
+    async def hang(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Delete) and op.key.startswith(OWNERS) for op in ops):
+            await trio.sleep_forever()
+
+    await publish(await broker.topics.get(PLAIN), b"before")
+    store.before = hang
+    await broker.topics.unload(PLAIN)
+    store.before = None
+    assert len(await claims(broker)) == 1
+    await publish(await broker.topics.get(PLAIN), b"after")
 
 
 async def test_unloading_everything(broker: Rooms) -> None:

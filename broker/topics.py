@@ -20,13 +20,17 @@ from broker.scalable.layouts import Layouts
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.errors import StorageError
-from storage.metadata.store import Check
+from storage.metadata.store import Check, StoreUnavailable
 from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
 
 RELEASE_SECONDS_MAX = 5
 """How long giving up a claim may take when a topic is unloaded; after that the session's end releases it."""
+
+_ENDS_ALONE = (OwnershipLost, CursorError, StorageError, StoreUnavailable)
+"""What ends one topic and leaves the others alone: it is another broker's, its data is damaged or cannot be written, or
+the metadata store did not say what became of a write. Whoever loads it next finds that out."""
 
 OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]
 """Takes over a claimed topic."""
@@ -112,7 +116,7 @@ class Topics:
             await self.get(TopicName.parse(segment))
         except TopicNotFound:
             return False
-        except (BrokerError, OwnedElsewhere) as error:
+        except (BrokerError, OwnedElsewhere, *_ENDS_ALONE) as error:
             log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
         return True
 
@@ -169,7 +173,7 @@ class Topics:
                 finally:
                     with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
                         await self._claims.release(claim)
-        except (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError) as error:
+        except (BrokerError, OwnedElsewhere, *_ENDS_ALONE) as error:
             # Whoever waits for the topic is told why it is not to be had; the other topics go on.
             log.warning("topic cannot be served", topic=str(name), reason=str(error))
             slot.error = error
@@ -189,8 +193,7 @@ class Topics:
                 slot.topic = topic
                 slot.ready.set()
                 log.debug("topic loaded", topic=str(name))
-        except* (OwnershipLost, CursorError, StorageError) as ended:
-            # Lost to another broker, or its ledger is damaged or cannot be written: either way it ends here alone.
+        except* _ENDS_ALONE as ended:
             reason = _first(ended)
         # Raised out here, because what is raised in there would come in one group with a cancellation.
         if reason is not None:

@@ -16,7 +16,7 @@ from broker.topic import Topic
 from dispatch.consumer import Consumer
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt
-from storage.metadata.store import Check, Delete, Op, Put, starting_with
+from storage.metadata.store import Check, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
@@ -25,6 +25,7 @@ from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore
 from txn.abort_memory import KEY_PREFIX as SEGMENT_STATE
 from txn.errors import OwnershipLost
+from txn.ops import KEY_PREFIX as OPS
 from txn.states import EndAction
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
@@ -203,6 +204,39 @@ async def test_a_topic_whose_task_fails_closes_alone(broker: Rooms, store: Steer
     await wait_all_tasks_blocked()
     assert producer.closed == 1
     assert list(broker.topics) == [other]
+
+
+@pytest.mark.parametrize("what", ["a transaction's records", "the claim", "the ledgers"])
+async def test_a_topic_for_which_the_metadata_store_does_not_answer_closes_alone(
+    broker: Rooms, store: SteeredStore, what: str
+) -> None:
+    """M22, T26: the outcome is unknown, so whoever loads it next finds out; the others are served meanwhile."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = await broker.segment(TOPIC, 0)
+    other = await broker.topics.get(OTHER)
+    txn = await broker.coordinator.new_transaction(0, 60_000)
+    if what == "a transaction's records":
+        await publish(await broker.topics.get(name), b"a", txn)
+    else:
+        await broker.topics.unload(name)
+    prefix = {"a transaction's records": OPS, "the claim": OWNERS, "the ledgers": "/managed-ledgers/"}[what]
+
+    async def no_answer(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put | Delete) and op.key.startswith(prefix) for op in ops):
+            store.after = None
+            raise StoreUnavailable("etcd gave no answer")
+
+    store.after = no_answer
+    if what == "a transaction's records":
+        await broker.coordinator.end(txn, EndAction.COMMIT)
+        await wait_all_tasks_blocked()
+    else:
+        with pytest.raises((TopicClosed, StoreUnavailable)):
+            await broker.topics.get(name)
+    assert list(broker.topics) == [other]
+    await publish(await broker.topics.get(name), b"b")
+    await wait_all_tasks_blocked()
+    assert await store.scan(*starting_with(OPS)) == []
 
 
 async def test_unloading_a_topic_whose_cursor_has_ended_still_unloads_it(broker: Rooms, store: SteeredStore) -> None:

@@ -4,14 +4,18 @@ store = SteeredStore()
 store.before = hook           # awaited with the operations of each change set, before it is decided
 store.after = hook            # after it was decided and shown, before its caller hears of it
 store.fail_at(3)              # the third change set from now, and all later ones, raise `Stopped`
+store.late[key] = event       # watches of the key bring nothing before the event is set
 
 store = LaggingStore()        # `peek` shows what the last barrier showed, as on a broker without the controller
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
 
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Committed, Op, Record
+from storage.metadata.store import Committed, KeyWatch, Op, Record
 
 Hook = Callable[[Sequence[Op]], Awaitable[None]]
 
@@ -29,6 +33,7 @@ class SteeredStore(MemoryStore):
         self.after: Hook | None = None
         self.commits = 0
         """Change sets so far, those that were refused too."""
+        self.late: dict[str, trio.Event] = {}
         self._stopped_at: int | None = None
 
     def fail_at(self, number: int | None) -> None:
@@ -46,6 +51,31 @@ class SteeredStore(MemoryStore):
         if self.after is not None:
             await self.after(ops)
         return committed
+
+    def watch_key(self, key: str) -> AbstractAsyncContextManager[KeyWatch]:
+        """As the contract says, but perhaps late."""
+        return _late(super().watch_key(key), key, self.late)
+
+
+@asynccontextmanager
+async def _late(
+    watching: AbstractAsyncContextManager[KeyWatch], key: str, late: dict[str, trio.Event]
+) -> AsyncIterator[KeyWatch]:
+    async with watching as watch:
+        yield _LateWatch(watch, key, late)
+
+
+class _LateWatch(KeyWatch):
+    def __init__(self, watch: KeyWatch, key: str, late: dict[str, trio.Event]) -> None:
+        self._watch = watch
+        self._key = key
+        self._late = late
+
+    async def next(self) -> Record | None:
+        record = await self._watch.next()
+        if self._key in self._late:
+            await self._late[self._key].wait()
+        return record
 
 
 class LaggingStore(MemoryStore):

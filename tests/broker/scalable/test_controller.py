@@ -189,6 +189,35 @@ async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms, mon
     broker.feeds.unfollow(TOPIC, follower)
 
 
+async def test_parents_take_producers_until_the_layout_is_pushed(
+    broker: Rooms, store: SteeredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T20: however late that is; a client that is turned away finds the children."""
+    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
+    await broker.controller.create_topic(TOPIC, 1, {})
+    parent = (await segments(broker))[0]
+    pushed: list[int] = []
+
+    def follower(layout: Layout | None) -> None:
+        assert layout is not None
+        pushed.append(layout.epoch)
+
+    broker.feeds.follow(TOPIC, follower)
+    await wait_all_tasks_blocked()
+    pushing = store.late[layout_key(TOPIC)] = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.controller.split, TOPIC, 0)
+        await wait_all_tasks_blocked()
+        assert (await broker.layouts.get(TOPIC)).epoch == 1
+        assert max(pushed) == 0
+        parent.attend_producer(Producer())
+        await publish(parent, b"still")
+        pushing.set()
+    assert max(pushed) == 1
+    assert parent.ledger.is_sealed
+    broker.feeds.unfollow(TOPIC, follower)
+
+
 async def test_a_parent_is_sealed_when_its_last_producer_has_left(broker: Rooms) -> None:
     """T20: what was under way to it is taken, in transactions too; no other producer comes meanwhile."""
     await broker.controller.create_topic(TOPIC, 1, {})

@@ -8,7 +8,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import BrokerError, TopicNotFound
 from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
+from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
+from broker.scalable.layouts import layout_key
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.metadata.store import Check
@@ -98,6 +99,47 @@ async def test_a_parent_goes_when_every_subscription_has_drained_it(
         await broker.topics.get(segment)
     await broker.controller.split(TOPIC, 1)
     broker.feeds.unfollow(TOPIC, follower)
+
+
+async def test_data_goes_when_clients_know_that_the_segment_has_gone(
+    broker: Rooms, store: SteeredStore, nursery: trio.Nursery
+) -> None:
+    """However late they hear of it: what is under way to it until then finds it."""
+    nursery.start_soon(broker.pruner().run)
+    await split_topic(broker)
+    await drain(broker, 0, "s")
+    segment = await broker.segment(TOPIC, 0)
+
+    def follower(layout: Layout | None) -> None:
+        """Only there."""
+
+    broker.feeds.follow(TOPIC, follower)
+    await wait_all_tasks_blocked()
+    pushing = store.late[layout_key(TOPIC)] = trio.Event()
+    await drain(broker, 0, "t")
+    assert await ids(broker) == {1, 2}
+    assert len(await visible(await broker.topics.get(segment))) == 2
+    pushing.set()
+    await wait_all_tasks_blocked()
+    assert await traces(store, "0000-ffff-0") == []
+    broker.feeds.unfollow(TOPIC, follower)
+
+
+async def test_a_subscription_that_is_being_made_holds_a_segment(
+    broker: Rooms, store: SteeredStore, nursery: trio.Nursery
+) -> None:
+    """D10, D11: it is in the layout before it has a cursor, and is to get what the others are done with."""
+    await split_topic(broker)
+    made = Subscription(STREAM, "n", StartPosition.EARLIEST, 0, is_creating=True)
+    await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("new", made))
+    nursery.start_soon(broker.pruner().run)
+    for name in ("s", "t"):
+        await drain(broker, 0, name)
+    assert await ids(broker) == {0, 1, 2}
+    await subscribe(broker, "new")
+    assert (await topic_of(broker, 0)).subscriptions["new"].backlog_entries == 2
+    await drain(broker, 0, "new")
+    assert await ids(broker) == {1, 2}
 
 
 async def test_without_subscriptions_everything_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:

@@ -1,15 +1,17 @@
 """Subscriptions of scalable topics: created, deleted and moved on every segment, stopped at every write."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import BrokerError, SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.topic import Topic
 from storage.cursor import CursorError
+from storage.metadata.store import Op, Put
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms
@@ -189,6 +191,28 @@ async def test_whatever_meets_a_deletion_leaves_every_cursor_or_none() -> None:
         layout = await broker.layouts.get(TOPIC)
         assert layout.subscriptions.keys() == layout.living_subscriptions()
         assert len(await cursor_records(store)) == (3 if layout.subscriptions else 0)
+
+
+async def test_a_split_makes_no_cursor_behind_a_deletions_back(broker: Rooms, store: SteeredStore) -> None:
+    """D16: held between the cursors of its children, it still has the subscription on its list."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await broker.controller.subscriptions.add(TOPIC, "s", STREAM, StartPosition.EARLIEST)
+    gate = trio.Event()
+
+    async def hold(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key.startswith("/cursors/") for op in ops):
+            await gate.wait()
+
+    store.before = hold
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.controller.split, TOPIC, 0)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(broker.controller.subscriptions.delete, TOPIC, "s")
+        await wait_all_tasks_blocked()
+        gate.set()
+    layout = await broker.layouts.get(TOPIC)
+    assert (set(layout.segments), dict(layout.subscriptions)) == ({0, 1, 2}, {})
+    assert await cursor_records(store) == []
 
 
 async def test_skip_all_passes_over_everything_on_sealed_segments_too(broker: Rooms) -> None:

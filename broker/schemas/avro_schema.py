@@ -29,7 +29,11 @@ from avro.name import Names
 from broker.errors import IncompatibleSchema
 
 PARSED_MAX: Final = 64
-"""Definitions that are kept as they were read; clients that reconnect declare the same ones again."""
+LARGE_PARSED_MAX: Final = 4
+"""Definitions, and those above LARGE_BYTES, that are kept as they were read; clients that reconnect declare the same
+ones again. Read, a definition takes some 25 times its bytes."""
+
+LARGE_BYTES: Final = 16 * 1024
 
 PAIRS_MAX: Final = 20_000
 """Pairs of a reader's and a writer's parts that one comparison looks at: a second or two, if all of them differ."""
@@ -54,13 +58,16 @@ class AvroSchema(NamedTuple):
         return bool(self.parsed.type == "union")
 
 
-@lru_cache(maxsize=PARSED_MAX)
 def parse(definition: bytes) -> AvroSchema:
     """Read a definition.
 
     Raises:
         IncompatibleSchema: it is none.
     """
+    return _parse_large(definition) if len(definition) > LARGE_BYTES else _parse_usual(definition)
+
+
+def _parse(definition: bytes) -> AvroSchema:
     try:
         content = orjson.loads(definition)
         parsed = avro.schema.make_avsc_object(_without_logical_types(content), Names(validate_names=False), True, False)
@@ -74,6 +81,10 @@ def parse(definition: bytes) -> AvroSchema:
         raise IncompatibleSchema(f"the schema is no Avro definition: {_shortened(str(error))}") from error
     canonical = json.dumps(form, sort_keys=True, separators=(",", ":")).encode()
     return AvroSchema(parsed, hashlib.sha256(canonical).hexdigest())
+
+
+_parse_usual: Final = lru_cache(maxsize=PARSED_MAX)(_parse)
+_parse_large: Final = lru_cache(maxsize=LARGE_PARSED_MAX)(_parse)
 
 
 def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> str | None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from broker.errors import IncompatibleSchema
-from broker.schemas.avro_schema import AvroSchema, parse, why_unreadable
+from broker.schemas.avro_schema import LARGE_BYTES, LARGE_PARSED_MAX, AvroSchema, parse, why_unreadable
 
 A = {"name": "a", "type": "int"}
 
@@ -138,3 +138,17 @@ def test_a_comparison_has_an_end() -> None:
         return avro([{"type": "fixed", "name": f"{letter}{number}", "size": 1} for number in range(2_000)])
 
     assert "steps" in (why_unreadable(reader=union("a"), writer=union("b")) or "")
+
+
+def test_few_large_definitions_are_kept_as_they_were_read() -> None:
+    """Clients may send any number of them, and each takes a multiple of its bytes; a few small ones take little."""
+
+    def kept(size: int) -> int:
+        before = [parse(definition(number, size)) for number in range(20)]
+        return sum(parse(definition(number, size)) is before[number] for number in reversed(range(20)))
+
+    def definition(number: int, size: int) -> bytes:
+        return json.dumps(record(A, name=f"R{number}", doc="." * size)).encode()
+
+    assert kept(10) == 20
+    assert 0 < kept(LARGE_BYTES) <= LARGE_PARSED_MAX

@@ -15,6 +15,7 @@ from broker.scalable.controller import Controller
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
+from broker.scalable.legacy import segment_topic
 from broker.scalable.registrations import GroupId
 from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic
@@ -60,6 +61,10 @@ class Administration:
         """See `TopicService`."""
         await self._controller.merge(name, first_id, second_id)
 
+    async def migrate(self, name: TopicName, *, force: bool) -> None:
+        """See `TopicService`."""
+        await self._controller.migrate(name, force=force)
+
     async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
         """See `TopicService`."""
         await self._controller.subscriptions.add(name, subscription, kind, StartPosition.EARLIEST)
@@ -94,7 +99,9 @@ class Administration:
         return here.backlog_entries
 
     async def _on_segment(self, name: TopicName, subscription: str) -> tuple[Topic, Subscription]:
-        topic = await self._topics.get(name)
+        segments = (await self._layouts.get(name.scalable_topic)).segments.values()
+        found = [segment for segment in segments if segment.descriptor == name.segment]
+        topic = await self._topics.get(segment_topic(name.scalable_topic, found[0]) if found else name)
         here = topic.subscriptions.get(subscription)
         if here is None:
             raise SubscriptionNotFound(f"{name} has no subscription {subscription}")
@@ -142,7 +149,7 @@ class Administration:
         """The topic's layout with all of its segments, loaded."""
         while True:
             layout = await self._layouts.get(name)
-            names = [name.segment_name(segment.descriptor) for segment in layout.segments.values()]
+            names = [segment_topic(name, segment) for segment in layout.segments.values()]
             try:
                 return layout, [await self._topics.get(segment) for segment in names]
             except TopicNotFound:

@@ -5,7 +5,8 @@ hold what open transactions acknowledged; dispatch asks them what it may send, t
 neither knows the other (DESIGN section 3). What earlier owners left pending is taken over before anything is sent.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
 import structlog
@@ -54,6 +55,12 @@ class DurableSubscriptions:
     def by_name(self) -> Mapping[str, Subscription]:
         """Those that are open."""
         return self._subscriptions
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[Mapping[str, Subscription]]:
+        """Those that are open; none is opened or deleted meanwhile, but by the block itself."""
+        async with self._changing:
+            yield self._subscriptions
 
     async def load(self, nursery: trio.Nursery) -> None:
         """Open every one that has a cursor."""

@@ -28,6 +28,10 @@ class TopicInUse(BrokerError):
     """Deleting was refused because producers, consumers or subscriptions are there and force was not asked for."""
 
 
+class OldClientsConnected(BrokerError):
+    """Clients are connected that will not follow the topic where it goes, and force was not asked for."""
+
+
 class TopicClosed(BrokerError):
     """The topic is being unloaded or moved; a lookup finds where it is served next."""
 

@@ -184,6 +184,7 @@ async def _compose(
         feeds,
         now_ms=wall_clock_ms,
         nursery=nursery,
+        metadata=metadata,
         auto_scale=AutoScalePolicy(enabled=settings.auto_scale),
     )
     await controller.recover()

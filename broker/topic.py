@@ -6,6 +6,7 @@ way, so dispatch knows nothing of transactions (DESIGN section 3).
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import structlog
@@ -39,6 +40,10 @@ log = structlog.get_logger(__name__)
 class Attendee(Protocol):
     """A producer or consumer connected to the topic."""
 
+    @property
+    def follows_layout(self) -> bool:
+        """Whether its client is told of the topic's layout, so that it goes where that goes."""
+
     def topic_closed(self) -> None:
         """The topic is no longer served here: tell the client. Must not block."""
 
@@ -67,6 +72,8 @@ class Topic(TopicSource):
         self.name = name
         self.replaced = trio.Event()
         """Set when this sealed segment's successors are known to every client that follows the layout here."""
+        self.scalable_topic = name.scalable_topic if name.domain is Domain.SEGMENT else None
+        """The `topic://` topic of which this is a segment; also of a regular topic, once that was migrated."""
         self.traffic = SegmentTraffic()
         self._services = services
         self._metadata = services.metadata
@@ -264,6 +271,10 @@ class Topic(TopicSource):
         """
         return await self._durable.open(name, None if start is None else self._placed(start), self._require_running)
 
+    def subscriptions_held(self) -> AbstractAsyncContextManager[Mapping[str, Subscription]]:
+        """The durable subscriptions by name; none is opened or deleted in the block, but by the block itself."""
+        return self._durable.held()
+
     async def unsubscribe(self, name: str) -> None:
         """Delete a durable subscription with its cursor; durable on return. Nothing to do when there is none.
 
@@ -354,6 +365,11 @@ class Topic(TopicSource):
     def is_in_use(self) -> bool:
         """Whether clients are connected."""
         return bool(self._producers or self._consumers)
+
+    @property
+    def old_client_count(self) -> int:
+        """Connected producers, consumers and readers that will not follow the topic where its layout goes."""
+        return sum(not attendee.follows_layout for attendee in (*self._producers.values(), *self._consumers.values()))
 
     @property
     def producer_count(self) -> int:

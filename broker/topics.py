@@ -70,6 +70,7 @@ class Topics:
         self._nursery = nursery
         self._slots: dict[TopicName, _Slot] = {}
         self._deleting: set[TopicName] = set()
+        self._preparing: set[TopicName] = set()
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
 
     def __iter__(self) -> Iterator[Topic]:
@@ -146,6 +147,15 @@ class Topics:
         finally:
             self._deleting.difference_update(fresh)
 
+    @contextmanager
+    def preparing(self, name: TopicName) -> Iterator[None]:
+        """Let a segment be loaded that no layout has yet."""
+        self._preparing.add(name)
+        try:
+            yield
+        finally:
+            self._preparing.discard(name)
+
     async def delete(self, name: TopicName) -> None:
         """Remove the topic with its data and cursors; durable on return.
 
@@ -187,7 +197,9 @@ class Topics:
     async def _run(self, name: TopicName, slot: _Slot, claim: Check) -> None:
         reason: BaseException | None = None
         try:
+            migrated_to = await self._migrated_to(name)
             topic = await self._open_topic(name, claim)
+            topic.scalable_topic = migrated_to or topic.scalable_topic
             async with trio.open_nursery() as nursery:
                 await nursery.start(topic.run)
                 slot.topic = topic
@@ -200,7 +212,7 @@ class Topics:
             raise TopicClosed(f"{name} is no longer served here: {reason}") from reason
 
     async def _require_existing(self, name: TopicName) -> None:
-        if name.domain is Domain.PERSISTENT:
+        if name.domain is Domain.PERSISTENT or name in self._preparing:
             return
         if name.domain is Domain.TOPIC:
             raise NotSupported(f"{name} is a scalable topic: produce and consume on its segments, by a v5 client")
@@ -214,6 +226,29 @@ class Topics:
             raise TopicNotFound(f"{name.scalable_topic} is being deleted")
         if name.segment not in segments + children:
             raise TopicNotFound(f"{name} does not exist")
+
+    async def _migrated_to(self, name: TopicName) -> TopicName | None:
+        """The scalable topic of which a regular topic is a segment by now; asked when nobody else can make it one.
+
+        Raises:
+            TopicNotFound: it is no longer, or would be made beside a scalable topic of its name.
+        """
+        if name.domain is not Domain.PERSISTENT:
+            return None
+        scalable = name.as_scalable
+        try:
+            layout = await self._layouts.stored(scalable)
+        except TopicNotFound:
+            return None
+        legacy_names = {segment.legacy_topic_name for segment in layout.segments.values()}
+        pruned_names = {segment.legacy_topic_name for segment in layout.pruned.values()}
+        if name in self._deleting:
+            return scalable if str(name) in legacy_names | pruned_names else None
+        if str(name) in legacy_names and not layout.is_deleting:
+            return scalable
+        if layout.is_deleting or str(name) in pruned_names or not await self._layouts.has_regular(name):
+            raise TopicNotFound(f"{name} does not exist; {scalable} does, and is for v5 clients")
+        return None
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> BaseException:

@@ -18,6 +18,11 @@ def record_key(name: str) -> str:
     return MANAGED_LEDGERS + quote(name, safe="")
 
 
+async def is_there(name: str, metadata: MetadataStore) -> bool:
+    """Whether there is a managed ledger of this name."""
+    return await metadata.get(record_key(name)) is not None
+
+
 class RecordChanged(Exception):
     """Somebody else changed the record since it was read; nothing was done."""
 

@@ -19,6 +19,7 @@ from broker.errors import (
     LayoutError,
     LayoutUnreadable,
     NotSupported,
+    OldClientsConnected,
     SubscriptionEnding,
     SubscriptionExists,
     SubscriptionInUse,
@@ -49,6 +50,7 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     LayoutError: 412,
     LayoutUnreadable: 500,
     TopicInUse: 412,
+    OldClientsConnected: 409,
     NotSupported: 501,
     # Another broker has it, or it is on its way from one to another: the same request may succeed later, or there.
     TopicClosed: 503,

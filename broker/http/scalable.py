@@ -7,6 +7,7 @@
     DELETE /{tenant}/{namespace}/{topic}?force=true
     POST   /{tenant}/{namespace}/{topic}/split/{segment}
     POST   /{tenant}/{namespace}/{topic}/merge/{segment}/{segment}
+    POST   /{tenant}/{namespace}/{topic}/migrate?force=true       make it of the persistent:// one (PIP-475)
     PUT    /{tenant}/{namespace}/{topic}/subscriptions/{subscription}?type=STREAM|QUEUE
     DELETE /{tenant}/{namespace}/{topic}/subscriptions/{subscription}
     POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek?timestamp=MS
@@ -67,6 +68,7 @@ def routes(service: TopicService) -> list[BaseRoute]:
         ("GET", _TOPIC + "/stats", admin.statistics),
         ("POST", _TOPIC + "/split/{segment}", admin.split),
         ("POST", _TOPIC + "/merge/{first}/{second}", admin.merge),
+        ("POST", _TOPIC + "/migrate", admin.migrate),
         ("PUT", _SUBSCRIPTION, admin.create_subscription),
         ("DELETE", _SUBSCRIPTION, admin.delete_subscription),
         ("POST", _SUBSCRIPTION + "/seek", admin.seek),
@@ -117,6 +119,10 @@ class _ScalableAdmin:
     async def merge(self, request: Request) -> Response:
         name = topic_of(request)
         await self._service.merge(name, segment_id_of(request, "first"), segment_id_of(request, "second"))
+        return done()
+
+    async def migrate(self, request: Request) -> Response:
+        await self._service.migrate(topic_of(request), force=switch_of(request, "force"))
         return done()
 
     async def create_subscription(self, request: Request) -> Response:

@@ -79,6 +79,15 @@ class TopicService(Protocol):
             TopicNotFound, UnknownSegment, NotActive, NotAdjacent, IntentOpen, LayoutTooLarge, NotSupported
         """
 
+    async def migrate(self, name: TopicName, *, force: bool) -> None:
+        """Make a scalable topic of the `persistent://` topic of this name, for good; its clients follow or are closed.
+
+        Raises:
+            TopicNotFound: there is no such `persistent://` topic.
+            TopicExists: it is scalable already.
+            OldClientsConnected: clients are connected that will not follow, and `force` was not given.
+        """
+
     async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
         """Make sure that the topic has this subscription; a new one begins with the first message there is.
 

@@ -11,7 +11,7 @@ import trio
 
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
 from broker.everything import Everything
-from broker.names import Domain, TopicName
+from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging, DurableAnswers
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
@@ -57,6 +57,7 @@ class ConsumerSession:
         durable: bool,
         everything: Everything | None,
         is_replicated: bool,
+        follows_layout: Callable[[], bool],
     ) -> None:
         self.everything = everything
         """What it reads in place of what the topic shows."""
@@ -68,6 +69,12 @@ class ConsumerSession:
         self.is_replicated = is_replicated
         self._face = face
         self.answers = answers
+        self._follows_layout = follows_layout
+
+    @property
+    def follows_layout(self) -> bool:
+        """See `Attendee`. It may turn out only later: the Java client registers after it has subscribed again."""
+        return self._follows_layout()
 
     @property
     def durable_name(self) -> str | None:
@@ -265,8 +272,9 @@ class ConsumerFace:
             durable=request.durable,
             everything=everything,
             is_replicated=request.replicate_subscription_state,
+            follows_layout=lambda: self._scalable.serves(name, request.metadata),
         )
-        is_scalable = name.domain is Domain.SEGMENT or self._scalable.follows(name)
+        is_scalable = topic.scalable_topic is not None or session.follows_layout
         if is_scalable and kind is SubscriptionKind.EXCLUSIVE and consumer.name:
             self._end_namesake(session)
         try:
@@ -300,25 +308,32 @@ class ConsumerFace:
         self, name: TopicName, request: pb.CommandSubscribe, kind: SubscriptionKind
     ) -> tuple[Topic, Subscription]:
         earliest = request.initial_position == pb.CommandSubscribe.Earliest
-        if name.domain is Domain.SEGMENT:
-            # A subscription of a scalable topic is one of all its segments, those of later splits too.
-            start = StartPosition.EARLIEST if earliest else StartPosition.LATEST
-            return await self._controller.subscriptions.open(name, request.subscription, _SCALABLE_KINDS[kind], start)
         topic = await self._topics.get(name)
-        return topic, await topic.subscribe(request.subscription, EARLIEST if earliest else LATEST)
+        if topic.scalable_topic is None:
+            subscription = await topic.subscribe(request.subscription, EARLIEST if earliest else LATEST)
+            # The topic may have been migrated meanwhile.
+            if topic.scalable_topic is None:
+                return topic, subscription
+        elif request.subscription not in topic.subscriptions and not self._scalable.serves(name, request.metadata):
+            # Nobody would read the rest of the topic by it.
+            raise NotSupported(f"{name} was migrated to {topic.scalable_topic}; use a v5 client")
+        # A subscription of a scalable topic is one of all its segments, those of later splits too.
+        start = StartPosition.EARLIEST if earliest else StartPosition.LATEST
+        return await self._controller.subscriptions.open(name, request.subscription, _SCALABLE_KINDS[kind], start)
 
     async def _unsubscribe(self, command: pb.BaseCommand) -> None:
         request = command.unsubscribe
         session = self._session(request.consumer_id)
-        if session.topic.name.domain is Domain.SEGMENT:
-            raise NotSupported("a scalable topic's subscription is removed as a whole, not segment by segment")
-        try:
-            await session.subscription.unsubscribe(session.consumer, force=request.force)
-            self._consumers.pop(request.consumer_id, None)
-            session.close()
-            self._put(commands.success(request.request_id))
-        finally:
-            session.topic.tell_sent_away()
+        async with session.topic.subscriptions_held():
+            if session.topic.scalable_topic is not None:
+                raise NotSupported("a scalable topic's subscription is removed as a whole, not segment by segment")
+            try:
+                await session.subscription.unsubscribe(session.consumer, force=request.force)
+                self._consumers.pop(request.consumer_id, None)
+                session.close()
+                self._put(commands.success(request.request_id))
+            finally:
+                session.topic.tell_sent_away()
 
     async def _close(self, command: pb.BaseCommand) -> None:
         request = command.close_consumer

@@ -20,6 +20,7 @@ from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.replication import require_local
 from broker.pulsar.requests import Inline, Request
+from broker.pulsar.scalable import is_managed
 from broker.pulsar.schemas import SchemaGate
 from broker.topic import Topic
 from broker.topics import Topics
@@ -63,6 +64,8 @@ class ProducerSession:
         outbox: Outbox,
         traffic: Traffic,
         on_closed: Callable[[int], None],
+        *,
+        follows_layout: bool,
     ) -> None:
         """Set up; `run` does the work.
 
@@ -73,10 +76,12 @@ class ProducerSession:
             outbox: the connection's.
             traffic: the broker's counters.
             on_closed: told when the broker closes the producer by itself.
+            follows_layout: see `Attendee`.
         """
         self.producer_id = producer_id
         self.name = name
         self.topic = topic
+        self.follows_layout = follows_layout
         self._outbox = outbox
         self._traffic = traffic
         self._on_closed = on_closed
@@ -272,7 +277,13 @@ class ProducerFace:
         await trio.lowlevel.checkpoint_if_cancelled()
         name = request.producer_name or self._topics.new_producer_name()
         producer = ProducerSession(
-            request.producer_id, name, topic, self._outbox, self._traffic, self._closed_by_broker
+            request.producer_id,
+            name,
+            topic,
+            self._outbox,
+            self._traffic,
+            self._closed_by_broker,
+            follows_layout=topic.name.segment is not None or is_managed(request.metadata),
         )
         topic.attend_producer(producer, returning=request.epoch > 0)
         self._producers[request.producer_id] = producer

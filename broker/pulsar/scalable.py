@@ -1,7 +1,7 @@
 """Scalable-topic commands of one connection: layout sessions and ordered consumers' registrations."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import trio
@@ -218,8 +218,14 @@ class ScalableFace:
                 return consumer.group.topic, consumer.group.name
         return None
 
-    def follows(self, name: TopicName) -> bool:
-        """Whether this connection's client follows the layout of the topic that this is, or is a segment of."""
+    def serves(self, name: TopicName, metadata: Iterable[pb.KeyValue]) -> bool:
+        """Whether a consumer of this topic is part of one that follows the layout of a scalable topic.
+
+        Of a regular topic, that follows from what it says of itself, or from what else this connection asked for: the
+        Java client does not say it of consumers that a controller assigns, nor of readers.
+        """
+        if name.segment is not None or is_managed(metadata):
+            return True
         topic, _segment_id = segment_of(name)
         followed = [session.topic for session in self._sessions.values()]
         return topic in followed or any(consumer.group.topic == topic for consumer in self._consumers)
@@ -338,6 +344,11 @@ class ScalableFace:
             if consumer in self._consumers:
                 self._consumers.remove(consumer)
             raise
+
+
+def is_managed(metadata: Iterable[pb.KeyValue]) -> bool:
+    """Whether a producer or consumer of a regular topic says of itself that a v5 client has it as a segment."""
+    return any((given.key, given.value) == ("__pulsar.v5.managed", "true") for given in metadata)
 
 
 class Asked(NamedTuple):

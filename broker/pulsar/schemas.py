@@ -10,10 +10,11 @@ from typing import Final
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IncompatibleSchema, SchemaNotFound
-from broker.names import Domain, TopicName
+from broker.names import TopicName
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from broker.scalable.layouts import Layouts
+from broker.scalable.legacy import segment_topic
 from broker.schemas.registry import Schemas, owner_of
 from broker.schemas.schema import Schema, SchemaType, StoredSchema
 from broker.topic import Topic
@@ -91,13 +92,13 @@ class SchemaGate:
         return await self.producer_version(await self._topics.get(name), declared)
 
     async def _is_untouched(self, topic: Topic) -> bool:
-        if topic.name.domain is not Domain.SEGMENT:
+        scalable = topic.scalable_topic
+        if scalable is None:
             return topic.is_untouched
-        scalable = topic.name.scalable_topic
         layout = await self._layouts.get(scalable)
         for segment in layout.segments.values():
             try:
-                if not (await self._topics.get(scalable.segment_name(segment.descriptor))).is_untouched:
+                if not (await self._topics.get(segment_topic(scalable, segment))).is_untouched:
                     return False
             except OwnedElsewhere:
                 # Nobody here can tell, and a schema that is not true of a message is worse than a refusal.

@@ -18,27 +18,31 @@ parent is read to its sealed end.
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
 import trio
 
 from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import BrokerError, IntentOpen, LayoutUnreadable, TopicClosed, TopicInUse
+from broker.errors import BrokerError, IntentOpen, LayoutUnreadable, TopicClosed, TopicExists, TopicInUse
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, create
 from broker.scalable.layout_parts import Intent, StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
+from broker.scalable.legacy import segment_topic
+from broker.scalable.migration import Migrations
 from broker.scalable.subscriptions import ScalableSubscriptions
 from broker.scalable.turns import Turns
 from broker.topics import Topics
 from storage.clock import WallClock
 from storage.cursor import CursorError
 from storage.errors import StorageError
+from storage.metadata.store import MetadataStore
 from storage.position import EARLIEST
 from txn.errors import OwnershipLost
 
@@ -51,10 +55,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Change:
-    """A split or merge that somebody asked for."""
+    """A split, merge or migration that somebody asked for."""
 
     topic: TopicName
-    begin: Callable[[Layout], Layout]
+    make: Callable[[], Awaitable[Layout]]
+    """Does all of it."""
     layout: Layout | None = None
     error: Exception | None = None
     ended: trio.Event = field(default_factory=trio.Event)
@@ -73,6 +78,7 @@ class Controller:
         *,
         now_ms: WallClock,
         nursery: trio.Nursery,
+        metadata: MetadataStore,
         auto_scale: AutoScalePolicy | None = None,
     ) -> None:
         """Set up.
@@ -83,6 +89,7 @@ class Controller:
             feeds: who has to know of a layout before producers are sent away.
             now_ms: the clock of the layouts' times.
             nursery: runs the splits and merges.
+            metadata: where everything stands that a topic takes along when it becomes scalable.
             auto_scale: the policy of topics that do not say otherwise; None: the defaults.
         """
         self._nursery = nursery
@@ -94,6 +101,7 @@ class Controller:
         # This process runs one split, merge, deletion or pruning of a topic at a time.
         self.turns: Turns[TopicName] = Turns()
         self.subscriptions = ScalableSubscriptions(layouts, topics, self.turns, now_ms=now_ms)
+        self._migrations = Migrations(layouts, topics, metadata, now_ms=now_ms)
 
     async def recover(self) -> None:
         """Finish everything that an earlier controller left half done (D10).
@@ -130,8 +138,11 @@ class Controller:
         """Create a scalable topic with segments that divide the hash space evenly; durable on return.
 
         Raises:
-            TopicExists, SegmentCountInvalid: nothing was changed.
+            TopicExists, SegmentCountInvalid: nothing was changed. A regular topic has the name too: it is to be
+                migrated, as else its clients would be sent away from its messages.
         """
+        if await self._layouts.has_regular(topic.as_regular):
+            raise TopicExists(f"{topic.as_regular} exists; migrate it to have a scalable topic of its name")
         layout = create(segments, self._now_ms(), creation_id=uuid.uuid4().hex, properties=properties)
         await self._layouts.create(topic, layout)
 
@@ -150,6 +161,21 @@ class Controller:
             TopicNotFound, UnknownSegment, NotActive, NotAdjacent: nothing was changed.
         """
         return await self._change_segments(topic, lambda layout: layout.begin_merge(first_id, second_id))
+
+    async def migrate(self, topic: TopicName, *, force: bool) -> Layout:
+        """Make a scalable topic of the `persistent://` one of its name; durable and pushed on return.
+
+        Its messages, subscriptions and their cursors are the new topic's. Clients that follow its layout go on; with
+        `force`, others are not waited for: their producers are closed for good, their consumers read what is there.
+
+        Raises:
+            TopicNotFound, TopicExists, OldClientsConnected, TopicClosed: see `Migrations.make_scalable`.
+        """
+        return await self._in_background(topic, partial(self._migrate, topic, force=force))
+
+    async def _migrate(self, topic: TopicName, *, force: bool) -> Layout:
+        await self._migrations.make_scalable(topic, force=force)
+        return await self._finish_open(topic)
 
     async def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
         """Replace the topic's properties; durable on return.
@@ -220,14 +246,26 @@ class Controller:
 
     def _names_left(self, topic: TopicName, layout: Layout) -> list[TopicName]:
         """Every segment of which something may be left: of a split that was never made, or pruned, too."""
-        children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
+        children = [] if layout.intent is None else layout.intent.children
         segments = [*layout.segments.values(), *layout.pruned.values()]
-        descriptors = dict.fromkeys([*(segment.descriptor for segment in segments), *children])
-        return [topic.segment_name(descriptor) for descriptor in descriptors]
+        names = [segment_topic(topic, segment) for segment in segments]
+        return list(dict.fromkeys([*names, *(topic.segment_name(child.descriptor) for child in children)]))
 
     async def _change_segments(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
+        return await self._in_background(topic, partial(self._begin_and_finish, topic, begin))
+
+    async def _begin_and_finish(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
+        try:
+            await self._layouts.change(topic, begin)
+        except IntentOpen:
+            # Left by a controller that is gone: in this process the lock admits one at a time.
+            await self._finish_open(topic)
+            await self._layouts.change(topic, begin)
+        return await self._finish_open(topic)
+
+    async def _in_background(self, topic: TopicName, make: Callable[[], Awaitable[Layout]]) -> Layout:
         # Whoever asked may hang up half-way; what is begun goes on here, because nobody else would finish it.
-        change = _Change(topic, begin)
+        change = _Change(topic, make)
         self._nursery.start_soon(self._run, change)
         try:
             await change.ended.wait()
@@ -243,20 +281,14 @@ class Controller:
         topic = change.topic
         try:
             async with self.turns.of(topic):
-                try:
-                    await self._layouts.change(topic, change.begin)
-                except IntentOpen:
-                    # Left by a controller that is gone: in this process the lock admits one at a time.
-                    await self._finish_open(topic)
-                    await self._layouts.change(topic, change.begin)
-                change.layout = await self._finish_open(topic)
+                change.layout = await change.make()
         except trio.Cancelled:
             change.error = TopicClosed(f"{topic}: the broker is ending")
             raise
         except Exception as error:
             change.error = error
             if not change.is_awaited:
-                log.warning("a split or merge is not finished", topic=str(topic), reason=str(error))
+                log.warning("a split, merge or migration is not finished", topic=str(topic), reason=str(error))
         finally:
             change.ended.set()
 
@@ -268,9 +300,7 @@ class Controller:
         if not intent.sealing:
             layout = await self._replace_segments(topic, intent)
         await self._feeds.reached(topic, layout.epoch)
-        parents = [
-            await self._topics.get(topic.segment_name(layout.segment(parent).descriptor)) for parent in intent.parents
-        ]
+        parents = [await self._topics.get(segment_topic(topic, layout.segment(parent))) for parent in intent.parents]
         with trio.move_on_after(LEAVING_SECONDS_MAX):
             for parent in parents:
                 parent.retire()

@@ -29,6 +29,7 @@ class _Feed:
     def __init__(self) -> None:
         self.followers: set[Follower] = set()
         self.layout: Layout | None = None
+        self.had_layout = False
         self.known = trio.Event()
         self.changed = trio.Event()
         self.scope = trio.CancelScope()
@@ -72,10 +73,15 @@ class LayoutFeeds:
             feed.changed.set()
 
     async def reached(self, topic: TopicName, epoch: int) -> None:
-        """Return once every follower here has been handed the topic's layout of `epoch`, a later one, or its end."""
+        """Return once every follower here has been handed the topic's layout of `epoch`, a later one, or its end.
+
+        Followers of a regular topic have been handed no layout; they are waited for until they have got its first.
+        """
         while True:
             feed = self._feeds.get(topic)
-            if feed is None or (feed.known.is_set() and (feed.layout is None or feed.layout.epoch >= epoch)):
+            if feed is None:
+                return
+            if feed.had_layout if feed.layout is None else feed.layout.epoch >= epoch:
                 return
             await feed.changed.wait()
 
@@ -85,6 +91,7 @@ class LayoutFeeds:
                 while True:
                     record = await watch.next()
                     feed.layout = None if record is None else _layout_of(topic, record)
+                    feed.had_layout = feed.had_layout or feed.layout is not None
                     feed.known.set()
                     changed, feed.changed = feed.changed, trio.Event()
                     for follower in tuple(feed.followers):

@@ -12,7 +12,8 @@ from broker.scalable import registrations
 from broker.scalable.layout import Layout
 from broker.scalable.layout_record import from_json, to_json
 from broker.schemas.registry import removal_of
-from storage.metadata.store import ABSENT, Conflict, Delete, MetadataStore, starting_with
+from storage.managed_ledger_record import is_there
+from storage.metadata.store import ABSENT, Conflict, Delete, MetadataStore, Op, Put, starting_with
 
 KEY_PREFIX: Final = "/topics/"
 
@@ -48,16 +49,24 @@ class Layouts:
         """
         return (await self._read(topic))[0]
 
-    async def create(self, topic: TopicName, layout: Layout) -> None:
-        """Write a new topic's first layout; durable on return.
+    async def create(self, topic: TopicName, layout: Layout, *others: Op) -> None:
+        """Write a new topic's first layout, in one change set with `others`; durable on return.
 
         Raises:
             TopicExists: there is one.
+            Conflict: a condition among the others does not hold.
         """
+        put = Put(layout_key(topic), to_json(layout), ABSENT)
         try:
-            await self._metadata.put(layout_key(topic), to_json(layout), expected=ABSENT)
+            await self._metadata.commit([*others, put])
         except Conflict as conflict:
+            if conflict.key != put.key:
+                raise
             raise TopicExists(f"{topic} exists already") from conflict
+
+    async def has_regular(self, regular: TopicName) -> bool:
+        """Whether there is a `persistent://` topic of this name: somebody has attached to it once."""
+        return await is_there(str(regular), self._metadata)
 
     async def change(self, topic: TopicName, change: Callable[[Layout], Layout]) -> Layout:
         """Replace the layout by `change` of it, and again of a newer one when somebody else was faster.

@@ -1,15 +1,23 @@
 """`persistent://` topics as clients of scalable topics see them (PIP-475).
 
 A regular topic that such a client opens has a layout too: one ACTIVE segment with all hashes, which is that topic
-itself, by its own name. Nothing of it is stored; it is what holds as long as no layout stands under the name. Its epoch
-is 0, and a stored layout that takes its place is a later one.
+itself, by its own name. Nothing of it is stored; it is what holds as long as no layout stands under the name.
+
+Its migration stores one. The topic becomes the SEALED parent of a segment that takes messages from then on, as if it
+had been replaced in a split with one child; so everything that follows splits follows migrations:
+
+     epoch 0, not stored     ACTIVE 0 = persistent://t/n/x
+                                  |
+     epoch 1                 SEALED 0 = persistent://t/n/x --- ACTIVE 1 [0000-ffff]
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from broker.names import HASH_MAX, TopicName
 from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import HashRange, Segment, SegmentState
+from broker.scalable.layout_parts import Child, HashRange, Intent, Segment, SegmentState, Subscription
 
 LEGACY_SEGMENT_ID: Final = 0
 """The segment that a regular topic is, or was: there are no partitioned ones here, so it is the only one."""
@@ -31,6 +39,26 @@ def synthetic_layout(regular: TopicName) -> Layout:
         legacy_topic_name=str(regular),
     )
     return Layout(_SYNTHETIC, epoch=0, next_segment_id=LEGACY_SEGMENT_ID + 1, segments={segment.id: segment})
+
+
+FIRST_CHILD: Final = Child(LEGACY_SEGMENT_ID + 1, HashRange(0, HASH_MAX))
+"""The segment that takes over from a migrated topic. No topic that was not migrated ever has it: a segment of this id
+is one of several from the beginning there, or half of one."""
+
+
+def migrated_layout(
+    regular: TopicName, creation_id: str, subscriptions: Mapping[str, Subscription], now_ms: int
+) -> Layout:
+    """The first layout of a topic that was a regular one; it only remains to seal that."""
+    intent = Intent((LEGACY_SEGMENT_ID,), (FIRST_CHILD,))
+    begun = replace(synthetic_layout(regular), intent=intent, next_segment_id=FIRST_CHILD.id + 1)
+    # Not a split, after which others would have to wait.
+    return replace(
+        begun.replace_segments(intent, now_ms),
+        creation_id=creation_id,
+        subscriptions=dict(subscriptions),
+        last_split_ms=None,
+    )
 
 
 def is_synthetic(layout: Layout) -> bool:

@@ -24,6 +24,7 @@ from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import Segment
 from broker.scalable.layout_record import from_json
 from broker.scalable.layouts import KEY_PREFIX, Layouts, topic_of
+from broker.scalable.legacy import segment_topic
 from broker.scalable.turns import Turns
 from broker.topic import Topic
 from broker.topics import Topics
@@ -135,7 +136,7 @@ class Pruner:
                 log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
 
     async def _prune_when_drained(self, topic: TopicName, segment: Segment) -> None:
-        name = topic.segment_name(segment.descriptor)
+        name = segment_topic(topic, segment)
         here = await self._topics.get(name)
         await here.wait_sealed()
         prefix = cursor_key(str(name), "")
@@ -159,7 +160,7 @@ class Pruner:
             living = layout.living_subscriptions()
             if segment is None or not living:
                 return layout
-            name = str(topic.segment_name(segment.descriptor))
+            name = str(segment_topic(topic, segment))
             if not drained >= {cursor_key(name, subscription) for subscription in living}:
                 return layout
             try:
@@ -181,7 +182,7 @@ class Pruner:
                     # Clients turn away from it before it turns them away.
                     await self._feeds.reached(topic, layout.epoch)
                     segment = next(iter(layout.pruned.values()))
-                    name = topic.segment_name(segment.descriptor)
+                    name = segment_topic(topic, segment)
                     with self._topics.deleting([name]):
                         await self._topics.delete(name)
                         await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id))

@@ -19,6 +19,7 @@ from broker.names import TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
 from broker.scalable.layouts import Layouts
+from broker.scalable.legacy import segment_of, segment_topic
 from broker.scalable.turns import Turns
 from broker.topic import Topic
 from broker.topics import Topics
@@ -63,7 +64,7 @@ class ScalableSubscriptions:
             TopicNotFound: there is no such topic, or no such segment of it; nothing was created.
             SubscriptionEnding: one of the name is being deleted.
         """
-        scalable = segment.scalable_topic
+        scalable, _segment_id = segment_of(segment)
         # First, so that a name which is no segment of the topic leaves no subscription there.
         topic = await self._topics.get(segment)
         async with self._turns.of((scalable, name)):
@@ -95,7 +96,7 @@ class ScalableSubscriptions:
             await segment.subscribe(name, where)
 
         # The children of an open intent get theirs from whoever carries it out, at their beginning.
-        segments = [topic.segment_name(segment.descriptor) for segment in layout.segments.values()]
+        segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
         await self._on_segments(topic, segments, subscribe)
         await self._layouts.change(topic, lambda layout: layout.confirm_subscription(name))
 
@@ -197,9 +198,9 @@ async def _behind_all(_segment: Topic) -> Position:
 
 def _every_segment(topic: TopicName, layout: Layout) -> list[TopicName]:
     """Those of the layout, and the children that an open intent has perhaps made."""
-    children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
-    descriptors = dict.fromkeys([*(segment.descriptor for segment in layout.segments.values()), *children])
-    return [topic.segment_name(descriptor) for descriptor in descriptors]
+    children = [] if layout.intent is None else layout.intent.children
+    segments = (segment_topic(topic, segment) for segment in layout.segments.values())
+    return list(dict.fromkeys([*segments, *(topic.segment_name(child.descriptor) for child in children)]))
 
 
 def _with(layout: Layout, name: str, subscription: Subscription) -> Layout:

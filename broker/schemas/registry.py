@@ -56,6 +56,29 @@ def removal_of(owner: TopicName) -> tuple[Op, Op]:
     return Delete(_head_key(owner)), DeleteRange(*starting_with(_head_key(owner) + "/"))
 
 
+async def taking_over(source: TopicName, target: TopicName, metadata: MetadataStore) -> list[Op]:
+    """What makes the latest schema of one topic that of another, under its number, on condition that it is the latest.
+
+    So the other's next schema is judged against it. Messages that are there know theirs by the topic they are in.
+    """
+    head = await metadata.get(_head_key(source))
+    if head is None:
+        return [Check(_head_key(source), ABSENT)]
+    record = await metadata.get(_version_key(source, _latest_of(head.value)))
+    if record is None:
+        return [Check(_head_key(source), head.version)]
+    stored = _from_json(record.value)
+    return [
+        Check(_head_key(source), head.version),
+        Put(_head_key(target), head.value),
+        Put(
+            _version_key(target, stored.version),
+            record.value,
+            indexes=(IndexEntry(FINGERPRINT_INDEX, _fingerprint_key(target, stored.fingerprint)),),
+        ),
+    ]
+
+
 class Schemas:
     """The schemas of all topics."""
 
@@ -92,7 +115,7 @@ class Schemas:
             OwnershipLost: the topic is no longer this broker's; nothing was changed.
         """
         fingerprint = await self._judge(schema, partial(compatibility.fingerprint, schema))
-        by_fingerprint = f"{quote(str(owner), safe='')}:{fingerprint}"
+        by_fingerprint = _fingerprint_key(owner, fingerprint)
         while True:
             # In this order: what is added between the two readings makes the condition on the first fail.
             head = await self._metadata.get(_head_key(owner))
@@ -152,6 +175,10 @@ def _head_key(owner: TopicName) -> str:
 
 def _version_key(owner: TopicName, version: int) -> str:
     return f"{_head_key(owner)}/{version:020}"
+
+
+def _fingerprint_key(owner: TopicName, fingerprint: str) -> str:
+    return f"{quote(str(owner), safe='')}:{fingerprint}"
 
 
 def _latest_of(value: bytes) -> int:

@@ -46,6 +46,8 @@ async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
 class Client:
     """A producer or consumer that writes down what it is told."""
 
+    follows_layout = True
+
     def __init__(self, name: str = "p") -> None:
         self.name = name
         self.closed = 0

@@ -32,6 +32,8 @@ SCENARIOS: Final = (
     "admin_unknown_topic",
     "admin_topic_names",
     "admin_force_deletes_under_clients",
+    "admin_migrates",
+    "admin_migrates_under_clients",
     "namespace_queue_consumer_follows_topics",
     "namespace_stream_consumer_follows_topics",
     "namespace_consumer_begins_with_no_topic",

@@ -257,6 +257,17 @@ SCENARIOS: Final = (
     "cumulative_ack_across_split_in_transaction",
     "two_subscriptions_in_one_transaction",
     "plain_and_transactional_acks_mixed",
+    "regular_topic_stream_consumer",
+    "regular_topic_stream_consumers_take_turns",
+    "regular_topic_queue_consumers_share",
+    "regular_topic_checkpoint_consumer",
+    "regular_topic_of_old_and_new_clients",
+    "regular_topic_refuses_transactions",
+    "migrate_under_running_clients",
+    "migrate_under_sends",
+    "migrate_then_split_then_read_all",
+    "migrated_subscriptions_keep_their_place",
+    "migrate_under_old_clients",
     "open_transaction_survives_kill",
     "ended_transactions_survive_kill",
     "split_topic_survives_kill",
@@ -267,6 +278,8 @@ SCENARIOS: Final = (
     "sends_under_way_at_kill_are_not_lost",
     "sends_under_way_at_kill_come_once",
     "checkpoint_survives_kill",
+    "regular_topic_survives_kill",
+    "migrated_topic_survives_kill",
 )
 """What the program plays, in its order."""
 

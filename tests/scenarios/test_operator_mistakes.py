@@ -38,7 +38,7 @@ def publish(broker: RunningBroker, count: int) -> None:
     """Publish one message after the other, each durable before the next."""
     decoder = FrameDecoder()
     payload = build_payload(pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"x" * 2000)
-    frames = [commands.connect("test"), commands.producer("persistent://public/default/x", 1, 1)]
+    frames = [commands.connect("test"), commands.producer("persistent://public/default/plain", 1, 1)]
     sent = [encode_command(frame) for frame in frames]
     sent += [encode_payload_command(commands.send(1, number), payload) for number in range(count)]
     with socket.create_connection(broker.pulsar) as connection:

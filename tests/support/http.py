@@ -19,6 +19,7 @@ import trio
 from broker.addresses import Address
 from broker.errors import (
     NotSupported,
+    OldClientsConnected,
     SubscriptionExists,
     SubscriptionNotFound,
     TopicExists,
@@ -30,6 +31,7 @@ from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.layout import Layout, create
 from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
+from broker.scalable.legacy import migrated_layout
 from tests.support.layouts import NOW_MS
 
 HEALTH = "/admin/v2/brokers/health"
@@ -135,6 +137,8 @@ class FakeTopics:
     """Calls of `seek` and (with no time) `skip_all`: name, subscription, time."""
     failure: Exception | None = None
     merges: bool = True
+    regular: set[TopicName] = field(default_factory=set)
+    """The `topic://` names of those `persistent://` topics that can be migrated; those `in_use` only by force."""
     gate: trio.Event | None = None
     """When set, every call waits for it."""
     waiting: trio.Event = field(default_factory=trio.Event)
@@ -167,6 +171,16 @@ class FakeTopics:
         if not self.merges:
             raise NotSupported("This broker does not merge segments.")
         self._finish(name, self._find(name).begin_merge(first_id, second_id))
+
+    async def migrate(self, name: TopicName, *, force: bool) -> None:
+        await self._begin()
+        if name in self.layouts:
+            raise TopicExists(f"{name} is scalable already.")
+        if name not in self.regular:
+            raise TopicNotFound(f"{name.as_regular} does not exist.")
+        if name in self.in_use and not force:
+            raise OldClientsConnected(f"{name.as_regular} has producers.")
+        self.layouts[name] = migrated_layout(name.as_regular, "c", {}, NOW_MS)
 
     async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
         await self._begin()

@@ -82,7 +82,9 @@ class Rooms:
         self.opened: list[TopicName] = []
         """Every topic that was taken over, in order."""
         self.topics = Topics(self.claims, self.layouts, self._open_topic, nursery, 7)
-        self.controller = Controller(self.layouts, self.topics, self.feeds, now_ms=clock, nursery=nursery)
+        self.controller = Controller(
+            self.layouts, self.topics, self.feeds, now_ms=clock, nursery=nursery, metadata=metadata
+        )
         self.groups = StreamGroups(
             self.topics, self.feeds, metadata=metadata, nursery=nursery, grace_seconds=grace_seconds
         )

@@ -261,9 +261,26 @@ async def test_a_name_that_is_none_is_refused(server: Address, topics: FakeTopic
     assert topics.layouts == before
 
 
+async def test_a_regular_topic_is_migrated(server: Address, topics: FakeTopics) -> None:
+    """Clients that cannot follow it are in the way, unless told otherwise; and it happens once."""
+    path = f"{BASE}/x/migrate"
+    assert (await request(server, "POST", path)).status == 404
+    topics.regular.add(NAME)
+    topics.in_use.add(NAME)
+    refused = await request(server, "POST", path)
+    assert (refused.status, refused.reason) == (409, "persistent://public/default/x has producers.")
+    assert (await request(server, "POST", f"{path}?force=perhaps")).status == 412
+    assert (await request(server, "POST", f"{path}?force=true")).status == 204
+    assert (await request(server, "POST", f"{path}?force=true")).status == 409
+    metadata = (await request(server, "GET", f"{BASE}/x")).json
+    assert metadata["segments"]["0"]["legacyTopicName"] == "persistent://public/default/x"
+    assert [segment["legacy"] for segment in metadata["segments"].values()] == [True, False]
+    assert [segment["active"] for segment in metadata["segments"].values()] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "subscriptions"), ("GET", "subscriptions/s"), ("POST", "migrate"), ("PUT", "properties")],
+    [("GET", "subscriptions"), ("GET", "subscriptions/s"), ("PUT", "migrate"), ("PUT", "properties")],
 )
 async def test_pulsars_other_calls_are_refused_clearly(server: Address, method: str, path: str) -> None:
     answer = await request(server, method, f"{BASE}/x/{path}")

@@ -114,7 +114,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(
 async def test_small_sends_that_wait_are_bounded_in_number(broker: Rooms) -> None:
     """A send takes memory beside its payload."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))
-    producer = ProducerSession(1, "p", topic, Outbox(), Traffic(), lambda _: None)
+    producer = ProducerSession(1, "p", topic, Outbox(), Traffic(), lambda _: None, follows_layout=False)
     taken = 0
 
     async def send_without_end() -> None:

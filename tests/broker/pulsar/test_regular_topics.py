@@ -1,12 +1,19 @@
 """Regular topics (persistent://) as clients of scalable topics use them: one segment, which is that very topic."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import TopicNotFound
-from tests.support.rooms import TOPIC, Rooms, visible
-from tests.support.wire import WireClient, connected
+from broker.scalable import controller
+from broker.scalable.layouts import layout_key
+from storage.metadata.store import Op, Put
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import TOPIC, Rooms, rooms, visible
+from tests.support.steered_store import SteeredStore
+from tests.support.wire import WireClient, connected, listening
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -140,3 +147,123 @@ async def test_transactions_are_refused_and_change_nothing(broker: Rooms, client
     topic = await broker.topics.get(TOPIC.as_regular)
     assert topic.subscriptions["s"].backlog_entries == 1
     assert len(await visible(topic)) == 1
+
+
+async def layout_pushed(client: WireClient) -> dict[int, tuple[bool, str]]:
+    """The next layout: of each segment, whether it is active, and its old name."""
+    update = await client.receive()
+    assert update.type == Type.SCALABLE_TOPIC_UPDATE, update
+    segments = update.scalable_topic_update.dag.segments
+    return {segment.segment_id: (segment.state == pb.ACTIVE, segment.legacy_topic_name) for segment in segments}
+
+
+MIGRATED = {0: (False, REGULAR), 1: (True, "")}
+MANAGED = {"__pulsar.v5.managed": "true"}
+
+
+async def migrate(broker: Rooms, *, force: bool = False) -> None:
+    await broker.controller.migrate(TOPIC, force=force)
+
+
+async def test_clients_go_along_when_a_topic_is_migrated(broker: Rooms, client: WireClient) -> None:
+    """T20: told of the layout first; what was under way is taken; the old messages are read before the new ones."""
+    await look(client)
+    await client.ask(commands.producer(REGULAR, 1, 11, properties=MANAGED))
+    assert await register(client, 30, "a") == [REGULAR]
+    await take(client, 200, "a-seg-0")
+    await client.publish(1, 0, b"before")
+    assert (await client.receive()).type == Type.SEND_RECEIPT
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(migrate, broker)
+        client.ignored.add(Type.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+        assert await layout_pushed(client) == MIGRATED
+        await client.publish(1, 1, b"under way")
+        assert (await client.receive()).type == Type.SEND_RECEIPT
+        assert (await client.ask(commands.close_producer(1, 12))).type == Type.SUCCESS
+    client.ignored.clear()
+    assert (await client.produce(2, REGULAR)).error.error == pb.TopicTerminatedError
+    child = str(await broker.segment(TOPIC, 1))
+    await client.produce(3, child)
+    await client.publish(3, 0, b"after")
+    assert (await client.receive()).type == Type.SEND_RECEIPT
+    await client.send(commands.flow(200, 10))
+    _, last = [(await client.receive()).message for _ in range(2)]
+    client.ignored.add(Type.REACHED_END_OF_TOPIC)
+    await client.send(commands.ack(200, [last.message_id], cumulative=True))
+    assigned = (await client.receive()).scalable_topic_assignment_update.assignment
+    assert [(segment.segment_id, segment.segment_topic) for segment in assigned.segments] == [(1, child)]
+    assert (
+        await client.ask(commands.subscribe(child, "s", 201, 301, initial_position=EARLIEST, name="a-seg-1"))
+    ).type == Type.SUCCESS
+    await client.send(commands.flow(201, 10))
+    assert (await client.receive()).message.consumer_id == 201
+
+
+async def test_who_is_in_the_way_of_a_migration(broker: Rooms, client: WireClient, other: WireClient) -> None:
+    """Not who says that he follows, nor whose connection follows the layout; everybody else, one by one."""
+    await look(client)
+    await client.ask(commands.producer(REGULAR, 1, 11, properties=MANAGED))
+    assert await register(client, 30, "a") == [REGULAR]
+    await take(client, 200, "a-seg-0")
+    await client.ask(commands.subscribe(REGULAR, "reader-1", 201, 301, durable=False, initial_position=EARLIEST))
+    shared = pb.CommandSubscribe.Shared
+    managed = commands.subscribe(REGULAR, "q", 5, 5, sub_type=shared, properties=MANAGED)
+    assert (await other.ask(managed)).type == Type.SUCCESS
+    topic = await broker.topics.get(TOPIC.as_regular)
+    assert (topic.consumer_count, topic.producer_count, topic.old_client_count) == (3, 1, 0)
+    await other.ask(commands.subscribe(REGULAR, "q", 6, 6, sub_type=shared))
+    await other.produce(7, REGULAR)
+    assert topic.old_client_count == 2
+
+
+async def test_old_clients_of_a_migrated_topic(
+    broker: Rooms, client: WireClient, other: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By force: no more is written under the old name, what there was is read to its end, and nothing new is begun."""
+    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
+    await client.produce(1, REGULAR)
+    await client.publish(1, 0)
+    assert (await client.receive()).type == Type.SEND_RECEIPT
+    await client.ask(commands.subscribe(REGULAR, "old", 2, 2, initial_position=EARLIEST))
+    await migrate(broker, force=True)
+    assert (await client.receive()).type == Type.CLOSE_PRODUCER
+    assert (await client.produce(1, REGULAR)).error.error == pb.TopicTerminatedError
+    await client.send(commands.flow(2, 10))
+    delivered = (await client.receive()).message
+    await client.send(commands.ack(2, [delivered.message_id]))
+    assert (await client.receive()).type == Type.REACHED_END_OF_TOPIC
+    again = commands.subscribe(REGULAR, "new", 3, 3, initial_position=EARLIEST)
+    refused = await client.ask(again)
+    assert (refused.error.error, "migrated to topic://" in refused.error.message) == (pb.NotAllowedError, True)
+    assert "new" not in (await broker.layouts.get(TOPIC)).subscriptions
+    unsubscribed = await client.ask(commands.unsubscribe(2, 4))
+    assert unsubscribed.error.error == pb.NotAllowedError, "it is one of all segments"
+    # A v5 client may: it reads the rest as well.
+    await look(other)
+    assert (await other.ask(again)).type == Type.SUCCESS
+    assert "new" in (await broker.layouts.get(TOPIC)).subscriptions
+    child = await broker.topics.get(await broker.segment(TOPIC, 1))
+    assert child.subscriptions.keys() == {"old", "new"}
+
+
+async def test_a_consumer_that_comes_during_a_migration() -> None:
+    """D10: it waits, and then its subscription is one of all segments."""
+    store = SteeredStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
+        async with connected(listener) as client:
+            topic = await broker.topics.get(TOPIC.as_regular)
+            await look(client)
+            client.ignored.add(Type.SCALABLE_TOPIC_UPDATE)
+
+            async def before(ops: Sequence[Op]) -> None:
+                if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+                    store.before = None
+                    await client.send(commands.subscribe(REGULAR, "new", 1, 1, initial_position=EARLIEST))
+                    await wait_all_tasks_blocked()
+
+            store.before = before
+            await migrate(broker)
+            assert (await client.receive()).type == Type.SUCCESS
+        layout = await broker.layouts.get(TOPIC)
+        child = await broker.topics.get(await broker.segment(TOPIC, 1))
+        assert topic.subscriptions.keys() == child.subscriptions.keys() == layout.subscriptions.keys() == {"new"}

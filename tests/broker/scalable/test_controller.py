@@ -74,6 +74,7 @@ class Producer:
     """Keeps what it is told."""
 
     name = "p"
+    follows_layout = True
 
     def __init__(self) -> None:
         self.told: list[str] = []

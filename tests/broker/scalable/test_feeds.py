@@ -136,3 +136,22 @@ async def test_following_costs_nothing_while_nothing_changes(room: Room) -> None
         await room.split(0)
         await wait_all_tasks_blocked()
         assert steps.of("_watch") > 0
+
+
+async def test_followers_of_a_topic_without_a_layout_are_waited_for(room: Room) -> None:
+    """A regular topic's clients follow before there is a layout, and have it before anybody is sent away."""
+    follower = Follower()
+    room.feeds.follow(TOPIC, follower)
+    await wait_all_tasks_blocked()
+    seen: list[list[int | None]] = []
+
+    async def wait() -> None:
+        await room.feeds.reached(TOPIC, 0)
+        seen.append(list(follower.seen))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert seen == []
+        await room.make()
+    assert seen == [[None, 0]]

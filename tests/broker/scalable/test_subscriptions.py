@@ -79,6 +79,8 @@ async def test_a_subscription_with_consumers_is_deleted_by_force_alone(broker: R
     told: list[str] = []
 
     class Client:
+        follows_layout = True
+
         def topic_closed(self) -> None:
             told.append("closed")
 

@@ -73,6 +73,11 @@ final class Admin {
         return exchange("POST", name + "/merge/" + one + "/" + other);
     }
 
+    /** Makes a scalable topic of the regular one of that name. */
+    Answer migrate(String name, boolean force) throws IOException, InterruptedException {
+        return exchange("POST", name + "/migrate?force=" + force);
+    }
+
     /** Moves the subscription to the first message published at or after the time. */
     Answer seek(String name, String subscription, long timestampMs) throws IOException, InterruptedException {
         return exchange("POST", name + "/subscriptions/" + subscription + "/seek?timestamp=" + timestampMs);

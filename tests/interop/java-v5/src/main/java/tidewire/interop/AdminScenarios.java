@@ -54,13 +54,15 @@ public final class AdminScenarios {
     private final PulsarAdmin admin;
     private final ScalableTopics topics;
     private final PulsarClient client;
+    private final String serviceUrl;
     private final String name;
     private final String topic;
 
-    private AdminScenarios(PulsarAdmin admin, PulsarClient client, String name) {
+    private AdminScenarios(PulsarAdmin admin, PulsarClient client, String serviceUrl, String name) {
         this.admin = admin;
         this.topics = admin.scalableTopics();
         this.client = client;
+        this.serviceUrl = serviceUrl;
         this.name = name;
         this.topic = "topic://" + NAMESPACE + "/" + name;
     }
@@ -82,6 +84,8 @@ public final class AdminScenarios {
         stories.put("admin_unknown_topic", AdminScenarios::unknownTopic);
         stories.put("admin_topic_names", AdminScenarios::topicNames);
         stories.put("admin_force_deletes_under_clients", AdminScenarios::forceDelete);
+        stories.put("admin_migrates", AdminScenarios::migrate);
+        stories.put("admin_migrates_under_clients", AdminScenarios::migrateUnderClients);
         stories.put("namespace_queue_consumer_follows_topics", AdminScenarios::namespaceQueue);
         stories.put("namespace_stream_consumer_follows_topics", AdminScenarios::namespaceStream);
         stories.put("namespace_consumer_begins_with_no_topic", AdminScenarios::namespaceEmpty);
@@ -96,7 +100,7 @@ public final class AdminScenarios {
             for (Map.Entry<String, Story> entry : stories.entrySet()) {
                 String name = entry.getKey() + "-" + run;
                 try {
-                    entry.getValue().play(new AdminScenarios(admin, client, name));
+                    entry.getValue().play(new AdminScenarios(admin, client, arguments[0], name));
                     System.out.println("PASS " + entry.getKey());
                 } catch (Exception e) {
                     failed++;
@@ -375,6 +379,50 @@ public final class AdminScenarios {
     private void sendTo(String topic, String what, int count) throws Exception {
         try (Producer<String> producer = client.newProducer(Schema.string()).topic(topic).create()) {
             send(producer, what, count);
+        }
+    }
+
+    /** The topic's messages are the new one's, and its name is taken. */
+    private void migrate() throws Exception {
+        String regular = "persistent://" + NAMESPACE + "/" + name;
+        refused(404, () -> topics.migrateToScalable(regular, false));
+        try (Producer<String> producer = client.newProducer(Schema.string()).topic(regular).create()) {
+            send(producer, "before", 4);
+            topics.migrateToScalable(regular, false);
+            send(producer, "after", 4);
+        }
+        ScalableTopicMetadata metadata = topics.getMetadata(topic);
+        expect(metadata.getNextSegmentId(), 2L, "the next segment's id");
+        expect(metadata.getSegments().keySet(), Set.of(0L, 1L), "the segments");
+        expect(metadata.getSegments().get(0L).getState(), "SEALED", "the old topic's state");
+        expect(metadata.getSegments().get(1L).getParentIds(), List.of(0L), "the new segment's parents");
+        expect(topics.getStats(topic).getSegments().get(0L).name(), regular, "the old topic's name");
+        refused(409, () -> topics.migrateToScalable(regular, true));
+        refused(409, () -> topics.createScalableTopic(topic, 1));
+        topics.splitSegment(topic, 1);
+        try (StreamConsumer<String> consumer = stream("after", SubscriptionInitialPosition.EARLIEST)) {
+            expect(values(consumer, 8).size(), 8, "the messages");
+        }
+        topics.deleteScalableTopic(topic);
+        refused(404, () -> topics.getMetadata(topic));
+    }
+
+    /** Those of the v4 client are in the way, unless they are not to be waited for. */
+    private void migrateUnderClients() throws Exception {
+        String regular = "persistent://" + NAMESPACE + "/" + name;
+        try (var old = org.apache.pulsar.client.api.PulsarClient.builder().serviceUrl(serviceUrl).build();
+                var producer = old.newProducer().topic(regular).create()) {
+            producer.send(new byte[1]);
+            refused(409, () -> topics.migrateToScalable(regular, false));
+            refused(404, () -> topics.getMetadata(topic));
+            producer.send(new byte[1]);
+            topics.migrateToScalable(regular, true);
+            try {
+                producer.send(new byte[1]);
+            } catch (org.apache.pulsar.client.api.PulsarClientException expected) {
+                return;
+            }
+            throw new Failure("a v4 producer went on after the migration");
         }
     }
 

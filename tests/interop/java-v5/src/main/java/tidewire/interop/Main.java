@@ -53,6 +53,7 @@ public final class Main {
         TransactionScenarios.addTo(scenarios);
         ProcessingScenarios.addTo(scenarios);
         AcknowledgementScenarios.addTo(scenarios);
+        RegularTopicScenarios.addTo(scenarios);
         Set<String> together = Set.copyOf(scenarios.keySet());
         if (restarts) {
             RestartScenarios.addTo(scenarios, new Operator());

@@ -34,6 +34,8 @@ final class Stage implements AutoCloseable {
     final String name;
     /** The topic's full name, for the client. */
     final String topic;
+    /** The full name of the regular topic of that local name. */
+    final String regular;
     final PulsarClient client;
     private final String serviceUrl;
     private final String httpUrl;
@@ -46,6 +48,7 @@ final class Stage implements AutoCloseable {
         this.httpUrl = httpUrl;
         this.name = name;
         this.topic = "topic://public/default/" + name;
+        this.regular = "persistent://public/default/" + name;
     }
 
     /** Creates the scenario's topic and returns its segments. */
@@ -74,6 +77,11 @@ final class Stage implements AutoCloseable {
         PulsarClient opened = connect(serviceUrl, transactionTimeout);
         open.push(opened);
         return opened;
+    }
+
+    /** The client of regular topics, for stories in which not everybody uses the v5 one. */
+    org.apache.pulsar.client.api.PulsarClient oldClient() throws Exception {
+        return keep(org.apache.pulsar.client.api.PulsarClient.builder().serviceUrl(serviceUrl).build());
     }
 
     static PulsarClient connect(String serviceUrl, Duration transactionTimeout) throws PulsarClientException {

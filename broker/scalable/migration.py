@@ -1,0 +1,130 @@
+"""Migration: a regular topic becomes a scalable one, without copying a message or moving a cursor (PIP-475).
+
+    1. create the segment that takes over                  nobody knows of it yet
+    2. create every subscription's cursor on it            at its beginning: it all comes after what is there
+    3. CAS: the layout, where none was                     the topic is scalable from here on, for good
+
+What follows is what follows the fourth step of a split, and whoever finds the layout carries it on: `Controller`. If it
+ends before the third step, the regular topic is as it was; what was prepared is found and removed by the next attempt,
+and in no other topic's way, as no other topic has a segment of that name.
+
+No subscription is opened or deleted between the second step and the third, so each has its cursors or belongs to the
+scalable topic from its beginning. Producers and consumers go on all the while.
+"""
+
+import uuid
+from collections.abc import Mapping
+
+import structlog
+
+from broker.errors import OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
+from broker.names import TopicName
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
+from broker.scalable.layouts import Layouts
+from broker.scalable.legacy import FIRST_CHILD, LEGACY_SEGMENT_ID, migrated_layout
+from broker.schemas.registry import taking_over
+from broker.topic import Topic
+from broker.topics import Topics
+from dispatch.subscription import Subscription as TopicSubscription
+from dispatch.subscription import SubscriptionKind as Kind
+from storage.clock import WallClock
+from storage.metadata.store import Conflict, MetadataStore
+from storage.position import EARLIEST
+
+log = structlog.get_logger(__name__)
+
+_KINDS = {Kind.EXCLUSIVE: SubscriptionKind.STREAM, Kind.SHARED: SubscriptionKind.QUEUE}
+
+
+class Migrations:
+    """Makes regular topics scalable."""
+
+    def __init__(self, layouts: Layouts, topics: Topics, metadata: MetadataStore, *, now_ms: WallClock) -> None:
+        self._layouts = layouts
+        self._topics = topics
+        self._metadata = metadata
+        self._now_ms = now_ms
+
+    async def make_scalable(self, topic: TopicName, *, force: bool) -> None:
+        """Write the first layout of `topic`, a `topic://` name; durable on return. One at a time for each topic.
+
+        The layout has an intent open, which is to be finished. Nothing to do when it has it already.
+
+        Raises:
+            TopicNotFound: there is no regular topic of this name.
+            TopicExists: it is scalable already, or another scalable topic has the name.
+            OldClientsConnected: there are clients that will not follow, and `force` was not given; nothing was changed.
+            TopicClosed: the regular topic is going away here; nothing was changed.
+        """
+        if await self._is_begun(topic):
+            return
+        if not await self._layouts.has_regular(topic.as_regular):
+            raise TopicNotFound(f"{topic.as_regular} does not exist")
+        regular = await self._topics.get(topic.as_regular)
+        if not force:
+            _require_followers(regular)
+        name = topic.segment_name(FIRST_CHILD.descriptor)
+        with self._topics.preparing(name):
+            if await self._layouts.has_regular(name):
+                log.info("removing what an unfinished migration left", topic=str(topic))
+                await self._topics.delete(name)
+            try:
+                async with regular.subscriptions_held() as subscriptions:
+                    child = await self._topics.get(name)
+                    for subscription in subscriptions:
+                        await child.subscribe(subscription, EARLIEST)
+                    if not force:
+                        _require_followers(regular)
+                    await self._write(topic, regular, subscriptions)
+                    regular.scalable_topic = topic
+            except (OldClientsConnected, TopicExists, TopicClosed):
+                await self._topics.delete(name)
+                raise
+
+    async def _is_begun(self, topic: TopicName) -> bool:
+        """Whether the topic's layout is a migration's that is not finished.
+
+        Raises:
+            TopicExists: it is another one.
+        """
+        try:
+            layout = await self._layouts.stored(topic)
+        except TopicNotFound:
+            return False
+        if layout.intent is None or LEGACY_SEGMENT_ID not in layout.intent.parents or not _is_legacy(layout):
+            raise TopicExists(f"{topic} is a scalable topic already")
+        return True
+
+    async def _write(self, topic: TopicName, regular: Topic, here: Mapping[str, TopicSubscription]) -> None:
+        now_ms = self._now_ms()
+        subscriptions = {
+            name: Subscription(_KINDS[subscription.kind], uuid.uuid4().hex, StartPosition.EARLIEST, now_ms)
+            for name, subscription in here.items()
+        }
+        layout = migrated_layout(regular.name, uuid.uuid4().hex, subscriptions, now_ms)
+        while True:
+            schema = await taking_over(regular.name, topic, self._metadata)
+            try:
+                await self._layouts.create(topic, layout, regular.claim, *schema)
+            except Conflict as conflict:
+                if conflict.key == regular.claim.key:
+                    raise TopicClosed(f"{regular.name} is no longer served here") from conflict
+                # A schema was added meanwhile; it goes with the topic too.
+                continue
+            log.info("topic migrated", topic=str(topic), subscriptions=sorted(subscriptions))
+            return
+
+
+def _require_followers(regular: Topic) -> None:
+    count = regular.old_client_count
+    if count:
+        raise OldClientsConnected(
+            f"{regular.name} has {count} producers or consumers of v4 clients, which cannot follow it;"
+            " close them, or migrate with force=true"
+        )
+
+
+def _is_legacy(layout: Layout) -> bool:
+    segment = layout.segments.get(LEGACY_SEGMENT_ID)
+    return segment is not None and segment.legacy_topic_name is not None

@@ -1,0 +1,403 @@
+"""Regular topics that become scalable ones: what they take along, who is in the way, and death at every step."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.errors import (
+    BrokerError,
+    IncompatibleSchema,
+    OldClientsConnected,
+    TopicClosed,
+    TopicExists,
+    TopicNotFound,
+)
+from broker.names import TopicName
+from broker.scalable import controller
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import SegmentState, StartPosition, SubscriptionKind
+from broker.scalable.layouts import layout_key
+from broker.schemas.registry import Schemas, owner_of
+from broker.schemas.schema import Schema, SchemaType
+from broker.topic import Topic
+from dispatch.subscription import SubscriptionKind as Kind
+from storage.cursor import CursorError
+from storage.errors import LedgerSealed
+from storage.metadata.store import Op, Put
+from storage.position import EARLIEST, LATEST, Position
+from tests.support.disk import SimulatedFiles
+from tests.support.outlet import recording_consumer
+from tests.support.rooms import TOPIC, Rooms, now_ms, publish, rooms, visible
+from tests.support.steered_store import SteeredStore, Stopped
+
+REGULAR = TOPIC.as_regular
+CHILD = "segment://public/default/orders/0000-ffff-1"
+STEPS_MAX = 80
+
+RECORD = b'{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}%s]}'
+MORE = b', {"name": "b", "type": "int", "default": 0}'
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+class Client:
+    """A producer or consumer that writes down what it is told."""
+
+    name = "p"
+
+    def __init__(self, *, follows_layout: bool) -> None:
+        self.follows_layout = follows_layout
+        self.told: list[str] = []
+
+    def topic_closed(self) -> None:
+        self.told.append("closed")
+
+    def topic_replaced(self) -> None:
+        self.told.append("replaced")
+
+
+async def child_of(broker: Rooms) -> Topic:
+    return await broker.topics.get(TopicName.parse(CHILD))
+
+
+async def regular_topic(broker: Rooms) -> Topic:
+    """A regular topic with three messages; "half" has acknowledged the first and the last, "none" nothing."""
+    topic = await broker.topics.get(REGULAR)
+    half = await topic.subscribe("half", EARLIEST)
+    await topic.subscribe("none", EARLIEST)
+    for payload in (b"a", b"b", b"c"):
+        await publish(topic, payload)
+    last = topic.ledger.last_position
+    for entry in (0, 2):
+        half.cursor.acknowledge(Position(last.ledger, entry))
+    await half.cursor.synced()
+    return topic
+
+
+async def left_of(topic: Topic, name: str) -> list[bytes]:
+    """What a consumer of the subscription is sent."""
+    consumer, outlet = recording_consumer()
+    subscription = topic.subscriptions[name]
+    subscription.add_consumer(consumer, Kind.SHARED)
+    subscription.flow(consumer, 100)
+    await wait_all_tasks_blocked()
+    subscription.remove_consumer(consumer)
+    return [delivery.entry.payload for delivery in outlet.deliveries]
+
+
+async def check_migrated(broker: Rooms, subscriptions: set[str]) -> None:
+    """Every message and every cursor is where it was, and everything new goes to the child."""
+    layout = await broker.layouts.get(TOPIC)
+    assert layout.invariants() == []
+    assert (layout.epoch, layout.next_segment_id, layout.intent) == (1, 2, None)
+    assert [segment.state for segment in layout.segments.values()] == [SegmentState.SEALED, SegmentState.ACTIVE]
+    assert layout.segments[0].legacy_topic_name == str(REGULAR)
+    assert layout.segments[1].parents == (0,)
+    assert layout.subscriptions.keys() == subscriptions
+    parent, child = await broker.topics.get(REGULAR), await child_of(broker)
+    assert parent.ledger.is_sealed
+    assert parent.replaced.is_set()
+    assert parent.scalable_topic == child.scalable_topic == TOPIC
+    with pytest.raises(LedgerSealed):
+        await parent.publish(b"late", message_count=1, txn=None)
+    assert await left_of(parent, "half") == [b"b"]
+    assert "none" not in subscriptions or await left_of(parent, "none") == [b"a", b"b", b"c"]
+    assert parent.subscriptions.keys() == child.subscriptions.keys() == subscriptions
+    assert {subscription.cursor.mark_delete for subscription in child.subscriptions.values()} == {EARLIEST}
+    assert await visible(child) == []
+
+
+async def leftovers(store: SteeredStore) -> list[str]:
+    """Keys of records that have to do with the topic, but for who owns it."""
+    records = await store.scan("", "~")
+    return [record.key for record in records if "orders" in record.key and not record.key.startswith("/owners/")]
+
+
+async def test_a_migrated_topic_keeps_its_messages_and_cursors(broker: Rooms) -> None:
+    """D10: nothing that was acknowledged comes again, nothing that was not is lost; it is split like any other."""
+    topic = await regular_topic(broker)
+    await broker.controller.migrate(TOPIC, force=False)
+    assert await broker.topics.get(REGULAR) is topic, "it is not even unloaded"
+    await check_migrated(broker, {"half", "none"})
+    await publish(await child_of(broker), b"d")
+    layout = await broker.controller.split(TOPIC, 1)
+    assert layout.segments[1].children == (2, 3)
+    with pytest.raises(TopicExists):
+        await broker.controller.migrate(TOPIC, force=True)
+    assert len(broker.controller.turns) == 0
+
+
+async def test_kinds_of_subscriptions_are_those_of_their_last_consumers(broker: Rooms) -> None:
+    topic = await regular_topic(broker)
+    consumer, _outlet = recording_consumer()
+    topic.subscriptions["half"].add_consumer(consumer, Kind.SHARED)
+    topic.subscriptions["half"].remove_consumer(consumer)
+    layout = await broker.controller.migrate(TOPIC, force=False)
+    kinds = {name: subscription.kind for name, subscription in layout.subscriptions.items()}
+    assert kinds == {"half": SubscriptionKind.QUEUE, "none": SubscriptionKind.STREAM}
+
+
+async def test_a_topic_that_is_not_there_or_is_scalable(broker: Rooms, store: SteeredStore) -> None:
+    with pytest.raises(TopicNotFound):
+        await broker.controller.migrate(TOPIC, force=True)
+    assert await leftovers(store) == []
+    await broker.controller.create_topic(TOPIC, 1, {})
+    with pytest.raises(TopicExists):
+        await broker.controller.migrate(TOPIC, force=True)
+
+
+async def test_clients_that_cannot_follow_are_in_the_way(broker: Rooms, store: SteeredStore) -> None:
+    """They are counted, and nothing is changed; those that follow the layout are no hindrance."""
+    topic = await regular_topic(broker)
+    follower, old = Client(follows_layout=True), Client(follows_layout=False)
+    consumer, _outlet = recording_consumer()
+    topic.attend_producer(follower)
+    topic.attend(consumer, old)
+    before = await leftovers(store)
+    with pytest.raises(OldClientsConnected, match="has 1 "):
+        await broker.controller.migrate(TOPIC, force=False)
+    assert await leftovers(store) == before
+    await publish(topic, b"d")
+    topic.leave(consumer)
+    topic.leave_producer(follower)
+    await broker.controller.migrate(TOPIC, force=False)
+    assert (follower.told, old.told) == ([], [])
+
+
+async def test_force_does_not_wait_for_them(broker: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their producers are closed once others know where to go; their consumers read on, to the end."""
+    monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
+    topic = await regular_topic(broker)
+    producer, reader = Client(follows_layout=False), Client(follows_layout=False)
+    consumer, outlet = recording_consumer()
+    topic.attend_producer(producer)
+    topic.attend(consumer, reader)
+    subscription = topic.subscriptions["half"]
+    subscription.add_consumer(consumer, Kind.SHARED)
+    pushed: list[tuple[int | None, list[str]]] = []
+
+    def follower(layout: Layout | None) -> None:
+        pushed.append((None if layout is None else layout.epoch, list(producer.told)))
+
+    broker.feeds.follow(TOPIC, follower)
+    await wait_all_tasks_blocked()
+    await broker.controller.migrate(TOPIC, force=True)
+    broker.feeds.unfollow(TOPIC, follower)
+    assert pushed[:2] == [(None, []), (1, [])]
+    assert (producer.told, reader.told) == (["replaced"], [])
+    subscription.flow(consumer, 10)
+    await wait_all_tasks_blocked()
+    assert [delivery.entry.payload for delivery in outlet.deliveries] == [b"b"]
+    subscription.cursor.acknowledge(outlet.positions[0])
+    await subscription.cursor.synced()
+    await wait_all_tasks_blocked()
+    assert outlet.ends == 1
+
+
+async def test_a_migration_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:
+    """D10: whoever comes next finds the regular topic as it was, or the scalable one with everything."""
+    found = set()
+    for step in range(1, STEPS_MAX):
+        store, files = SteeredStore(), SimulatedFiles(seed=5)
+        died = False
+        try:
+            async with rooms(store, files) as broker:
+                await regular_topic(broker)
+                store.fail_at(step)
+                await broker.controller.migrate(TOPIC, force=False)
+        except* (Stopped, BrokerError, CursorError):
+            died = True
+        store.fail_at(None)
+        async with rooms(store, files.kill()) as broker:
+            await broker.controller.recover()
+            try:
+                await broker.layouts.get(TOPIC)
+            except TopicNotFound:
+                found.add("old")
+                topic = await broker.topics.get(REGULAR)
+                assert topic.scalable_topic is None
+                with pytest.raises(TopicNotFound):
+                    await child_of(broker)
+                # What was prepared for a subscription that is gone since must not come back.
+                await topic.unsubscribe("none")
+                await broker.controller.migrate(TOPIC, force=False)
+                await check_migrated(broker, {"half"})
+            else:
+                found.add("new")
+                await check_migrated(broker, {"half", "none"})
+            await publish(await child_of(broker), b"d")
+            await broker.controller.delete_topic(TOPIC, force=True)
+            assert await leftovers(store) == []
+        if not died:
+            assert step > 8, "there were steps to die at"
+            assert found == {"old", "new"}
+            return
+    pytest.fail("the migration never ended")
+
+
+async def test_power_lost_under_a_migration_loses_nothing() -> None:
+    """D10, T35: whatever of the unsynced writes survives, it is the one topic or the other."""
+    for operations in range(1, 40, 2):
+        store, files = SteeredStore(), SimulatedFiles(seed=operations)
+        with trio.CancelScope() as scope:
+            async with rooms(store, files) as broker:
+                await regular_topic(broker)
+                files.lose_power_after(operations)
+                try:
+                    await broker.controller.migrate(TOPIC, force=False)
+                except* Exception:
+                    pass
+                scope.cancel()
+        async with rooms(store, files.crash()) as broker:
+            await broker.controller.recover()
+            if await broker.layouts.names() == []:
+                await broker.controller.migrate(TOPIC, force=False)
+            await check_migrated(broker, {"half", "none"})
+
+
+async def test_no_subscription_comes_between_its_cursors_and_the_layout(broker: Rooms, store: SteeredStore) -> None:
+    """D10: it waits, and is then one of the scalable topic's; each in the layout has its cursors everywhere."""
+    topic = await regular_topic(broker)
+    came: list[str] = []
+
+    async def come(name: str) -> None:
+        await topic.subscribe(name, EARLIEST)
+        came.append(name)
+
+    async with trio.open_nursery() as nursery:
+
+        async def before(ops: Sequence[Op]) -> None:
+            keys = {op.key for op in ops if isinstance(op, Put)}
+            if any(key.startswith("/cursors/segment") for key in keys) or layout_key(TOPIC) in keys:
+                assert came == []
+                nursery.start_soon(come, f"late {store.commits}")
+                await wait_all_tasks_blocked()
+                if layout_key(TOPIC) in keys:
+                    store.before = None
+
+        store.before = before
+        layout = await broker.controller.migrate(TOPIC, force=False)
+    assert len(came) == 3
+    assert layout.subscriptions.keys() == (await child_of(broker)).subscriptions.keys() == {"half", "none"}
+
+
+async def test_a_client_that_comes_while_a_migration_is_prepared(broker: Rooms, store: SteeredStore) -> None:
+    """It is in the way like any other, and what was prepared goes again."""
+    topic = await regular_topic(broker)
+    records = await leftovers(store)
+
+    async def before(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key.startswith("/cursors/segment") for op in ops):
+            store.before = None
+            topic.attend_producer(Client(follows_layout=False))
+
+    store.before = before
+    with pytest.raises(OldClientsConnected):
+        await broker.controller.migrate(TOPIC, force=False)
+    assert await leftovers(store) == records
+    assert [loaded.name for loaded in broker.topics] == [REGULAR]
+
+
+async def test_a_broker_that_has_lost_the_topic_does_not_migrate_it(broker: Rooms, store: SteeredStore) -> None:
+    """D4: the layout is written on condition of its claim; somebody else may be writing to the topic."""
+    topic = await regular_topic(broker)
+
+    async def before(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+            store.before = None
+            await store.delete(topic.claim.key)
+
+    store.before = before
+    with pytest.raises(TopicClosed):
+        await broker.controller.migrate(TOPIC, force=False)
+    assert await broker.layouts.names() == []
+
+
+async def test_the_schema_goes_along(broker: Rooms, store: SteeredStore) -> None:
+    """The next one is judged against it; messages that are there are read by the topic they are in."""
+    topic = await broker.topics.get(REGULAR)
+    schemas = Schemas(broker.metadata, now_ms)
+    text, encoded = Schema(SchemaType.AVRO, RECORD % b"", {}), Schema(SchemaType.AVRO, RECORD % MORE, {})
+    number = Schema(SchemaType.INT32, b"", {})
+    assert await schemas.add(owner_of(REGULAR), text, topic.claim) == 0
+
+    async def before(ops: Sequence[Op]) -> None:
+        # A version that is added in the last moment goes along too.
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+            store.before = None
+            assert await schemas.add(owner_of(REGULAR), encoded, topic.claim) == 1
+
+    store.before = before
+    await broker.controller.migrate(TOPIC, force=False)
+    assert await schemas.latest(owner_of(REGULAR)) == await schemas.latest(TOPIC)
+    child = await child_of(broker)
+    with pytest.raises(IncompatibleSchema):
+        await schemas.add(owner_of(child.name), number, child.claim)
+    assert await schemas.add(owner_of(child.name), encoded, child.claim) == 1
+
+
+async def test_what_was_migrated_is_pruned_when_it_is_drained(broker: Rooms, store: SteeredStore) -> None:
+    """Its name is not free then: a v4 client that comes is told so, and nothing is made beside the scalable topic."""
+    topic = await regular_topic(broker)
+    await broker.controller.migrate(TOPIC, force=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.pruner().run)
+        for subscription in topic.subscriptions.values():
+            subscription.cursor.acknowledge_cumulative(topic.ledger.last_position)
+            await subscription.cursor.synced()
+        await wait_all_tasks_blocked()
+        assert set((await broker.layouts.get(TOPIC)).segments) == {1}
+        nursery.cancel_scope.cancel()
+    assert not await broker.layouts.has_regular(REGULAR)
+    with pytest.raises(TopicNotFound, match="topic://public/default/orders"):
+        await broker.topics.get(REGULAR)
+    await broker.controller.delete_topic(TOPIC, force=False)
+    assert await leftovers(store) == []
+    await publish(await broker.topics.get(REGULAR), b"a new one")
+
+
+async def test_one_name_is_not_two_topics(broker: Rooms) -> None:
+    """Neither is made beside the other: v5 clients of the regular one would be sent away from its messages."""
+    await publish(await broker.topics.get(REGULAR), b"a")
+    with pytest.raises(TopicExists, match="migrate"):
+        await broker.controller.create_topic(TOPIC, 1, {})
+    other = TopicName.parse("topic://public/default/other")
+    await broker.controller.create_topic(other, 1, {})
+    with pytest.raises(TopicNotFound, match="v5"):
+        await broker.topics.get(other.as_regular)
+
+
+async def test_a_migrated_topic_is_loaded_as_what_it_is(broker: Rooms) -> None:
+    """Also when it was unloaded in between."""
+    await regular_topic(broker)
+    await broker.controller.migrate(TOPIC, force=False)
+    await broker.topics.unload(REGULAR)
+    await check_migrated(broker, {"half", "none"})
+
+
+async def test_subscriptions_of_a_migrated_topic_are_those_of_all_segments(broker: Rooms) -> None:
+    """A new one, opened on the old part, is there on the new one too; deleting one deletes it everywhere."""
+    topic = await regular_topic(broker)
+    await broker.controller.migrate(TOPIC, force=False)
+    opened, subscription = await broker.controller.subscriptions.open(
+        REGULAR, "new", SubscriptionKind.QUEUE, StartPosition.EARLIEST
+    )
+    assert (opened, subscription.backlog_entries) == (topic, 3)
+    child = await child_of(broker)
+    assert child.subscriptions.keys() == {"half", "none", "new"}
+    await broker.controller.subscriptions.delete(TOPIC, "none")
+    assert topic.subscriptions.keys() == child.subscriptions.keys() == {"half", "new"}
+    await broker.controller.subscriptions.skip_all(TOPIC, "new")
+    assert topic.subscriptions["new"].backlog_entries == 0
+    assert topic.subscriptions["half"].cursor.mark_delete < LATEST

@@ -9,7 +9,7 @@
     flights.groupBy("key").count().show()
 
 A read contains everything that was committed when it was planned and nothing of open or aborted transactions; it has
-one Spark partition for each segment of the topic. Spark plans it when the data frame is first used, and the data frame
+a Spark partition for each segment of the topic, and several for a large one. Spark plans it when the data frame is first used, and the data frame
 then keeps its rows: `load` again to see what was committed since. schema.py describes the columns, options.py the
 options.
 
@@ -20,9 +20,10 @@ installed but shipped (`--py-files`, a notebook's path), register it once per se
     spark.dataSource.register(TidewireSource)
 
 - `source`: what Spark calls by name; `reader`: what it calls to plan and to read
-- `planning`: a topic to ranges of its segments; `receiving`: a range to entries; `rows`: entries to Arrow
+- `layouts`: the parts of topics; `measuring`: how much stands in one; `planning`: topics to ranges of their segments
+- `receiving`: a range to entries; `rows`: entries to Arrow; `topic_schemas`, `decoding`: values by a topic's schema
 - `brokers`, `connection`: lookup, and a blocking socket over the wire codec
-- `options`, `schema`, `partitions`, `errors`: what the others speak of
+- `options`, `positions`, `filters`, `schema`, `partitions`, `errors`: what the others speak of
 """
 
 from tidewire.spark.source import TidewireSource

@@ -43,6 +43,14 @@ class Brokers:
     ) -> None:
         self._open.close()
 
+    def service(self) -> Connection:
+        """A connection to the broker that the user named.
+
+        Raises:
+            SourceError: it could not be made.
+        """
+        return self._connection(self._service)
+
     def owner_of(self, topic: str) -> Connection:
         """A connection to the broker that serves the topic, segment or partition now.
 

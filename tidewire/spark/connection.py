@@ -233,7 +233,9 @@ class Connection:
 def refusal(sentence: str, code: int) -> Refused:
     """The error for a broker's error answer: a sentence with the broker's words, and the name of the code."""
     name = pb.ServerError.Name(code) if code in pb.ServerError.values() else str(code)
-    return Refused(f"{sentence} [{name}]")
+    refused = Refused(f"{sentence} [{name}]")
+    refused.code = code
+    return refused
 
 
 def _has_error(content: ProtobufMessage) -> bool:

@@ -1,8 +1,9 @@
 """Everything the data source raises on purpose, each with one sentence that says what is wrong and where.
 
 Spark shows a user the text of whatever is raised in its Python processes, so the text is the interface here: it names
-the broker, the topic or the option, and where it helps what to do. No policy reads these classes but one: what broke a
-connection halfway (`ConnectionLost`) may be cured by another connection.
+the broker, the topic or the option, and where it helps what to do. Policy reads two of these
+classes: what broke a connection halfway (`ConnectionLost`) may be cured by another connection, and what a broker
+says is not there (`Refused`, by its code) may have been deleted.
 """
 
 
@@ -34,5 +35,16 @@ class UnreadableMessage(SourceError):
     """A message was read that fails its checksum or cannot be taken apart."""
 
 
+class UnreadableSchema(SourceError):
+    """The topic has no schema, or one that there is no Spark type for."""
+
+
+class DataLost(SourceError):
+    """Messages that were to be read are gone: their topic was deleted, or their segment or its beginning removed."""
+
+
 class Refused(SourceError):
     """The broker answered with an error, in its own words, with the name of its code."""
+
+    code: int = -1
+    """The protocol's number of it."""

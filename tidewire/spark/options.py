@@ -1,31 +1,67 @@
-"""The options of `spark.read.format("tidewire")`, and what they may say.
+"""The options of format "tidewire", and what they may say.
 
     service_url                  pulsar://HOST:PORT of any broker; required
-    topic                        topic://TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME; required
+    topic                        topic://TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME, or several of them
+                                 with commas in between
+    topic_pattern                topic://TENANT/NAMESPACE/REGEX in place of `topic`: every scalable topic of that
+                                 namespace whose whole name matches; a stream follows those that come later, too
+    starting_position            earliest, latest, a time (2024-05-01T12:00:00Z, or milliseconds since the epoch), or
+                                 JSON by topic and segment (positions.py) [batch: earliest; stream: latest]
+    ending_position              the same, for batches [latest]
+    isolation                    read_committed, or read_uncommitted: open and aborted transactions' messages, too
+                                 [read_committed]
+    schema                       auto: `value` is a column of the topic's schema; none: it is binary [none]
+    fail_on_data_loss            whether to fail when messages are gone that were to be read [true]
+    partition_bytes              a segment with more to read is divided among several tasks [33554432]
+    push_filters                 whether to look at filters before Spark does; needs Spark's own setting
+                                 spark.sql.python.filterPushdown.enabled=true, for batches [false]
+    max_rows_per_trigger         most rows of a micro-batch
+    max_bytes_per_trigger        most bytes of a micro-batch, as they are stored, to within 64 KiB a segment
+    subscription                 name of a subscription that a stream keeps where it is, so that others see its lag,
+                                 and segments stay until it has read them
     operation_timeout_seconds    how long a broker may take to connect, to answer, or to send the next message [30]
 
 An option that is not listed is refused by name: a misspelt one that is silently ignored costs its user an afternoon.
-Spark hands option names over in lower case, so names here are compared that way.
+Spark hands option names over in lower case, and its own are written without underscores (`failOnDataLoss`), so neither
+case nor underscores count here.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tidewire.spark.errors import InvalidOption
+from tidewire.spark.positions import EARLIEST_START, LATEST_START, Boundary, parse_boundary
 
 DEFAULT_PORT: Final = 6650
 OPERATION_TIMEOUT_SECONDS_DEFAULT: Final = 30.0
 OPERATION_TIMEOUT_SECONDS_MAX: Final = 3600.0
 """A longer one than this is a mistake in its unit."""
+PARTITION_BYTES_DEFAULT: Final = 32 * 1024 * 1024
+PARTITION_BYTES_MIN: Final = 64 * 1024
+"""The broker knows sizes no finer than this."""
 
 SCALABLE: Final = "topic://"
 PERSISTENT: Final = "persistent://"
 
-_NAMES: Final = ("service_url", "topic", "operation_timeout_seconds")
-_TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/]+/[^/]+/.+")
+_BATCH_ONLY: Final = ("ending_position", "push_filters")
+_STREAM_ONLY: Final = ("max_rows_per_trigger", "max_bytes_per_trigger", "subscription")
+_NAMES: Final = (
+    *("service_url", "topic", "topic_pattern", "starting_position", "ending_position", "isolation", "schema"),
+    *("fail_on_data_loss", "partition_bytes", "push_filters", *_STREAM_ONLY, "operation_timeout_seconds"),
+)
+_TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/,]+/[^/,]+/[^,]+")
+_PATTERN: Final = re.compile(r"topic://([^/]+/[^/]+)/(.+)")
+
+
+class Use(Enum):
+    """What the options are for."""
+
+    BATCH = "a batch"
+    STREAM = "a stream"
 
 
 class Address(NamedTuple):
@@ -55,49 +91,149 @@ def parse_address(url: str) -> Address:
     return Address(parts.hostname, DEFAULT_PORT if port is None else port)
 
 
+class Pattern(NamedTuple):
+    """Topics of a namespace by their names."""
+
+    namespace: str
+    expression: str
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic, named in full, is one of them."""
+        name = topic.removeprefix(f"{SCALABLE}{self.namespace}/")
+        return name != topic and re.fullmatch(self.expression, name) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Options that were checked."""
 
     service: Address
-    topic: str
+    topics: tuple[str, ...] = ()
+    """In full; empty when there is a pattern."""
+    pattern: Pattern | None = None
     operation_timeout_seconds: float = OPERATION_TIMEOUT_SECONDS_DEFAULT
-
-    @property
-    def is_scalable(self) -> bool:
-        """Whether the topic has segments; if not it is a `persistent://` one."""
-        return self.topic.startswith(SCALABLE)
+    starting: Boundary = EARLIEST_START
+    ending: Boundary = LATEST_START
+    uncommitted: bool = False
+    decoded: bool = False
+    fail_on_data_loss: bool = True
+    partition_bytes: int = PARTITION_BYTES_DEFAULT
+    push_filters: bool = False
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    subscription: str | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Self:
-        """Check what the user gave.
+    def parse(cls, given: Mapping[str, str], use: Use | None = None) -> Self:
+        """Check what the user gave; what is for the other use only is refused once it is known what the `use` is.
 
         Raises:
             InvalidOption: an option is unknown, missing or wrong; its text names it.
         """
-        options = {name.lower(): value for name, value in given.items()}
-        unknown = sorted(options.keys() - set(_NAMES))
-        if unknown:
-            raise InvalidOption(f"unknown option {unknown[0]!r}; format tidewire knows {', '.join(_NAMES)}")
-        return cls(_service(options), _topic(options), _timeout(options))
+        by_bare_name = {_bare(name): name for name in _NAMES}
+        options: dict[str, str] = {}
+        for name, value in given.items():
+            known = by_bare_name.get(_bare(name))
+            if known is None:
+                raise InvalidOption(f"unknown option {name.lower()!r}; format tidewire knows {', '.join(_NAMES)}")
+            options[known] = value
+        for name in {Use.BATCH: _STREAM_ONLY, Use.STREAM: _BATCH_ONLY, None: ()}[use]:
+            if name in options:
+                raise InvalidOption(f"option {name} is not for {use.value if use else ''}")
+        topics, pattern = _topics(options)
+        starting = _boundary(options, "starting_position", LATEST_START if use is Use.STREAM else EARLIEST_START)
+        if use is Use.BATCH and starting == LATEST_START:
+            raise InvalidOption("option starting_position: nothing stands behind latest when a batch is read")
+        ending = _boundary(options, "ending_position", LATEST_START)
+        if ending == EARLIEST_START:
+            raise InvalidOption("option ending_position: nothing stands before earliest")
+        return cls(
+            service=_service(options),
+            topics=topics,
+            pattern=pattern,
+            operation_timeout_seconds=_timeout(options),
+            starting=starting,
+            ending=ending,
+            uncommitted=_choice(options, "isolation", "read_committed", "read_uncommitted"),
+            decoded=_choice(options, "schema", "none", "auto"),
+            fail_on_data_loss=_choice(options, "fail_on_data_loss", "false", "true", default=True),
+            partition_bytes=_count(options, "partition_bytes", PARTITION_BYTES_MIN) or PARTITION_BYTES_DEFAULT,
+            push_filters=_choice(options, "push_filters", "false", "true"),
+            rows_max=_count(options, "max_rows_per_trigger", 1),
+            bytes_max=_count(options, "max_bytes_per_trigger", 1),
+            subscription=options.get("subscription") or None,
+        )
+
+
+def _bare(name: str) -> str:
+    return name.lower().replace("_", "")
 
 
 def _service(options: Mapping[str, str]) -> Address:
-    url = _required(options, "service_url", "pulsar://127.0.0.1:6650")
+    url = options.get("service_url")
+    if not url:
+        raise _missing("service_url", "pulsar://127.0.0.1:6650")
     try:
         return parse_address(url)
     except ValueError as error:
         raise InvalidOption(f"option service_url: {url!r} is no address of a broker: {error}") from error
 
 
-def _topic(options: Mapping[str, str]) -> str:
-    topic = _required(options, "topic", "topic://public/default/flights")
-    if not _TOPIC.fullmatch(topic):
-        raise InvalidOption(
-            f"option topic: {topic!r} is no full name of a topic; "
-            f"expected {SCALABLE}TENANT/NAMESPACE/NAME or {PERSISTENT}TENANT/NAMESPACE/NAME"
-        )
-    return topic
+def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], Pattern | None]:
+    named, pattern = options.get("topic"), options.get("topic_pattern")
+    if named and pattern:
+        raise InvalidOption("options topic and topic_pattern: give one of them")
+    if pattern:
+        return (), _pattern(pattern)
+    if not named:
+        raise _missing("topic", "topic://public/default/flights")
+    topics = tuple(dict.fromkeys(name.strip() for name in named.split(",")))
+    for topic in topics:
+        if not _TOPIC.fullmatch(topic):
+            raise InvalidOption(
+                f"option topic: {topic!r} is no full name of a topic; "
+                f"expected {SCALABLE}TENANT/NAMESPACE/NAME or {PERSISTENT}TENANT/NAMESPACE/NAME"
+            )
+    return topics, None
+
+
+def _pattern(text: str) -> Pattern:
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        raise InvalidOption(f"option topic_pattern: {text!r} is none; expected {SCALABLE}TENANT/NAMESPACE/REGEX")
+    try:
+        re.compile(found[2])
+    except re.error as error:
+        raise InvalidOption(f"option topic_pattern: {found[2]!r} is no regular expression: {error}") from error
+    return Pattern(found[1], found[2])
+
+
+def _boundary(options: Mapping[str, str], name: str, default: Boundary) -> Boundary:
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        return parse_boundary(text)
+    except ValueError as error:
+        raise InvalidOption(f"option {name}: {error}") from error
+
+
+def _choice(options: Mapping[str, str], name: str, no: str, yes: str, *, default: bool = False) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in (no, yes):
+        raise InvalidOption(f"option {name}: {text!r} is neither {no} nor {yes}")
+    return text.lower() == yes
+
+
+def _count(options: Mapping[str, str], name: str, least: int) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+        raise InvalidOption(f"option {name}: {text!r} is no whole number of {least} or more")
+    return int(text)
 
 
 def _timeout(options: Mapping[str, str]) -> float:
@@ -116,8 +252,5 @@ def _timeout(options: Mapping[str, str]) -> float:
     return seconds
 
 
-def _required(options: Mapping[str, str], name: str, example: str) -> str:
-    value = options.get(name)
-    if not value:
-        raise InvalidOption(f'option {name} is missing; give it as .option("{name}", "{example}")')
-    return value
+def _missing(name: str, example: str) -> InvalidOption:
+    return InvalidOption(f'option {name} is missing; give it as .option("{name}", "{example}")')

@@ -1,37 +1,118 @@
 """What Spark calls to read a topic as a batch: `partitions` while it plans, `read` in each task.
 
-The object is made in a planning process, pickled, and used in executors, so it holds options and no connection.
+The objects are made in a planning process, pickled, and used in executors, so they hold what was asked for and no
+connection. Spark refuses a reader that takes filters when its own setting for them is off, and does not say how that
+is set; so there are two readers, and an option.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
 
 from tidewire.spark.brokers import Brokers
+from tidewire.spark.decoding import Decoder
+from tidewire.spark.errors import Refused, UnreadableSchema
+from tidewire.spark.filters import NOTHING_PUSHED, Pushed, pushed_of
+from tidewire.spark.layouts import is_gone, selected
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
 from tidewire.spark.receiving import entries
-from tidewire.spark.rows import record_batches
+from tidewire.spark.rows import arrow_schema, record_batches
+from tidewire.spark.schema import SCHEMA, with_value
+from tidewire.spark.topic_schemas import TopicSchema, common_schema, schema_of, spark_type
+
+
+def columns(options: ReadOptions) -> tuple[StructType, TopicSchema | None]:
+    """The columns of a data frame, and the schema that its values are decoded by, if they are.
+
+    Raises:
+        SourceError: the topic's schema cannot be had, or is none that there is a column for.
+    """
+    if not options.decoded:
+        return SCHEMA, None
+    with Brokers(options) as brokers:
+        found = common_schema(brokers, selected(options, brokers))
+    return with_value(spark_type(found)), found
+
+
+class RangeReading:
+    """Reads ranges of segments in executors."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, topic_schema: TopicSchema | None) -> None:
+        """Keeps what it is given.
+
+        Args:
+            options: checked.
+            schema: the data frame's.
+            topic_schema: the one that its `value` column was made by; None for a binary one.
+        """
+        self._options = options
+        self._schema = schema
+        self._topic_schema = topic_schema
+
+    def read(self, partition: SegmentRange, pushed: Pushed = NOTHING_PUSHED) -> Iterator[pa.RecordBatch]:
+        """The range's messages in order, as Arrow record batches of bounded size.
+
+        Raises:
+            SourceError: while iterating, when the segment cannot be read to the range's end.
+        """
+        options = self._options
+        connect = partial(Brokers, options)
+        received = entries(partition, connect, uncommitted=options.uncommitted)
+        decoder = None
+        if self._topic_schema is not None:
+            value = self._schema["value"].dataType
+            decoder = Decoder(self._topic_schema, value, partial(_schema_of, options, partition.topic))
+        try:
+            yield from record_batches(partition, received, arrow_schema(self._schema), decoder, pushed)
+        except Refused as refused:
+            # It was deleted since it was planned.
+            if options.fail_on_data_loss or not is_gone(refused):
+                raise
+
+
+def _schema_of(options: ReadOptions, topic: str, version: bytes) -> TopicSchema:
+    # By a connection of its own: on the one that is read from, messages are on their way.
+    with Brokers(options) as brokers:
+        return schema_of(brokers, topic, version)
+
+
+def reading_for(options: ReadOptions, schema: StructType) -> RangeReading:
+    """What reads the data frame whose columns Spark knows to be these.
+
+    Raises:
+        UnreadableSchema: the topic's schema has changed since.
+        SourceError: it cannot be had.
+    """
+    made, topic_schema = columns(options)
+    if made != schema:
+        raise UnreadableSchema("the topic's schema has changed since the data frame was made; load it again")
+    return RangeReading(options, schema, topic_schema)
 
 
 class TidewireReader(DataSourceReader):
-    """Reads everything committed when the read is planned, from the beginning of the topic."""
+    """Reads what was committed when the read is planned."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        """Options that were checked; nothing is asked of a broker yet."""
+    def __init__(self, options: ReadOptions, schema: StructType = SCHEMA) -> None:
+        """Options that were checked, and the data frame's columns; nothing is asked of a broker yet."""
         self._options = options
+        self._columns = schema
+        self._pushed = NOTHING_PUSHED
+        self._reading: Final = reading_for(options, schema) if options.decoded else RangeReading(options, schema, None)
 
     def partitions(self) -> list[InputPartition]:
-        """A range for each segment that holds something, sealed ones included.
+        """Ranges that together are what the options ask for, sealed segments included.
 
         Raises:
             SourceError: there is no such topic, or a broker could not be asked.
         """
         with Brokers(self._options) as brokers:
-            return list(plan(self._options, brokers))
+            return list(plan(self._options, brokers, self._pushed))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's messages in order, as Arrow record batches of bounded size.
@@ -41,4 +122,13 @@ class TidewireReader(DataSourceReader):
         """
         # Of a plan without ranges Spark makes one with nothing in it.
         if isinstance(partition, SegmentRange):
-            yield from record_batches(partition, entries(partition, partial(Brokers, self._options)))
+            yield from self._reading.read(partition, self._pushed)
+
+
+class FilteringReader(TidewireReader):
+    """Looks at filters first."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep what is understood; Spark checks all of them again."""
+        self._pushed = pushed_of(filters)
+        return filters

@@ -1,8 +1,9 @@
 """The entries of one range, as a broker sends them to a reader.
 
 The reader gives permits for a window of messages and renews them when half are used, so the broker always has something
-to send while Spark takes what came, and never more than the window is on its way. Which entries are visible is the
-broker's word: what it sends is committed.
+to send while Spark takes what came, and never more than the window is on its way. A range that is
+known to be smaller than that gets permits for no more than it. Which entries are visible is the broker's word: what it
+sends is committed, unless uncommitted messages were asked for.
 
 A connection may break halfway, because a broker was restarted, or a segment moved, or because Spark was busy elsewhere
 for so long that the kernel gave the connection up. Entries are sent in order and positions never change, so reading
@@ -10,20 +11,22 @@ simply goes on behind the last entry over a new connection, wherever the segment
 brought nothing is not followed by another: then the broker is gone, and the task fails and says so.
 """
 
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import Connection
 from tidewire.spark.errors import ConnectionLost, UnreadableMessage
-from tidewire.spark.partitions import Position, SegmentRange
-from tidewire.spark.planning import subscribe_reader
+from tidewire.spark.measuring import subscribe_reader
+from tidewire.spark.partitions import SegmentRange
+from tidewire.spark.positions import Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import position
-from tidewire.wire.pulsar.messages import parse_payload
+from tidewire.wire.pulsar.messages import broker_metadata, parse_payload
 
 WINDOW_MESSAGES: Final = 20_000
 """Messages that may be on their way. A broker ends a window with a whole batch, so it may be a batch more."""
@@ -41,14 +44,19 @@ class ReceivedEntry(NamedTuple):
     """As it was sent: a message or a batch, perhaps compressed."""
     ack_set: tuple[int, ...]
     """Of a batch of which some messages are not to be seen; empty when all are."""
+    last_index: int | None = None
+    """Index of its last message, if the broker tells."""
 
 
-def entries(partition: SegmentRange, brokers: Callable[[], Brokers]) -> Generator[ReceivedEntry]:
+def entries(
+    partition: SegmentRange, brokers: Callable[[], Brokers], *, uncommitted: bool = False
+) -> Generator[ReceivedEntry]:
     """The range's entries, in order, each once.
 
     Args:
         partition: what to read.
         brokers: opens connections; called again after one broke.
+        uncommitted: whether those of open and aborted transactions are among them.
 
     Raises:
         SourceError: the segment cannot be read to the range's end.
@@ -58,7 +66,8 @@ def entries(partition: SegmentRange, brokers: Callable[[], Brokers]) -> Generato
         arrived_at = after
         try:
             with brokers() as reached:
-                for entry in _stream(reached.owner_of(partition.wire_name), partition, after):
+                owner = reached.owner_of(partition.wire_name)
+                for entry in _stream(owner, partition, after, uncommitted=uncommitted):
                     after = entry.position
                     yield entry
                 return
@@ -67,11 +76,17 @@ def entries(partition: SegmentRange, brokers: Callable[[], Brokers]) -> Generato
                 raise ConnectionLost(f"{error}; {partition.wire_name} was being read behind {after}") from error
 
 
-def _stream(connection: Connection, partition: SegmentRange, after: Position) -> Iterator[ReceivedEntry]:
+def _stream(
+    connection: Connection, partition: SegmentRange, after: Position, *, uncommitted: bool
+) -> Iterator[ReceivedEntry]:
     end = partition.end
     awaited = f"the next message of {partition.wire_name}, which reaches up to {end},"
-    subscribe_reader(connection, partition.wire_name, _CONSUMER_ID, after=after)
-    connection.send(commands.flow(_CONSUMER_ID, WINDOW_MESSAGES))
+    subscribe_reader(connection, partition.wire_name, _CONSUMER_ID, after=after, uncommitted=uncommitted)
+    # Permits for what is in the range reach its last entry, or the first one behind it if that one is not visible.
+    left = sys.maxsize if partition.messages_max is None else max(1, partition.messages_max)
+    given = min(WINDOW_MESSAGES, left)
+    left -= given
+    connection.send(commands.flow(_CONSUMER_ID, given))
     used_messages = 0
     while after < end:
         command, payload = connection.receive(connection.deadline(), awaited)
@@ -87,8 +102,10 @@ def _stream(connection: Connection, partition: SegmentRange, after: Position) ->
             if place <= end:
                 yield entry
         used_messages += max(1, entry.metadata.num_messages_in_batch)
-        if used_messages >= _RENEWAL_MESSAGES:
-            connection.send(commands.flow(_CONSUMER_ID, used_messages))
+        if used_messages >= _RENEWAL_MESSAGES and left:
+            given = min(used_messages, left)
+            left -= given
+            connection.send(commands.flow(_CONSUMER_ID, given))
             used_messages = 0
 
 
@@ -96,6 +113,8 @@ def _open(partition: SegmentRange, place: Position, payload: bytes, ack_set: tup
     try:
         verify_payload(payload)
         metadata, body = parse_payload(payload)
+        known = broker_metadata(payload)
     except MessageError as error:
         raise UnreadableMessage(f"{partition.wire_name} {place}: {error}") from error
-    return ReceivedEntry(place, metadata, body, ack_set)
+    last_index = known.index if known is not None and known.HasField("index") else None
+    return ReceivedEntry(place, metadata, body, ack_set, last_index)

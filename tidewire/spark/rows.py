@@ -13,10 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
+from tidewire.spark.decoding import Decoder
 from tidewire.spark.errors import UnreadableMessage
+from tidewire.spark.filters import NOTHING_PUSHED, Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.receiving import ReceivedEntry
 from tidewire.spark.schema import SCHEMA
@@ -33,8 +37,13 @@ BYTES_WANTED: Final = 8 * 1024 * 1024
 ROWS_MAX: Final = 4 * ROWS_WANTED
 """A record batch has no more rows than this, however many messages an entry holds."""
 
-# By the very function with which Spark checks what a reader yields.
-ARROW_SCHEMA: Final[pa.Schema] = to_arrow_schema(SCHEMA, timezone="UTC")
+
+def arrow_schema(made: StructType) -> pa.Schema:
+    """The Arrow schema of a data frame's, by the very function with which Spark checks what a reader yields."""
+    return to_arrow_schema(made, timezone="UTC")
+
+
+ARROW_SCHEMA: Final[pa.Schema] = arrow_schema(SCHEMA)
 
 _POSITION: Final[pa.StructType] = ARROW_SCHEMA.field("position").type
 _TIME: Final[pa.DataType] = ARROW_SCHEMA.field("event_time").type
@@ -58,7 +67,27 @@ class _Columns(NamedTuple):
 class Rows:
     """Collects entries and makes record batches of them."""
 
-    def __init__(self, topic: str, segment: str | None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        segment: str | None,
+        schema: pa.Schema = ARROW_SCHEMA,
+        decoder: Decoder | None = None,
+        pushed: Pushed = NOTHING_PUSHED,
+    ) -> None:
+        """Set up.
+
+        Args:
+            topic: the `topic` column.
+            segment: the `segment` column.
+            schema: of the record batches.
+            decoder: makes the `value` column; None leaves it binary.
+            pushed: rows that are not such may be left out.
+        """
+        self._schema = schema
+        self._decoder = decoder
+        self._pushed = pushed
+        self._keys = None if pushed.keys is None else pa.array(sorted(pushed.keys), pa.string())
         self._topic = pa.scalar(topic, pa.string())
         self._segment = pa.scalar(segment, pa.string())
         self._clear()
@@ -73,11 +102,20 @@ class Rows:
         self._entries: list[int] = []
         self._publish_times_us: list[int | None] = []
         self._batch_indexes: list[np.ndarray[Any, np.dtype[np.int32]]] = []
+        self._first_indexes: list[int] = []
+        self._versions: list[bytes] = []
 
     @property
     def count(self) -> int:
         """Rows that wait."""
         return len(self._columns.values)
+
+    @property
+    def places(self) -> str:
+        """Where the entries stand that wait, for errors."""
+        if not self._ledgers:
+            return "nowhere"
+        return f"{self._ledgers[0]}:{self._entries[0]} to {self._ledgers[-1]}:{self._entries[-1]}"
 
     @property
     def is_full(self) -> bool:
@@ -91,6 +129,9 @@ class Rows:
             MessageError: they cannot be read. None of them was taken.
         """
         metadata = entry.metadata
+        published_us = _microseconds(metadata.publish_time)
+        if not self._pushed.wants_published(published_us):
+            return
         body = open_body(metadata, entry.body)
         size = metadata.num_messages_in_batch
         columns = None
@@ -106,7 +147,9 @@ class Rows:
         self._rows_of_entries.append(len(columns.values))
         self._ledgers.append(entry.position.ledger)
         self._entries.append(entry.position.entry)
-        self._publish_times_us.append(_microseconds(metadata.publish_time))
+        self._publish_times_us.append(published_us)
+        self._first_indexes.append(_NO_INDEX if entry.last_index is None else entry.last_index - size + 1)
+        self._versions.append(metadata.schema_version)
         self._batch_indexes.append(indexes)
         self._bytes += len(body)
 
@@ -144,19 +187,43 @@ class Rows:
         batch = pa.RecordBatch.from_arrays(
             [
                 pa.array(self._columns.keys, pa.string()),
-                pa.array(self._columns.values, pa.binary()),
+                self._values(),
                 pa.repeat(self._topic, count),
                 pa.repeat(self._segment, count),
                 position,
+                self._message_indexes(batch_indexes),
                 pa.array(self._publish_times_us, _TIME).take(row_entries),
                 _times(self._columns.event_times_ms),
                 self._property_maps(),
             ],
-            schema=ARROW_SCHEMA,
+            schema=self._schema,
         )
         self._clear()
+        if self._keys is not None:
+            batch = batch.filter(pc.is_in(batch.column("key"), value_set=self._keys))
+            count = batch.num_rows
         for start in range(0, count, ROWS_MAX):
             yield batch.slice(start, ROWS_MAX)
+
+    def _values(self) -> pa.Array:
+        """The `value` column: each run of entries of one schema version by itself."""
+        values = self._columns.values
+        if self._decoder is None:
+            return pa.array(values, pa.binary())
+        pieces = []
+        start = end = 0
+        for number, rows in enumerate(self._rows_of_entries):
+            end += rows
+            is_last = number + 1 == len(self._versions)
+            if is_last or self._versions[number] != self._versions[number + 1]:
+                if end > start:
+                    pieces.append(self._decoder.column(values[start:end], self._versions[number]))
+                start = end
+        return pa.concat_arrays(pieces)
+
+    def _message_indexes(self, batch_indexes: np.ndarray[Any, np.dtype[np.int32]]) -> pa.Array:
+        firsts = np.repeat(np.array(self._first_indexes, np.int64), self._rows_of_entries)
+        return pa.array(firsts + np.maximum(batch_indexes, 0), pa.int64(), mask=firsts == _NO_INDEX)
 
     def _property_maps(self) -> pa.MapArray:
         sizes = np.zeros(self.count + 1, np.int32)
@@ -171,21 +238,35 @@ class Rows:
         )
 
 
-def record_batches(partition: SegmentRange, entries: Iterable[ReceivedEntry]) -> Iterator[pa.RecordBatch]:
+def record_batches(
+    partition: SegmentRange,
+    entries: Iterable[ReceivedEntry],
+    schema: pa.Schema = ARROW_SCHEMA,
+    decoder: Decoder | None = None,
+    pushed: Pushed = NOTHING_PUSHED,
+) -> Iterator[pa.RecordBatch]:
     """The messages of a range, in order, in record batches of the schema that Spark is told.
 
     Raises:
-        UnreadableMessage: an entry's messages cannot be read; it says which.
+        UnreadableMessage: an entry's messages cannot be read; it says which, or about where.
     """
-    rows = Rows(partition.topic, partition.segment)
+    rows = Rows(partition.topic, partition.segment, schema, decoder, pushed)
     for entry in entries:
         try:
             rows.add(entry)
         except MessageError as error:
             raise UnreadableMessage(f"{partition.wire_name} {entry.position}: {error}") from error
         if rows.is_full:
-            yield from rows.take()
-    yield from rows.take()
+            yield from _taken(partition, rows)
+    yield from _taken(partition, rows)
+
+
+def _taken(partition: SegmentRange, rows: Rows) -> Iterator[pa.RecordBatch]:
+    places = rows.places
+    try:
+        yield from rows.take()
+    except UnreadableMessage as error:
+        raise UnreadableMessage(f"{partition.wire_name} {places}: {error}") from error
 
 
 def _plain_batch(body: bytes, size: int) -> _Columns | None:

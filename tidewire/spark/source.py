@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from tidewire.spark.errors import InvalidOption
-from tidewire.spark.options import ReadOptions
+from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -34,22 +34,33 @@ class TidewireSource(DataSource):
         return "tidewire"
 
     def schema(self) -> StructType:
-        """The columns, which are the same for every topic. Called by `load`, so wrong options are told there.
+        """The columns, which but for `value` are the same for every topic; wrong options are told here, by `load`.
 
         Raises:
             InvalidOption: an option is unknown, missing or wrong.
+            SourceError: with schema=auto, the topic's schema cannot be had, or is none that there is a column for.
         """
-        ReadOptions.parse(self._given)
-        return SCHEMA
+        options = ReadOptions.parse(self._given)
+        if not options.decoded:
+            return SCHEMA
+        from tidewire.spark.reader import columns
+
+        return columns(options)[0]
 
     def reader(self, schema: StructType) -> "TidewireReader":
         """A batch reader.
 
         Raises:
             InvalidOption: as `schema`, or the user asked for columns of their own.
+            SourceError: as `schema`.
         """
-        if schema != SCHEMA:
-            raise InvalidOption("format tidewire has a schema of its own; load without .schema(...) and select columns")
-        from tidewire.spark.reader import TidewireReader
+        options = ReadOptions.parse(self._given, Use.BATCH)
+        _check_columns(options, schema)
+        from tidewire.spark.reader import FilteringReader, TidewireReader
 
-        return TidewireReader(ReadOptions.parse(self._given))
+        return (FilteringReader if options.push_filters else TidewireReader)(options, schema)
+
+
+def _check_columns(options: ReadOptions, schema: StructType) -> None:
+    if not options.decoded and schema != SCHEMA:
+        raise InvalidOption("format tidewire has a schema of its own; load without .schema(...) and select columns")

@@ -54,7 +54,9 @@ class Readable:
     """See the module's docstring."""
 
     def __init__(self, topic: str = TOPIC) -> None:
-        self.options = ReadOptions(SERVICE, topic)
+        self.options = ReadOptions(SERVICE, (topic,))
+        self.measures = True
+        """Whether the brokers measure stretches; each entry is as large as its payload."""
         self.topics: dict[str, list[bytes]] = {}
         self.dag = pb.ScalableTopicDAG(epoch=1)
         self.partitions = 0
@@ -105,7 +107,7 @@ class Readable:
 
     def _layout(self, command: pb.BaseCommand) -> list[bytes]:
         asked = command.scalable_topic_lookup
-        if asked.topic != self.options.topic or not self.dag.segments:
+        if asked.topic not in self.options.topics or not self.dag.segments:
             return [encode_command(commands.scalable_topic_failed(asked.session_id, pb.TopicNotFound, "no such topic"))]
         update = commands.scalable_topic_update(asked.session_id, self.dag, resolved_topic_name=asked.topic)
         return [encode_command(update)]
@@ -133,7 +135,10 @@ class Readable:
             asked = command.get_last_message_id
             count = len(self.topics[self._reading[peer, asked.consumer_id]])
             last = message_id(LEDGER, count - 1) if count else message_id(-1, -1)
-            return [encode_command(commands.get_last_message_id_response(asked.request_id, last))]
+            stretch = None
+            if self.measures and asked.HasField("stretch"):
+                stretch = _stretch(self.topics[self._reading[peer, asked.consumer_id]], asked.stretch)
+            return [encode_command(commands.get_last_message_id_response(asked.request_id, last, stretch=stretch))]
 
         return answer
 
@@ -153,6 +158,35 @@ class Readable:
             return []
 
         return answer
+
+
+def _stretch(entries: Sequence[bytes], wanted: pb.StretchWanted) -> pb.Stretch:
+    """The time is the number of the entry."""
+    ledger, entry = position(wanted.after)
+    first = entry + 1 if ledger >= LEDGER else 0
+    if wanted.HasField("since_ms"):
+        first = min(wanted.since_ms, len(entries))
+    count = size = messages = 0
+    for payload in entries[first:]:
+        messages += _message_count(payload)
+        size += len(payload)
+        is_more = (wanted.HasField("messages_max") and messages > wanted.messages_max) or (
+            wanted.HasField("bytes_max") and size > wanted.bytes_max
+        )
+        if count and is_more:
+            messages -= _message_count(payload)
+            size -= len(payload)
+            break
+        count += 1
+    after = message_id(LEDGER, first - 1) if first else message_id(-1, -1)
+    return pb.Stretch(
+        after=after,
+        end=message_id(LEDGER, first + count - 1) if count else after,
+        first_index=sum(map(_message_count, entries[:first])),
+        messages=messages,
+        bytes=size,
+        first_timestamp_ms=first if count else None,
+    )
 
 
 def _message_count(payload: bytes) -> int:

@@ -1,27 +1,26 @@
 import pytest
 
 from tidewire.spark.errors import InvalidOption
-from tidewire.spark.options import Address, ReadOptions, parse_address
+from tidewire.spark.options import Address, ReadOptions, Use, parse_address
+from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, Position
 
 GIVEN = {"service_url": "pulsar://127.0.0.1:6650", "topic": "topic://public/default/x"}
 
 
 def test_the_two_required_options_are_enough() -> None:
     options = ReadOptions.parse(GIVEN)
-    assert options == ReadOptions(Address("127.0.0.1", 6650), "topic://public/default/x", 30.0)
-    assert options.is_scalable
+    assert options == ReadOptions(Address("127.0.0.1", 6650), ("topic://public/default/x",))
 
 
 def test_names_are_compared_as_spark_does() -> None:
     given = {"SERVICE_URL": "pulsar://b", "Topic": "persistent://a/b/c/d", "operation_Timeout_seconds": "0.5"}
-    assert ReadOptions.parse(given) == ReadOptions(Address("b", 6650), "persistent://a/b/c/d", 0.5)
-    assert not ReadOptions.parse(given).is_scalable
+    assert ReadOptions.parse(given) == ReadOptions(Address("b", 6650), ("persistent://a/b/c/d",), None, 0.5)
 
 
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"topics": "x"}, "unknown option 'topics'; format tidewire knows service_url, topic, operation_timeout_sec"),
+        ({"topics": "x"}, "unknown option 'topics'; format tidewire knows service_url, topic, topic_pattern, start"),
         ({"path": "x"}, "unknown option 'path'"),
         ({"service_url": ""}, "option service_url is missing; give it as"),
         ({"topic": ""}, "option topic is missing; give it as"),
@@ -38,6 +37,21 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"operation_timeout_seconds": "0"}, "above 0 and up to 3600"),
         ({"operation_timeout_seconds": "nan"}, "above 0 and up to 3600"),
         ({"operation_timeout_seconds": "30000"}, "above 0 and up to 3600"),
+        ({"topic": "topic://a/b/c,x"}, "option topic: 'x' is no full name of a topic"),
+        ({"topicPattern": "topic://a/b/c"}, "options topic and topic_pattern: give one of them"),
+        ({"topic": "", "topic_pattern": "persistent://a/b/.*"}, "option topic_pattern: 'persistent://a/b/.*' is none"),
+        ({"topic": "", "topic_pattern": "topic://a/b/("}, "option topic_pattern: '(' is no regular expression"),
+        ({"starting_position": "soon"}, "option starting_position: 'soon' is neither earliest nor latest nor a time"),
+        ({"ending_position": "2024-01-01T00:00:00"}, "does not say its time zone; write 2024-01-01T00:00:00Z"),
+        ({"starting_position": "{"}, "option starting_position: this is no JSON"),
+        ({"starting_position": '{"topic://a/b/c": 3}'}, 'expected {"TOPIC": {"SEGMENT": "LEDGER:ENTRY"}}'),
+        ({"starting_position": '{"topic://a/b/c": {"": "3"}}'}, "'3' is no position; expected LEDGER:ENTRY"),
+        ({"ending_position": "earliest"}, "option ending_position: nothing stands before earliest"),
+        ({"isolation": "dirty"}, "option isolation: 'dirty' is neither read_committed nor read_uncommitted"),
+        ({"schema": "json"}, "option schema: 'json' is neither none nor auto"),
+        ({"failOnDataLoss": "maybe"}, "option fail_on_data_loss: 'maybe' is neither false nor true"),
+        ({"partition_bytes": "1"}, "option partition_bytes: '1' is no whole number of 65536 or more"),
+        ({"max_rows_per_trigger": "-1"}, "option max_rows_per_trigger: '-1' is no whole number of 1 or more"),
     ],
 )
 def test_a_wrong_option_is_named(changed: dict[str, str], complaint: str) -> None:
@@ -50,3 +64,57 @@ def test_a_wrong_option_is_named(changed: dict[str, str], complaint: str) -> Non
 def test_addresses_print_as_they_are_written() -> None:
     assert str(parse_address("pulsar://[::1]")) == "[::1]:6650"
     assert str(parse_address("pulsar://broker:6651/")) == "broker:6651"
+
+
+def test_what_is_for_the_other_use_only_is_refused() -> None:
+    for given, use in (
+        ({"subscription": "s"}, Use.BATCH),
+        ({"max_rows_per_trigger": "1"}, Use.BATCH),
+        ({"ending_position": "latest"}, Use.STREAM),
+        ({"push_filters": "true"}, Use.STREAM),
+        ({"starting_position": "latest"}, Use.BATCH),
+    ):
+        ReadOptions.parse({**GIVEN, **given})
+        with pytest.raises(InvalidOption, match=next(iter(given))):
+            ReadOptions.parse({**GIVEN, **given}, use)
+
+
+def test_a_batch_begins_at_the_beginning_and_a_stream_with_what_comes() -> None:
+    assert ReadOptions.parse(GIVEN, Use.BATCH).starting == EARLIEST_START
+    assert ReadOptions.parse(GIVEN, Use.STREAM).starting == LATEST_START
+
+
+def test_several_topics_are_given_with_commas_each_once() -> None:
+    given = {**GIVEN, "topic": "topic://a/b/c, persistent://a/b/d,topic://a/b/c"}
+    assert ReadOptions.parse(given).topics == ("topic://a/b/c", "persistent://a/b/d")
+
+
+def test_a_pattern_matches_whole_names_of_its_namespace() -> None:
+    pattern = ReadOptions.parse({"service_url": "pulsar://b", "topic_pattern": "topic://a/b/c.*d"}).pattern
+    assert pattern is not None
+    names = ["topic://a/b/cd", "topic://a/b/cxd", "topic://a/b/cde", "topic://a/x/cd", "persistent://a/b/cd"]
+    assert [name for name in names if pattern.matches(name)] == names[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("earliest", EARLIEST),
+        ("LATEST", LATEST),
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20.123Z", 1_700_000_000_123),
+        ("2023-11-14T23:13:20.123+01:00", 1_700_000_000_123),
+    ],
+)
+def test_a_place_is_a_word_or_a_time(text: str, place: Position | int) -> None:
+    options = ReadOptions.parse({**GIVEN, "starting_position": text})
+    assert options.starting.of("topic://public/default/x", "0000-ffff-0", LATEST) == place
+
+
+def test_a_place_by_segment_leaves_the_others_as_they_are_by_default() -> None:
+    text = '{"topic://a/b/c": {"0000-7fff-0": "5:41", "8000-ffff-1": "latest"}, "persistent://a/b/d": {"": "earliest"}}'
+    starting = ReadOptions.parse({**GIVEN, "starting_position": text}).starting
+    assert starting.of("topic://a/b/c", "0000-7fff-0", EARLIEST) == Position(5, 41)
+    assert starting.of("topic://a/b/c", "8000-ffff-1", EARLIEST) == LATEST
+    assert starting.of("topic://a/b/c", "8000-ffff-2", LATEST) == LATEST
+    assert starting.of("persistent://a/b/d", None, LATEST) == EARLIEST

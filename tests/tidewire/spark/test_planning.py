@@ -1,14 +1,20 @@
+import base64
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
-from tidewire.spark.errors import ProtocolViolation, Refused
-from tidewire.spark.partitions import EARLIEST, Position, SegmentRange
+from tidewire.spark.errors import DataLost, InvalidOption, ProtocolViolation, Refused
+from tidewire.spark.filters import Pushed
+from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
+from tidewire.spark.positions import EARLIEST, Position, parse_boundary
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.hashing import key_hash
 
 T = pb.BaseCommand.Type
+TOPIC_Y = "persistent://public/default/y"
 
 
 def planned(world: Readable) -> list[SegmentRange]:
@@ -65,10 +71,10 @@ def test_a_legacy_segment_is_read_under_its_own_name() -> None:
 
 
 def test_a_plain_topic_is_one_range_without_a_segment() -> None:
-    world = Readable("persistent://public/default/y")
-    world.add("persistent://public/default/y", [batch(b"v")])
+    world = Readable(TOPIC_Y)
+    world.add(TOPIC_Y, [batch(b"v")])
     (made,) = planned(world)
-    assert (made.topic, made.segment, made.wire_name) == (world.options.topic, None, world.options.topic)
+    assert (made.topic, made.segment, made.wire_name) == (TOPIC_Y, None, TOPIC_Y)
     assert not world.commands_of(T.PARTITIONED_METADATA)[0].partition_metadata.metadata_auto_creation_enabled
 
 
@@ -91,3 +97,117 @@ def test_a_broker_without_scalable_topics_is_told_from_a_missing_topic() -> None
     world.features = pb.FeatureFlags()
     with pytest.raises(ProtocolViolation, match="knows no scalable topics"):
         planned(world)
+
+
+def sized(world: Readable, *counts: int) -> str:
+    """A topic of one segment whose entries have so many messages; its wire name."""
+    name = "segment://public/default/x/0000-ffff-0"
+    world.dag.segments.append(segment(0, 0, 0xFFFF))
+    world.add(name, [batch(*[b"v" * 100] * count) for count in counts])
+    return name
+
+
+def test_a_large_segment_is_divided_among_tasks_without_gap_or_overlap() -> None:
+    world = Readable()
+    name = sized(world, 1, 1, 1, 1, 1)
+    world.options = replace(world.options, partition_bytes=2 * len(world.topics[name][0]))
+    ranges = planned(world)
+    assert [(made.start, made.end, made.messages_max) for made in ranges] == [
+        (EARLIEST, Position(LEDGER, 1), 2),
+        (Position(LEDGER, 1), Position(LEDGER, 3), 2),
+        (Position(LEDGER, 3), Position(LEDGER, 4), 1),
+    ]
+
+
+def test_a_broker_that_does_not_measure_is_read_in_one_piece() -> None:
+    world = Readable()
+    world.measures = False
+    sized(world, 3, 3)
+    (made,) = planned(world)
+    assert (made.start, made.end, made.messages_max) == (EARLIEST, Position(LEDGER, 1), None)
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "read"),
+    [
+        ("earliest", "latest", (-1, 4)),
+        ("2", "latest", (1, 4)),
+        ("earliest", "3", (-1, 2)),
+        ("1", "3", (0, 2)),
+        ('{"topic://public/default/x": {"0000-ffff-0": "5:2"}}', "latest", (2, 4)),
+        ("earliest", '{"topic://public/default/x": {"0000-ffff-0": "5:2"}}', (-1, 2)),
+        ("{}", "{}", (-1, 4)),
+        ("3", "3", None),
+        ('{"topic://public/default/x": {"0000-ffff-0": "latest"}}', "latest", None),
+    ],
+)
+def test_a_read_begins_behind_its_start_and_ends_with_its_end(
+    starting: str, ending: str, read: tuple[int, int] | None
+) -> None:
+    """The time of an entry here is its number."""
+    world = Readable()
+    sized(world, 1, 1, 1, 1, 1)
+    world.options = replace(world.options, starting=parse_boundary(starting), ending=parse_boundary(ending))
+    assert [(made.start.entry, made.end.entry) for made in planned(world)] == ([] if read is None else [read])
+
+
+def test_an_end_that_cannot_be_read_yet_is_refused() -> None:
+    world = Readable()
+    sized(world, 1)
+    world.options = replace(
+        world.options, ending=parse_boundary('{"topic://public/default/x": {"0000-ffff-0": "5:7"}}')
+    )
+    with pytest.raises(InvalidOption, match=r"0000-ffff-0 can be read up to 5:0, not to 5:7$"):
+        planned(world)
+
+
+def test_a_position_in_a_segment_that_is_gone_is_data_loss() -> None:
+    world = Readable()
+    sized(world, 1)
+    world.options = replace(
+        world.options, starting=parse_boundary('{"topic://public/default/x": {"0000-7fff-4": "5:7"}}')
+    )
+    with pytest.raises(DataLost, match=r"has no segment '0000-7fff-4', .* set fail_on_data_loss to false"):
+        planned(world)
+    world.options = replace(world.options, fail_on_data_loss=False)
+    assert len(planned(world)) == 1
+
+
+def test_times_need_a_broker_that_finds_them() -> None:
+    world = Readable()
+    world.measures = False
+    sized(world, 1)
+    world.options = replace(world.options, starting=parse_boundary("1"))
+    with pytest.raises(ProtocolViolation, match=r"does not find messages .* by time; give positions"):
+        planned(world)
+
+
+def test_a_key_is_read_from_the_segment_that_its_hash_leads_to() -> None:
+    """And one that may be bytes in base64 from both places."""
+    world = Readable()
+    world.dag.segments.extend([segment(0, 0, 0x7FFF), segment(1, 0x8000, 0xFFFF)])
+    for name in ("0000-7fff-0", "8000-ffff-1"):
+        world.add(f"segment://public/default/x/{name}", [batch(b"v")])
+    for key in ("a", "bb", "key-7", "YQ==", "AAAA"):
+        expected = {f"{key_hash(key) >> 15}"}
+        if len(key) == 4:
+            expected.add(f"{key_hash(base64.b64decode(key)) >> 15}")
+        with world.brokers() as brokers:
+            made = plan(world.options, brokers, Pushed(keys=frozenset({key})))
+        assert {one.wire_name[-1] for one in made} == expected
+    with world.brokers() as brokers:
+        assert [one.segment for one in plan(world.options, brokers, Pushed(segments=frozenset({"8000-ffff-1"})))] == [
+            "8000-ffff-1"
+        ]
+        assert plan(world.options, brokers, Pushed(topics=frozenset({"topic://a/b/c"}))) == []
+
+
+def test_uncommitted_messages_are_asked_for_by_name_only_when_wanted() -> None:
+    """T14."""
+    world = Readable()
+    sized(world, 1)
+    planned(world)
+    world.options = replace(world.options, uncommitted=True)
+    planned(world)
+    said = [{item.key: item.value for item in command.subscribe.metadata} for command in world.commands_of(T.SUBSCRIBE)]
+    assert [wish.get("tidewire.isolation") for wish in said] == [None, "read_uncommitted"]

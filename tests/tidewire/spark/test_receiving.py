@@ -3,7 +3,8 @@ import pytest
 from tests.support.blocking_peer import BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
 from tidewire.spark.errors import BrokerSilent, ConnectionLost, Refused, UnreadableMessage
-from tidewire.spark.partitions import EARLIEST, Position, SegmentRange
+from tidewire.spark.partitions import SegmentRange
+from tidewire.spark.positions import EARLIEST, Position
 from tidewire.spark.receiving import WINDOW_MESSAGES, entries
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command

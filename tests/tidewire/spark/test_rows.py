@@ -1,19 +1,32 @@
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StringType
 
 from tests.tidewire.wire.protobufs import field
+from tidewire.spark.decoding import Decoder
 from tidewire.spark.errors import UnreadableMessage
-from tidewire.spark.partitions import EARLIEST, Position, SegmentRange
+from tidewire.spark.filters import Pushed
+from tidewire.spark.partitions import SegmentRange
+from tidewire.spark.positions import EARLIEST, Position
 from tidewire.spark.receiving import ReceivedEntry
-from tidewire.spark.rows import ARROW_SCHEMA, BYTES_WANTED, ROWS_MAX, ROWS_WANTED, Rows, _plain_batch, record_batches
-from tidewire.spark.schema import SCHEMA
+from tidewire.spark.rows import (
+    ARROW_SCHEMA,
+    BYTES_WANTED,
+    ROWS_MAX,
+    ROWS_WANTED,
+    Rows,
+    _plain_batch,
+    arrow_schema,
+    record_batches,
+)
+from tidewire.spark.schema import SCHEMA, with_value
 from tidewire.wire.pulsar.errors import MessageError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import ack_set_of_bits
@@ -106,6 +119,9 @@ def expected(received: ReceivedEntry, payload: bytes) -> Iterator[dict[str, Any]
                 "entry": received.position.entry,
                 "batch_index": message.batch_index,
             },
+            "index": None
+            if received.last_index is None
+            else received.last_index - message.batch_size + 1 + (message.batch_index or 0),
             "publish_time": timestamp(message.publish_time_ms),
             "event_time": timestamp(message.event_time_ms),
             "properties": list(message.properties.items()),
@@ -116,7 +132,7 @@ def test_what_spark_is_told_and_what_it_gets_are_one_schema() -> None:
     assert from_arrow_schema(ARROW_SCHEMA) == SCHEMA
     assert ARROW_SCHEMA.field("publish_time").type == pa.timestamp("us", "UTC")
     assert [column.name for column in ARROW_SCHEMA] == [
-        *("key", "value", "topic", "segment", "position", "publish_time", "event_time", "properties")
+        *("key", "value", "topic", "segment", "position", "index", "publish_time", "event_time", "properties")
     ]
 
 
@@ -132,6 +148,8 @@ def test_what_spark_is_told_and_what_it_gets_are_one_schema() -> None:
 )
 def test_rows_are_the_messages_that_the_codec_reads(payloads: list[tuple[bytes, tuple[int, ...]]]) -> None:
     received = [entry(payload, ack_set, Position(3, place)) for place, (payload, ack_set) in enumerate(payloads)]
+    # Every other broker tells the index.
+    received = [one._replace(last_index=100 * place) if place % 2 else one for place, one in enumerate(received)]
     rows = [row for one, (payload, _) in zip(received, payloads, strict=True) for row in expected(one, payload)]
     assert table(received).to_pylist() == rows
 
@@ -267,3 +285,26 @@ def test_an_entry_that_cannot_be_read_leaves_the_rows_before_it_as_they_were() -
         rows.add(entry(build_payload(described, b"body")))
     (batch,) = rows.take()
     assert batch.num_rows == 1
+
+
+def test_rows_of_other_keys_and_entries_of_other_times_are_left_out() -> None:
+    pushed = Pushed(keys=frozenset({"a"}), published_from_us=PUBLISHED_MS * 1000)
+    late = batch_payload([(single_message_metadata(0, key="a"), b"1"), (single_message_metadata(1, key="b"), b"2")])
+    early = build_message(message_metadata("p", 0, PUBLISHED_MS - 1), b"3")
+    (made,) = record_batches(RANGE, [entry(early), entry(late), entry(early)], pushed=pushed)
+    assert made.column("value").to_pylist() == [b"1"]
+
+
+def test_values_are_decoded_each_run_by_its_version() -> None:
+    class Versions:
+        def column(self, values: Sequence[bytes | None], version: bytes) -> pa.Array:
+            return pa.array([f"{version.decode()}:{len(values)}" for _ in values])
+
+    schema = arrow_schema(with_value(StringType()))
+    entries = []
+    for version in (b"1", b"1", b"2", b"1"):
+        described = message_metadata("p", 0, PUBLISHED_MS)
+        described.schema_version = version
+        entries.append(entry(build_message(described, b"v")))
+    (made,) = record_batches(RANGE, entries, schema, cast("Decoder", Versions()))
+    assert made.column("value").to_pylist() == ["1:2", "1:2", "2:1", "1:1"]

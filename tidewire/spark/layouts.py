@@ -1,0 +1,153 @@
+"""Which topics there are, and of which parts they are made.
+
+A scalable topic is made of segments, which come of each other by splits and merges; an older topic of partitions, or of
+itself. Everybody downstream sees `Part`s.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Final, NamedTuple
+
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.connection import Connection, refusal
+from tidewire.spark.errors import ProtocolViolation, Refused
+from tidewire.spark.options import SCALABLE, Pattern, ReadOptions
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+# One session after another on each connection, so the same number does for all of them.
+_SESSION_ID: Final = 1
+
+
+class Part(NamedTuple):
+    """A segment of a scalable topic, a partition of a partitioned one, or all of a plain one."""
+
+    topic: str
+    name: str | None
+    """As the `segment` column shows it; None for all of a plain topic."""
+    wire_name: str
+    """The name under which brokers know it."""
+    number: int = 0
+    """Unique within its topic; children have higher ones than their parents."""
+    parents: tuple[int, ...] = ()
+    hashes: tuple[int, int] | None = None
+    """First and last hash of the keys that it takes; None when keys are not routed by their hash."""
+    is_sealed: bool = False
+    """It takes no more messages."""
+
+
+def selected(options: ReadOptions, brokers: Brokers) -> list[str]:
+    """The topics that the options name, or those that the pattern matches now.
+
+    Raises:
+        SourceError: nobody could be asked.
+    """
+    if options.pattern is None:
+        return list(options.topics)
+    watch = open_namespace(brokers, options.pattern.namespace, _SESSION_ID)
+    while True:
+        command = watch.receive(watch.deadline(), f"the topics of {options.pattern.namespace}").command
+        if command.type == pb.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE:
+            break
+    watch.send(commands.watch_scalable_topics_close(_SESSION_ID))
+    return sorted(came_and_went(watch, command.watch_scalable_topics_update, options.pattern)[0])
+
+
+def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> Connection:
+    """Ask the user's broker to push the scalable topics of a namespace; the connection on which that will happen.
+
+    Raises:
+        SourceError: nobody could be asked.
+    """
+    connection = brokers.service()
+    if not connection.features.supports_scalable_topics:
+        raise ProtocolViolation(f"the broker at {connection.address} knows no scalable topics")
+    connection.send(commands.watch_scalable_topics(watch_id, namespace))
+    return connection
+
+
+def came_and_went(
+    connection: Connection, update: pb.CommandWatchScalableTopicsUpdate, pattern: Pattern
+) -> tuple[list[str], list[str]]:
+    """The topics that a push adds and removes, of those that match.
+
+    Raises:
+        Refused: the broker does not tell.
+    """
+    if update.HasField("error"):
+        raise refusal(f"{connection.address} does not list {pattern.namespace}: {update.message}", update.error)
+    added: Iterable[str] = update.diff.added
+    if update.HasField("snapshot"):
+        added = update.snapshot.topics
+    removed = update.diff.removed
+    return [name for name in added if pattern.matches(name)], [name for name in removed if pattern.matches(name)]
+
+
+def parts_of(brokers: Brokers, topic: str) -> list[Part]:
+    """The parts that a topic has now, ordered by their numbers.
+
+    Raises:
+        SourceError: there is no such topic, or a broker could not be asked.
+    """
+    if not topic.startswith(SCALABLE):
+        return _partitions(brokers, topic)
+    owner = open_layout(brokers, topic, _SESSION_ID)
+    deadline = owner.deadline()
+    while True:
+        command = owner.receive(deadline, f"the layout of {topic}").command
+        if command.type == pb.BaseCommand.SCALABLE_TOPIC_UPDATE:
+            break
+    owner.send(commands.scalable_topic_close(_SESSION_ID))
+    return segments(owner, topic, command.scalable_topic_update)
+
+
+def open_layout(brokers: Brokers, topic: str, session_id: int) -> Connection:
+    """Ask for a scalable topic's layout and its changes; the connection on which they will come.
+
+    Raises:
+        SourceError: nobody could be asked.
+    """
+    owner = brokers.owner_of(topic)
+    if not owner.features.supports_scalable_topics:
+        raise ProtocolViolation(f"the broker at {owner.address} knows no scalable topics; {topic} is one")
+    owner.send(commands.scalable_topic_lookup(session_id, topic))
+    return owner
+
+
+def segments(owner: Connection, topic: str, update: pb.CommandScalableTopicUpdate) -> list[Part]:
+    """The parts in a layout that was pushed, ordered by their numbers.
+
+    Raises:
+        Refused: there is no such topic.
+    """
+    if update.HasField("error"):
+        raise refusal(f"{owner.address} has no layout of {topic}: {update.message}", update.error)
+    resolved = update.resolved_topic_name or topic
+    return [_segment(resolved, info) for info in sorted(update.dag.segments, key=lambda info: info.segment_id)]
+
+
+def _segment(topic: str, info: pb.SegmentInfoProto) -> Part:
+    name = f"{info.hash_start:04x}-{info.hash_end:04x}-{info.segment_id}"
+    return Part(
+        topic,
+        name,
+        info.legacy_topic_name or f"segment://{topic.removeprefix(SCALABLE)}/{name}",
+        info.segment_id,
+        tuple(info.parent_ids),
+        # What is in a topic that was made before there were segments came there by other rules.
+        None if info.legacy_topic_name else (info.hash_start, info.hash_end),
+        info.state != pb.ACTIVE,
+    )
+
+
+def _partitions(brokers: Brokers, topic: str) -> list[Part]:
+    ask = partial(commands.partitioned_metadata, topic, auto_create=False)
+    answer = brokers.owner_of(topic).request(ask, pb.CommandPartitionedTopicMetadataResponse)
+    if answer.partitions == 0:
+        return [Part(topic, None, topic)]
+    return [Part(topic, f"partition-{i}", f"{topic}-partition-{i}", i) for i in range(answer.partitions)]
+
+
+def is_gone(error: Refused) -> bool:
+    """Whether a broker refuses because there is no such topic or segment."""
+    return error.code in (pb.TopicNotFound, pb.TopicTerminatedError)

@@ -1,0 +1,154 @@
+"""Asking a broker what stands in a segment: up to where it can be read, and how much that is.
+
+The end is asked for by GET_LAST_MESSAGE_ID, which a broker answers after it has applied every transaction decided
+before the question. A Tidewire broker measures a stretch of the segment in the same answer; of others only the end is
+known.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple, Self
+from uuid import uuid4
+
+from tidewire.spark.connection import Connection
+from tidewire.spark.errors import ProtocolViolation
+from tidewire.spark.positions import LATEST, Position
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id, position
+
+
+class Stretch(NamedTuple):
+    """What stands behind a place, up to the last entry that can be read or to as much as was wanted."""
+
+    after: Position
+    end: Position
+    """Its last entry; `after` when it has none."""
+    first_index: int
+    """Of its first message, or the one that the next message gets."""
+    messages: int
+    """Those of aborted transactions are among them."""
+    size_bytes: int
+    """As stored, to within 64 KiB."""
+    first_time_ms: int | None
+    """When the broker took its first message."""
+
+    @property
+    def next_index(self) -> int:
+        """Index of the message behind it."""
+        return self.first_index + self.messages
+
+
+class End(NamedTuple):
+    """An answer to GET_LAST_MESSAGE_ID."""
+
+    last: Position
+    """The last entry that can be read now, or EARLIEST."""
+    stretch: Stretch | None
+    """None of a broker that does not measure."""
+
+
+class Gauge:
+    """A reader of a segment that gives no permits, and so is sent nothing and can ask."""
+
+    def __init__(self, owner: Connection, topic: str, consumer_id: int) -> None:
+        self._owner = owner
+        self._topic = topic
+        self._consumer_id = consumer_id
+
+    @classmethod
+    @contextmanager
+    def opened(cls, owner: Connection, topic: str, consumer_id: int, *, uncommitted: bool) -> Iterator[Self]:
+        """Subscribe, and close at the end.
+
+        Raises:
+            SourceError: the broker refuses it, or does not answer.
+        """
+        subscribe_reader(owner, topic, consumer_id, after=LATEST, uncommitted=uncommitted)
+        yield cls(owner, topic, consumer_id)
+        owner.request(partial(commands.close_consumer, consumer_id), pb.CommandSuccess)
+
+    def end(self) -> Position:
+        """The last entry that can be read now, or EARLIEST."""
+        return ask_end(self._owner, self._consumer_id, None).last
+
+    def behind(
+        self, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+    ) -> Stretch | None:
+        """What stands behind a place; None when the broker does not measure."""
+        return ask_end(self._owner, self._consumer_id, wanted(after, messages_max, bytes_max)).stretch
+
+    def since(self, time_ms: int) -> Stretch:
+        """What the broker took at this time or later.
+
+        Raises:
+            ProtocolViolation: it does not say.
+        """
+        stretch = ask_end(self._owner, self._consumer_id, pb.StretchWanted(since_ms=time_ms)).stretch
+        if stretch is None:
+            raise ProtocolViolation(
+                f"the broker at {self._owner.address} does not find messages of {self._topic} by time; "
+                "give positions, earliest or latest"
+            )
+        return stretch
+
+
+def wanted(after: Position, messages_max: int | None = None, bytes_max: int | None = None) -> pb.StretchWanted:
+    """Asks for a stretch; at least one entry of it when there is one, then no more than said."""
+    return pb.StretchWanted(after=message_id(*after), messages_max=messages_max, bytes_max=bytes_max)
+
+
+def ask_end(owner: Connection, consumer_id: int, stretch: pb.StretchWanted | None) -> End:
+    """Ask on an open consumer.
+
+    Raises:
+        SourceError: the broker refuses it, or does not answer.
+    """
+    ask = partial(commands.get_last_message_id, consumer_id, stretch=stretch)
+    answer = owner.request(ask, pb.CommandGetLastMessageIdResponse)
+    last = Position(*position(answer.last_message_id))
+    if not answer.HasField("stretch"):
+        return End(last, None)
+    found = answer.stretch
+    return End(
+        last,
+        Stretch(
+            Position(*position(found.after)),
+            Position(*position(found.end)),
+            found.first_index,
+            found.messages,
+            found.bytes,
+            found.first_timestamp_ms if found.HasField("first_timestamp_ms") else None,
+        ),
+    )
+
+
+def subscribe_reader(
+    owner: Connection, topic: str, consumer_id: int, *, after: Position, uncommitted: bool = False
+) -> None:
+    """Open a reader that remembers nothing and is sent what comes after a position, once it has given permits.
+
+    Raises:
+        SourceError: the broker refuses it, or does not answer.
+    """
+    properties = {"tidewire.indexed": "true"}
+    if uncommitted:
+        properties["tidewire.isolation"] = "read_uncommitted"
+
+    def make(request_id: int) -> pb.BaseCommand:
+        # Some brokers know a reader by its subscription's name alone, so no two readers share one.
+        command = commands.subscribe(
+            topic,
+            f"spark-{uuid4().hex}",
+            consumer_id,
+            request_id,
+            durable=False,
+            start=message_id(*after),
+            properties=properties,
+        )
+        # Reading creates nothing where the broker can be told so.
+        command.subscribe.force_topic_creation = False
+        return command
+
+    owner.request(make, pb.CommandSuccess)

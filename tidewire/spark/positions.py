@@ -1,0 +1,115 @@
+"""Places in segments, and how a user names where reading begins and ends.
+
+    earliest                        before everything
+    latest                          behind everything that was committed when the read was planned
+    2024-05-01T12:00:00Z            by the time at which the broker took the messages; or as milliseconds, 1714564800000
+    {"topic://public/default/x": {"0000-7fff-0": "5:41", "8000-ffff-1": "earliest"}}
+                                    by topic and segment, as the columns `topic` and `segment` name them ("" for a topic
+                                    without segments): behind entry 41 of ledger 5, as the column `position` has it
+
+A place is behind an entry: reading begins with the next one, and ends with the entry itself. So where one read ended
+the next one begins, and each entry is in one of them. A segment that the JSON leaves out is read from its beginning, or
+to its end.
+
+Pure, and without pyspark.
+"""
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+
+class Position(NamedTuple):
+    """The place of an entry, which holds one message or one batch. Ordered within a segment."""
+
+    ledger: int
+    entry: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}"
+
+
+EARLIEST: Final = Position(-1, -1)
+"""Before every entry."""
+
+LATEST: Final = Position(2**63 - 1, 2**63 - 1)
+"""Behind every entry."""
+
+Place = Position | int
+"""A position, or a time in milliseconds since the epoch."""
+
+
+class Boundary(NamedTuple):
+    """Where a read begins or ends."""
+
+    everywhere: Place | None
+    """The same in every segment; None when `places` says where."""
+    places: tuple[tuple[str, str, Position], ...] = ()
+    """Topic, segment, and position."""
+
+    def of(self, topic: str, segment: str | None, default: Position) -> Place:
+        """The place in a segment; the default when it is left out."""
+        if self.everywhere is not None:
+            return self.everywhere
+        named = {(topic_, segment_): place for topic_, segment_, place in self.places}
+        return named.get((topic, segment or ""), default)
+
+
+EARLIEST_START: Final = Boundary(EARLIEST)
+LATEST_START: Final = Boundary(LATEST)
+
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_POSITION: Final = re.compile(r"(\d{1,18}):(\d{1,18})")
+_MILLISECONDS: Final = re.compile(r"\d{1,15}")
+
+
+def parse_boundary(text: str) -> Boundary:
+    """Read an option's text.
+
+    Raises:
+        ValueError: it is written otherwise.
+    """
+    word = _WORDS.get(text.lower())
+    if word is not None:
+        return Boundary(word)
+    if text.lstrip().startswith("{"):
+        return Boundary(None, _by_segment(text))
+    if _MILLISECONDS.fullmatch(text):
+        return Boundary(int(text))
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither earliest nor latest nor a time nor JSON by topic and segment") from None
+    if time.tzinfo is None:
+        raise ValueError(f"{text!r} does not say its time zone; write {text}Z for UTC")
+    return Boundary(round(time.astimezone(UTC).timestamp() * 1000))
+
+
+def parse_position(text: object) -> Position:
+    """Read `LEDGER:ENTRY`, `earliest` or `latest`.
+
+    Raises:
+        ValueError: it is written otherwise.
+    """
+    word = _WORDS.get(text) if isinstance(text, str) else None
+    if word is not None:
+        return word
+    found = _POSITION.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(f"{text!r} is no position; expected LEDGER:ENTRY, earliest or latest")
+    return Position(int(found[1]), int(found[2]))
+
+
+def _by_segment(text: str) -> tuple[tuple[str, str, Position], ...]:
+    try:
+        topics = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"this is no JSON: {error}") from error
+    if not all(isinstance(segments, dict) for segments in topics.values()):
+        raise ValueError('expected {"TOPIC": {"SEGMENT": "LEDGER:ENTRY"}}')
+    return tuple(
+        (topic, segment, parse_position(place))
+        for topic, segments in topics.items()
+        for segment, place in segments.items()
+    )

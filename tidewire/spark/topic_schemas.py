@@ -1,0 +1,171 @@
+"""Schemas of topics as brokers keep them, and the Spark types that they are in a data frame.
+
+String, Json, Avro and the primitive types are served; of what is left (key and value in one, Protocol Buffers) the
+`value` column can be read as binary, without schema=auto.
+
+Avro and Json schemas are both defined in Avro's language: records are structs, unions of null and one other type
+are that type, other unions, which no Spark type stands for, are refused.
+"""
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.errors import Refused, UnreadableSchema
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_S = pb.Schema
+
+
+class TopicSchema(NamedTuple):
+    """One version of a topic's schema."""
+
+    kind: int
+    definition: str
+    """In Avro's language, of Json and Avro."""
+
+
+PRIMITIVES: Final[dict[int, DataType]] = {
+    _S.NoSchema: BinaryType(),
+    _S.String: StringType(),
+    _S.Bool: BooleanType(),
+    _S.Int8: ByteType(),
+    _S.Int16: ShortType(),
+    _S.Int32: IntegerType(),
+    _S.Int64: LongType(),
+    _S.Float: FloatType(),
+    _S.Double: DoubleType(),
+    _S.Date: TimestampType(),
+    _S.Timestamp: TimestampType(),
+}
+_AVRO: Final[dict[str, DataType]] = {
+    "null": StringType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+    "fixed": BinaryType(),
+}
+_LOGICAL: Final[dict[tuple[str, str], DataType]] = {
+    ("int", "date"): DateType(),
+    ("long", "timestamp-millis"): TimestampType(),
+    ("long", "timestamp-micros"): TimestampType(),
+}
+
+
+def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> TopicSchema:
+    """A version of a topic's schema, or the latest.
+
+    Raises:
+        UnreadableSchema: it has none.
+        SourceError: the broker could not be asked.
+    """
+    try:
+        answer = brokers.owner_of(topic).request(
+            lambda request_id: commands.get_schema(request_id, topic, version=version), pb.CommandGetSchemaResponse
+        )
+    except Refused as refused:
+        raise UnreadableSchema(f"{refused}; read {topic} without schema=auto") from refused
+    if answer.HasField("error_code"):
+        raise UnreadableSchema(f"{topic} has no schema: {answer.error_message}; read it without schema=auto")
+    return TopicSchema(answer.schema.type, answer.schema.schema_data.decode())
+
+
+def common_schema(brokers: Brokers, topics: Iterable[str]) -> TopicSchema:
+    """The latest schema of all topics, which is the same.
+
+    Raises:
+        UnreadableSchema: they have several, or none.
+        SourceError: a broker could not be asked.
+    """
+    found: dict[TopicSchema, str] = {}
+    for topic in topics:
+        found.setdefault(schema_of(brokers, topic), topic)
+    if len(found) > 1:
+        first, second = list(found.values())[:2]
+        raise UnreadableSchema(f"{first} and {second} have different schemas; read them apart, or without schema=auto")
+    if not found:
+        raise UnreadableSchema("no topic matches, so there is no schema to read by; read without schema=auto")
+    return next(iter(found))
+
+
+def spark_type(schema: TopicSchema) -> DataType:
+    """What a value of this schema is in Spark.
+
+    Raises:
+        UnreadableSchema: there is no such type.
+    """
+    primitive = PRIMITIVES.get(schema.kind)
+    if primitive is not None:
+        return primitive
+    if schema.kind not in (_S.Json, _S.Avro):
+        raise UnreadableSchema(
+            f"schemas of type {_S.Type.Name(schema.kind)} are not decoded; read the topic without schema=auto"
+        )
+    try:
+        return _avro_type(json.loads(schema.definition), {}, decoded_by_avro=schema.kind == _S.Avro)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableSchema(f"the topic's schema is not understood: {error!r}") from error
+
+
+def _avro_type(schema: Any, named: dict[str, DataType], *, decoded_by_avro: bool) -> DataType:  # noqa: ANN401 - JSON
+    go_on = partial(_avro_type, named=named, decoded_by_avro=decoded_by_avro)
+    if isinstance(schema, list):
+        branches = [branch for branch in schema if branch != "null"]
+        if len(branches) != 1:
+            raise UnreadableSchema(f"there is no column type for the union {json.dumps(schema)}")
+        return go_on(branches[0])
+    if isinstance(schema, str):
+        known = _AVRO.get(schema) or named.get(schema) or named.get(schema.rpartition(".")[2])
+        if known is None:
+            raise UnreadableSchema(f"there is no column type for {schema!r}: it contains itself, or is not defined")
+        return known
+    kind = schema["type"]
+    if isinstance(kind, (list, dict)):
+        return go_on(kind)
+    if kind in ("record", "error"):
+        fields = [StructField(field["name"], go_on(field["type"]), nullable=True) for field in schema["fields"]]
+        made: DataType = StructType(fields)
+        named[schema["name"].rpartition(".")[2]] = made
+        return made
+    if kind == "array":
+        return ArrayType(go_on(schema["items"]), containsNull=True)
+    if kind == "map":
+        return MapType(StringType(), go_on(schema["values"]), valueContainsNull=True)
+    logical = schema.get("logicalType")
+    # In JSON these are written by each library in its own way, so they stay what they are written as.
+    if decoded_by_avro and logical == "decimal":
+        return DecimalType(schema["precision"], schema.get("scale", 0))
+    if decoded_by_avro and (kind, logical) in _LOGICAL:
+        return _LOGICAL[kind, logical]
+    made = go_on(kind)
+    if "name" in schema:
+        named[schema["name"].rpartition(".")[2]] = made
+    return made

@@ -387,13 +387,14 @@ class ConsumerFace:
         request = command.get_last_message_id
         session = self._session(request.consumer_id)
         partition = _partition(session.topic.name)
-        entry = await (session.everything or session.topic).last_visible()
+        shown = session.everything or session.topic
+        entry = await shown.last_visible()
         if entry is None:
             last = message_id(*EARLIEST, partition=partition)
         else:
             last = message_id(*entry.position, partition=partition, batch_index=last_index_in(entry))
         mark_delete = message_id(*session.subscription.cursor.mark_delete, partition=partition)
-        stretch = await stretch_of(session.topic, entry, request.stretch) if request.HasField("stretch") else None
+        stretch = await stretch_of(session.topic, shown, request.stretch) if request.HasField("stretch") else None
         self._put(
             commands.get_last_message_id_response(request.request_id, last, mark_delete=mark_delete, stretch=stretch)
         )

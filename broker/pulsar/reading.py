@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.errors import NotSupported
+from broker.everything import Everything
 from broker.stretches import measure
 from broker.topic import Topic
-from storage.entry import Entry
 from storage.position import EARLIEST, LATEST, Position
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -59,8 +59,14 @@ def is_uncommitted(request: pb.CommandSubscribe, wishes: Mapping[str, str]) -> b
     return isolation == "read_uncommitted"
 
 
-async def stretch_of(topic: Topic, last: Entry | None, wanted: pb.StretchWanted) -> pb.Stretch:
+async def stretch_of(topic: Topic, shown: Topic | Everything, wanted: pb.StretchWanted) -> pb.Stretch:
     """What is readable behind the place that the client names, measured."""
+    last = await shown.last_visible()
+    end = shown.sealed_end
+    is_final = end is not None and shown.readable.value >= end
+    if is_final:
+        # Once more: the last transaction may have been decided since.
+        last = await shown.last_visible()
     if wanted.HasField("since_ms"):
         after = topic.ledger.previous(await topic.ledger.position_at_time(wanted.since_ms))
     else:
@@ -79,4 +85,5 @@ async def stretch_of(topic: Topic, last: Entry | None, wanted: pb.StretchWanted)
         messages=found.messages,
         bytes=found.size_bytes,
         first_timestamp_ms=found.first_timestamp_ms,
+        is_final=is_final and (last is None or found.end >= last.position),
     )

@@ -9,9 +9,9 @@
     flights.groupBy("key").count().show()
 
 A read contains everything that was committed when it was planned and nothing of open or aborted transactions; it has
-a Spark partition for each segment of the topic, and several for a large one. Spark plans it when the data frame is first used, and the data frame
-then keeps its rows: `load` again to see what was committed since. schema.py describes the columns, options.py the
-options.
+a Spark partition for each segment of the topic, several for a large one. Spark plans it when the data frame is first
+used, and the data frame then keeps its rows: `load` again to see what was committed since. schema.py describes the
+columns, options.py the options.
 
 Spark finds the format by itself where this package is installed in the Python of driver and executors. Where it is not
 installed but shipped (`--py-files`, a notebook's path), register it once per session:

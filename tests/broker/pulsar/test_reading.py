@@ -86,3 +86,29 @@ async def test_a_stretch_is_measured_up_to_what_the_reader_may_see(broker: Rooms
     assert (answer.stretch.messages, position(answer.stretch.after)) == (2, (-1, -1))
     plain = (await client.ask(commands.get_last_message_id(11, 4))).get_last_message_id_response
     assert not plain.HasField("stretch")
+
+
+async def test_a_stretch_is_final_once_nothing_can_follow(broker: Rooms, client: WireClient) -> None:
+    """T20: a sealed segment's is when its last transaction is decided, also when it was aborted."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = str(await broker.segment(TOPIC, 0))
+    await client.ask(commands.producer(name, 1, 1))
+    txn = await begin(client)
+    for number, (value, of) in enumerate([(b"a", None), (b"open", txn)]):
+        await client.publish(1, number, value, of)
+        await client.receive()
+    await client.ask(commands.close_producer(1, 2))
+    await client.ask(commands.subscribe(name, "r", 7, 70, durable=False))
+
+    async def measured(**wanted: int) -> tuple[int, bool]:
+        asked = pb.StretchWanted(after=message_id(-1, -1), **wanted)
+        answer = await client.ask(commands.get_last_message_id(7, 71, stretch=asked))
+        stretch = answer.get_last_message_id_response.stretch
+        return stretch.messages, stretch.is_final
+
+    client.ignored.add(Type.REACHED_END_OF_TOPIC)
+    assert await measured() == (1, False)
+    await broker.controller.split(TOPIC, 0)
+    assert await measured() == (1, False)
+    await client.ask(commands.end_txn(3, txn, commit=False))
+    assert await measured() == (1, True)

@@ -61,7 +61,7 @@ def test_times_are_moments_whatever_their_zone() -> None:
     st.integers(-6, 6),
 )
 def test_no_row_is_left_out_that_the_filters_let_pass(bounds: list[tuple[type[Filter], int]], time_us: int) -> None:
-    given = [cast(type[EqualTo], kind)(PUBLISHED, NOON + timedelta(microseconds=bound)) for kind, bound in bounds]
+    given = [cast("type[EqualTo]", kind)(PUBLISHED, NOON + timedelta(microseconds=bound)) for kind, bound in bounds]
     pushed = pushed_of(given)
     holds = {
         GreaterThan: time_us.__gt__,

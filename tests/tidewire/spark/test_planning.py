@@ -203,7 +203,7 @@ def test_a_key_is_read_from_the_segment_that_its_hash_leads_to() -> None:
 
 
 def test_uncommitted_messages_are_asked_for_by_name_only_when_wanted() -> None:
-    """T14."""
+    """T14: otherwise committed ones are read."""
     world = Readable()
     sized(world, 1)
     planned(world)

@@ -1083,20 +1083,22 @@ class StretchWanted(_message.Message):
     def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., since_ms: _Optional[int] = ...) -> None: ...
 
 class Stretch(_message.Message):
-    __slots__ = ("after", "end", "first_index", "messages", "bytes", "first_timestamp_ms")
+    __slots__ = ("after", "end", "first_index", "messages", "bytes", "first_timestamp_ms", "is_final")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     FIRST_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     after: MessageIdData
     end: MessageIdData
     first_index: int
     messages: int
     bytes: int
     first_timestamp_ms: int
-    def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., end: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., first_index: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., first_timestamp_ms: _Optional[int] = ...) -> None: ...
+    is_final: bool
+    def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., end: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., first_index: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., first_timestamp_ms: _Optional[int] = ..., is_final: _Optional[bool] = ...) -> None: ...
 
 class CommandGetLastMessageIdResponse(_message.Message):
     __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "stretch")

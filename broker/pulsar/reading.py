@@ -11,6 +11,7 @@ from broker.errors import NotSupported
 from broker.everything import Everything
 from broker.stretches import measure
 from broker.topic import Topic
+from storage.entry import Entry
 from storage.position import EARLIEST, LATEST, Position
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -58,6 +58,8 @@ class Migrations:
             TopicClosed: the regular topic is going away here; nothing was changed.
         """
         if await self._is_begun(topic):
+            # Written, but the answer was lost; or by a broker that is gone.
+            (await self._topics.get(topic.as_regular)).scalable_topic = topic
             return
         if not await self._layouts.has_regular(topic.as_regular):
             raise TopicNotFound(f"{topic.as_regular} does not exist")

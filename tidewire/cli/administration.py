@@ -18,7 +18,8 @@ ANSWER_SECONDS_MAX: Final = 60.0
 """How long a request may take; a split or a deletion waits for what is on its way in the topic."""
 
 _PREFIX: Final = "/admin/v2/scalable"
-_SCHEME: Final = "topic://"
+_SCALABLE: Final = "topic://"
+_REGULAR: Final = "persistent://"
 _TOPIC_PARTS: Final = 3
 _NAMESPACE_PARTS: Final = 2
 
@@ -80,6 +81,10 @@ class Administration:
         """Split a segment; returns when its children take messages."""
         self._ask("POST", f"{_path(topic)}/split/{segment_id}")
 
+    def migrate(self, topic: str, *, force: bool = False) -> None:
+        """Make a scalable topic of the `persistent://` one of this name; `force` does not wait for its v4 clients."""
+        self._ask("POST", _path(topic, _REGULAR) + "/migrate", [("force", "true")] if force else [])
+
     def delete(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with everything in it; `force` disconnects who uses it."""
         self._ask("DELETE", _path(topic), [("force", "true")] if force else [])
@@ -108,10 +113,11 @@ class Administration:
         return json.loads(answer) if answer else None
 
 
-def _path(topic: str) -> str:
-    parts = topic.removeprefix(_SCHEME).split("/")
-    if not topic.startswith(_SCHEME) or len(parts) != _TOPIC_PARTS or not all(parts):
-        raise Mistake(f"{topic!r} is no scalable topic's name; expected topic://TENANT/NAMESPACE/NAME.")
+def _path(topic: str, scheme: str = _SCALABLE) -> str:
+    parts = topic.removeprefix(scheme).split("/")
+    if not topic.startswith(scheme) or len(parts) != _TOPIC_PARTS or not all(parts):
+        kind = "scalable" if scheme == _SCALABLE else "regular"
+        raise Mistake(f"{topic!r} is no {kind} topic's name; expected {scheme}TENANT/NAMESPACE/NAME.")
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 

@@ -1,6 +1,6 @@
-"""`tidewire topics`: create, list, show, split and delete scalable topics.
+"""`tidewire topics`: create, list, show, split and delete scalable topics, or make one of a regular topic.
 
-A `persistent://` topic needs none of this: it is there once somebody uses it.
+A `persistent://` topic needs nothing else of this: it is there once somebody uses it.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,7 +12,7 @@ from tidewire.cli.endings import one_sentence, pairs
 if TYPE_CHECKING:
     from tidewire.cli.administration import Administration
 
-app: Final = typer.Typer(help="Create, list, show, split and delete scalable topics.", no_args_is_help=True)
+app: Final = typer.Typer(help="Create, list, show, split, migrate and delete topics.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
 HttpUrl = Annotated[
@@ -70,6 +70,21 @@ def split(
         administration.split(topic, segment)
         children = administration.layout(topic)["segments"].get(str(segment), {}).get("childIds", [])
         typer.echo(f"split segment {segment} of {topic} into {' and '.join(map(str, children))}")
+
+
+@app.command("migrate")
+def migrate(
+    topic: Annotated[str, typer.Argument(help="persistent://TENANT/NAMESPACE/NAME", show_default=False)],
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also while v4 clients use it: they can produce no more, and read what is there."),
+    ] = False,
+    http_url: HttpUrl = HTTP_URL_DEFAULT,
+) -> None:
+    """Make a scalable topic of a persistent:// one, for good, with its messages and subscriptions."""
+    with one_sentence("tidewire topics"):
+        _administration(http_url).migrate(topic, force=force)
+        typer.echo(f"migrated {topic} to {topic.replace('persistent', 'topic', 1)}")
 
 
 @app.command("delete")

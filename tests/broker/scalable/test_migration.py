@@ -25,7 +25,7 @@ from broker.topic import Topic
 from dispatch.subscription import SubscriptionKind as Kind
 from storage.cursor import CursorError
 from storage.errors import LedgerSealed
-from storage.metadata.store import Op, Put
+from storage.metadata.store import Op, Put, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
@@ -322,6 +322,25 @@ async def test_a_broker_that_has_lost_the_topic_does_not_migrate_it(broker: Room
     with pytest.raises(TopicClosed):
         await broker.controller.migrate(TOPIC, force=False)
     assert await broker.layouts.names() == []
+
+
+async def test_a_migration_whose_answer_was_lost_is_finished_by_asking_again(
+    broker: Rooms, store: SteeredStore
+) -> None:
+    """M22: it may have happened; asked again, it is carried on."""
+    await regular_topic(broker)
+
+    async def after(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+            store.after = None
+            raise StoreUnavailable("no answer")
+
+    store.after = after
+    with pytest.raises(StoreUnavailable):
+        await broker.controller.migrate(TOPIC, force=False)
+    assert (await broker.layouts.get(TOPIC)).intent is not None
+    await broker.controller.migrate(TOPIC, force=False)
+    await check_migrated(broker, {"half", "none"})
 
 
 async def test_the_schema_goes_along(broker: Rooms, store: SteeredStore) -> None:

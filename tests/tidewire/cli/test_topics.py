@@ -37,6 +37,20 @@ def test_subscriptions_are_shown_with_their_backlog(tidewire: CommandLine, topic
     assert [cell.strip() for cell in row.strip("│").split("│")] == ["board", "stream", "0", "2"]
 
 
+def test_a_regular_topic_is_migrated(tidewire: CommandLine) -> None:
+    """Its messages are read before what was produced since, and once."""
+    regular, scalable = "persistent://public/flights/old", "topic://public/flights/old"
+    assert "does not exist" in tidewire.complaint("topics", "migrate", regular)
+    tidewire.well("produce", regular, "before")
+    assert tidewire.well("topics", "migrate", regular) == f"migrated {regular} to {scalable}\n"
+    tidewire.well("produce", scalable, "after")
+    read = tidewire.well("consume", scalable, "--subscription", "board", "--count", "2")
+    assert read.split() == ["before", "after"]
+    assert "already" in tidewire.complaint("topics", "migrate", regular, "--force")
+    assert tidewire.complaint("topics", "migrate", scalable, status=2).count("\n") == 1
+    tidewire.well("topics", "delete", scalable)
+
+
 def test_names_may_hold_what_addresses_do_not(tidewire: CommandLine) -> None:
     name = "topic://public/odd/wörld cup #1?"
     tidewire.well("topics", "create", name)

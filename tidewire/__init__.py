@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tidewire.client.queue_consumer import QueueConsumer
     from tidewire.client.reader import Reader
     from tidewire.client.redelivery import BackoffPolicy
-    from tidewire.client.sending import Batching, Receipt
+    from tidewire.client.sending import Batching, Chunking, Receipt
     from tidewire.client.stream_consumer import StreamConsumer
     from tidewire.client.transactions import Transaction, TransactionState
 
@@ -94,7 +94,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "queue_consumer": ("QueueConsumer",),
     "reader": ("Reader",),
     "redelivery": ("BackoffPolicy",),
-    "sending": ("Batching", "Receipt"),
+    "sending": ("Batching", "Chunking", "Receipt"),
     "stream_consumer": ("StreamConsumer",),
     "transactions": ("Transaction", "TransactionState"),
 }
@@ -106,6 +106,7 @@ __all__ = [
     "BrokerBusy",
     "Checkpoint",
     "CheckpointConsumer",
+    "Chunking",
     "Client",
     "Closed",
     "ConnectFailed",

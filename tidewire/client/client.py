@@ -26,7 +26,7 @@ from tidewire.client.producer import Compression, Producer
 from tidewire.client.queue_consumer import AT_ONCE, NEGATIVE_ACK_BACKOFF_DEFAULT, QueueConsumer
 from tidewire.client.reader import Reader, Start
 from tidewire.client.redelivery import BackoffPolicy
-from tidewire.client.sending import Batching
+from tidewire.client.sending import Batching, Chunking
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.client.subscribing import QUEUE_MESSAGES_MAX
 from tidewire.client.transactions import Transaction, TransactionState
@@ -67,6 +67,7 @@ class Client:
         *,
         compression: Compression = "none",
         batching: Batching | bool = True,
+        chunking: Chunking | bool = False,
     ) -> AsyncIterator[Producer]:
         """A producer for the length of an `async with`.
 
@@ -78,13 +79,16 @@ class Client:
             name: unique among the topic's producers; the broker chooses one unless given.
             compression: how messages travel and are stored.
             batching: whether messages that wait at the same time may share a frame, or how many of them.
+            chunking: whether a message that is larger than the broker takes is sent in pieces, or than what size. This
+                client's consumers and Pulsar's put them together again. On a subscription that several consumers share
+                all pieces must come to one, which not every broker sees to.
 
         Raises:
             TopicNotFound, InvalidName: there is no such topic, or can be none.
             TidewireError: it could not be reached; and on leaving, the first send that failed and whose receipt
                 nobody awaited.
         """
-        producer = Producer(self._network, topic, name, compression, batching)
+        producer = Producer(self._network, topic, name, compression, batching, chunking)
         try:
             await producer.open()
             yield producer

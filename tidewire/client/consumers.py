@@ -179,10 +179,13 @@ class Consumer(Receiving):
         """
         message_id = message.message_id if isinstance(message, Message) else message
         consumer = self._consumer_of(message_id)
+        *others, last = message_id.places()
+        for place in others:
+            consumer.acknowledge(place)
         if confirmed:
-            await consumer.confirmation(message_id.position, upto=False).wait()
+            await consumer.confirmation(last, upto=False).wait()
         else:
-            consumer.acknowledge(message_id.position)
+            consumer.acknowledge(last)
 
     async def acknowledge_cumulative(self, message: Message | MessageId, *, confirmed: bool = False) -> None:
         """As `acknowledge`, for this message and all before it on its partition. Not for shared subscriptions.

@@ -82,7 +82,7 @@ class DeadLetters:
         self._subscription = subscription
         self._put_aside = put_aside
         self._failed = failed
-        self._producer = Producer(network, self.topic, None, "none", batching=True)
+        self._producer = Producer(network, self.topic, None, "none", batching=True, chunking=True)
         self._waiting: deque[Message] = deque()
         self._came = Signal()
         self._left = Changes()

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
+from tidewire.client.chunks import Chunks
 from tidewire.client.errors import MessageCorrupted, TidewireError, fresh
 from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.waking import Changes, Fairness
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
-from tidewire.wire.pulsar.messages import parse_payload, split_body
+from tidewire.wire.pulsar.messages import CHUNKED_MESSAGE_SIZE_MAX, parse_payload, split_body
 
 # Never changed: places are replaced as a whole.
 _NOTHING: Final[Mapping[int, Position]] = {}
@@ -28,6 +29,8 @@ class Source(Protocol):
 
     segment_id: int
     topic: str
+    chunks: Chunks
+    """The messages that were sent in chunks and are not yet whole."""
     since_ms: int | None
     """Messages published before this time are not wanted; None once one was handed out."""
 
@@ -38,6 +41,10 @@ class Source(Protocol):
 
     def taken(self, messages: int) -> None:
         """An entry of so many messages no longer waits."""
+        ...
+
+    def kept(self, ledger_id: int, entry_id: int) -> None:
+        """An entry was taken in that is no message of its own: a chunk."""
         ...
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
@@ -168,11 +175,21 @@ class Inbox:
             self._last = None
         places = self._places
         messages_in_entry = 1
+        earlier_chunks: tuple[tuple[int, int], ...] = ()
         try:
             verify_payload(delivery.payload)
             metadata, body = parse_payload(delivery.payload)
-            messages_in_entry = max(1, metadata.num_messages_in_batch)
-            singles = split_body(metadata, body, delivery.ack_set)
+            if metadata.num_chunks_from_msg > 1:
+                whole = source.chunks.add(metadata, body, (ledger_id, entry_id))
+                if whole is None:
+                    source.kept(ledger_id, entry_id)
+                    return
+                earlier_chunks = whole.earlier
+                singles = split_body(metadata, whole.body, size_max=CHUNKED_MESSAGE_SIZE_MAX)
+            else:
+                messages_in_entry = max(1, metadata.num_messages_in_batch)
+                source.chunks.passed(metadata, (ledger_id, entry_id))
+                singles = split_body(metadata, body, delivery.ack_set)
         except MessageError as error:
             place = MessageId(segment_id, ledger_id, entry_id, others=places)
             raise MessageCorrupted(f"{source.topic} {ledger_id}:{entry_id}: {error}", place) from error
@@ -190,7 +207,7 @@ class Inbox:
                 single.publish_time_ms,
                 MessageId(segment_id, ledger_id, entry_id, single.batch_index, single.batch_size, places)
                 if single.batch_index is not None
-                else MessageId(segment_id, ledger_id, entry_id, others=places),
+                else MessageId(segment_id, ledger_id, entry_id, others=places, chunks=earlier_chunks),
                 topic,
                 single.producer_name,
                 single.sequence_id,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 _FORMAT: Final = 1
+_FORMAT_WITH_CHUNKS: Final = 2
 _HEAD: Final = struct.Struct(">B")
 _COUNT: Final = struct.Struct(">I")
 # Segment, ledger and entry are signed: -1 stands for none. Then the place in the batch and the batch's size.
@@ -61,11 +62,17 @@ class MessageId:
     """Messages in that batch; 0 when it was sent alone."""
     others: Mapping[int, Position] = field(default_factory=lambda: _NOWHERE, compare=False, repr=False)
     """By segment: the last message delivered from it before this one. Only in ids that a consumer handed out."""
+    chunks: tuple[tuple[int, int], ...] = field(default=(), compare=False, repr=False)
+    """Ledger and entry of the chunks before the last one, of a message that was sent in chunks."""
 
     @property
     def position(self) -> Position:
         """The place within the segment."""
         return Position(self.ledger_id, self.entry_id, self.batch_index, self.batch_size)
+
+    def places(self) -> "list[Position]":
+        """All places that the message takes: of its chunks, and its own."""
+        return [*(Position(*chunk) for chunk in self.chunks), self.position]
 
     def vector(self) -> dict[int, Position]:
         """By segment, the last message delivered up to and including this one."""
@@ -73,10 +80,13 @@ class MessageId:
 
     def to_bytes(self) -> bytes:
         """All of the id, for `from_bytes` in this or another process. The format carries a version."""
-        parts = [_HEAD.pack(_FORMAT), _PLACE.pack(self.segment_id, *self.position)]
+        version = _FORMAT_WITH_CHUNKS if self.chunks else _FORMAT
+        parts = [_HEAD.pack(version), _PLACE.pack(self.segment_id, *self.position)]
         others = sorted((segment, place) for segment, place in self.others.items() if segment != self.segment_id)
         parts.append(_COUNT.pack(len(others)))
         parts.extend(_PLACE.pack(segment, *place) for segment, place in others)
+        # What is left to the end, in the format that has them.
+        parts.extend(_PLACE.pack(self.segment_id, *Position(*chunk)) for chunk in self.chunks)
         return b"".join(parts)
 
     @classmethod
@@ -90,14 +100,17 @@ class MessageId:
         if len(data) < fixed_size:
             raise ValueError(f"{len(data)} bytes are no message id")
         (version,) = _HEAD.unpack_from(data)
-        if version != _FORMAT:
-            raise ValueError(f"a message id of format {version}; {_FORMAT} is known")
+        if version not in (_FORMAT, _FORMAT_WITH_CHUNKS):
+            raise ValueError(f"a message id of format {version}; up to {_FORMAT_WITH_CHUNKS} is known")
         segment_id, ledger_id, entry_id, batch_index, batch_size = _PLACE.unpack_from(data, _HEAD.size)
         (count,) = _COUNT.unpack_from(data, _HEAD.size + _PLACE.size)
-        if len(data) != fixed_size + count * _PLACE.size:
+        further, rest_bytes = divmod(len(data) - fixed_size, _PLACE.size)
+        if rest_bytes or not (further > count if version == _FORMAT_WITH_CHUNKS else further == count):
             raise ValueError(f"a message id with {count} further places has another size than {len(data)} bytes")
-        others = {segment: Position(*rest) for segment, *rest in _PLACE.iter_unpack(data[fixed_size:])}
-        return cls(segment_id, ledger_id, entry_id, batch_index, batch_size, others)
+        places = list(_PLACE.iter_unpack(data[fixed_size:]))
+        others = {segment: Position(*rest) for segment, *rest in places[:count]}
+        chunks = tuple((ledger, entry) for _segment, ledger, entry, *_rest in places[count:])
+        return cls(segment_id, ledger_id, entry_id, batch_index, batch_size, others, chunks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from tidewire.client.sending import Batching, Outgoing, SendFrame
+from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 
 if TYPE_CHECKING:
     from tidewire.client.transactions import Transaction
@@ -25,9 +25,13 @@ FRAMES_IN_FLIGHT_MAX: Final = 128
 class Outbox:
     """One segment's messages from their coming to their answer."""
 
-    def __init__(self, batching: Batching) -> None:
+    def __init__(self, batching: Batching, chunking: Chunking | None = None) -> None:
         """Nothing to send."""
         self._batching = batching
+        # What may have to be divided travels alone.
+        self._batched_bytes_max = batching.bytes_max
+        if chunking is not None:
+            self._batched_bytes_max = min(batching.bytes_max, chunking.chunk_size_max)
         self._next_sequence_id = 0
         self._waiting: deque[Outgoing] = deque()
         # Of what waits: its size, and how many messages belong to another transaction than the one before them.
@@ -134,11 +138,18 @@ class Outbox:
             message = waiting[0]
             if message.answer is None:
                 size += message.size
-                if message.txn is not first.txn or size > self._batching.bytes_max:
+                if message.txn is not first.txn or size > self._batched_bytes_max:
                     break
                 run.append(message)
             self._pop()
         return run
+
+    def stored(self, sequence_id: int, ledger_id: int, entry_id: int) -> SendFrame | None:
+        """The broker has this frame, or one chunk of it, at this place. Take it if that is all of it."""
+        frame = self._in_flight.get(sequence_id)
+        if frame is None or not frame.is_last_receipt(ledger_id, entry_id):
+            return None
+        return self.answered(sequence_id)
 
     def answered(self, sequence_id: int) -> SendFrame | None:
         """Take the frame in flight that the broker answered, by its first id; None when there is none."""

@@ -20,15 +20,19 @@ from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import MessageId
 from tidewire.client.network import Network
 from tidewire.client.segment_producer import SegmentProducer
-from tidewire.client.sending import Batching, Outgoing, Receipt, Tally, size_of
+from tidewire.client.sending import Batching, Chunking, Outgoing, Receipt, Tally, size_of
 from tidewire.client.transactions import Transaction
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import key_hash
+from tidewire.wire.pulsar.messages import CHUNKED_MESSAGE_SIZE_MAX
 
 PENDING_MESSAGES_MAX: Final = 10_000
 PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
 """Unanswered messages of one producer, and their size; who has more waits until some are answered."""
+
+CHUNKED_ATTACHED_BYTES_MAX: Final = MAX_MESSAGE_SIZE // 2
+"""Key and properties of a message that may be sent in chunks, since each of them carries both."""
 
 FAILURES_KEPT_MAX: Final = 1000
 """Failed sends whose receipts nobody has awaited; `flush` raises the first. Of more, the oldest are forgotten."""
@@ -61,7 +65,13 @@ class Producer:
     """Sends messages to one topic, scalable or not. Made by `Client.producer`; any number of tasks may use it."""
 
     def __init__(
-        self, network: Network, topic: str, name: str | None, compression: Compression, batching: Batching | bool
+        self,
+        network: Network,
+        topic: str,
+        name: str | None,
+        compression: Compression,
+        batching: Batching | bool,
+        chunking: Chunking | bool = False,
     ) -> None:
         """For the client's own use; `open` comes next."""
         if compression not in _CODECS:
@@ -71,6 +81,8 @@ class Producer:
         self.name = name
         """The name given to it; without one, each segment's broker chooses."""
         self.batching = batching if isinstance(batching, Batching) else Batching() if batching else _ALONE
+        self.chunking = chunking if isinstance(chunking, Chunking) else Chunking() if chunking else None
+        self._size_max = MAX_MESSAGE_SIZE if self.chunking is None else CHUNKED_MESSAGE_SIZE_MAX
         self.codec = _CODECS[compression]
         self.layout = TopicLayout(topic)
         self._tally = Tally(
@@ -154,8 +166,7 @@ class Producer:
             # Copied, since its owner may change it; and text is refused here rather than where it would be sent.
             value = bytes(memoryview(value))
         size = size_of(value, key, properties)
-        if size > MAX_MESSAGE_SIZE:
-            raise MessageTooLarge(f"a message of {size} bytes; {MAX_MESSAGE_SIZE} are allowed")
+        self._check_size(size, size - len(value))
         if event_time_ms is not None and not 0 <= event_time_ms <= EVENT_TIME_MS_MAX:
             raise ValueError(f"an event time of {event_time_ms} ms")
         self._check(txn)
@@ -188,6 +199,12 @@ class Producer:
         failure = self._tally.take_failure()
         if failure is not None:
             raise fresh(failure)
+
+    def _check_size(self, size: int, attached: int) -> None:
+        if size > self._size_max:
+            raise MessageTooLarge(f"a message of {size} bytes; {self._size_max} are allowed")
+        if self.chunking is not None and attached > CHUNKED_ATTACHED_BYTES_MAX:
+            raise MessageTooLarge(f"a key and properties of {attached} bytes; {CHUNKED_ATTACHED_BYTES_MAX} are allowed")
 
     def _check(self, txn: Transaction | None) -> None:
         if self._failure is not None:

@@ -29,7 +29,7 @@ from tidewire.client.consumers import (
 from tidewire.client.dead_letters import SUFFIX, DeadLetterPolicy, DeadLetters
 from tidewire.client.errors import InvalidName, TidewireError, TopicNotFound, TransactionConflict
 from tidewire.client.layout_watch import TopicLayout, open_layout
-from tidewire.client.message import Message, MessageId
+from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.names import is_scalable
 from tidewire.client.network import Network
 from tidewire.client.redelivery import BackoffPolicy, EntryKey, Redeliveries
@@ -213,16 +213,16 @@ class QueueConsumer(Receiving):
         """
         self._inbox.check()
         ids = [message.message_id if isinstance(message, Message) else message for message in messages]
-        by_segment: dict[int, list[MessageId]] = {}
+        places: dict[int, list[Position]] = {}
         for message_id in ids:
-            by_segment.setdefault(message_id.segment_id, []).append(message_id)
-        consumers = {segment_id: self._consumer_of(segment_id) for segment_id in by_segment}
+            places.setdefault(message_id.segment_id, []).extend(message_id.places())
+        consumers = {segment_id: self._consumer_of(segment_id) for segment_id in places}
         if transaction is not None:
             _require_once(ids, transaction)
             await transaction.acknowledge(
                 self.subscription,
                 [
-                    (consumer, together(message_id.position for message_id in by_segment[segment_id]))
+                    (consumer, together(places[segment_id]))
                     for segment_id, consumer in consumers.items()
                     if consumer is not None
                 ],
@@ -235,7 +235,7 @@ class QueueConsumer(Receiving):
         for segment_id, consumer in consumers.items():
             # Of a segment that is gone, all is acknowledged.
             if consumer is not None:
-                *others, last = [message_id.position for message_id in by_segment[segment_id]]
+                *others, last = places[segment_id]
                 for place in others:
                     consumer.acknowledge(place)
                 if confirmed:
@@ -267,7 +267,8 @@ class QueueConsumer(Receiving):
         self._redeliveries.settle(message.message_id)
         consumer = self._segments.get(message.message_id.segment_id)
         if consumer is not None:
-            consumer.acknowledge(message.message_id.position)
+            for place in message.message_id.places():
+                consumer.acknowledge(place)
 
     def _give_back(self, message: Message) -> None:
         delay = self._negative_ack_backoff.delay_seconds(message.redelivery_count, self._random)

@@ -88,6 +88,8 @@ class Redeliveries:
         # By entry and place in its batch: when, and which of the deadlines in the heap is the valid one.
         self._held: dict[EntryKey, dict[int, int]] = {}
         self._live = 0
+        # Of messages that were sent in chunks, by the entry of the last one: the others.
+        self._earlier: dict[EntryKey, tuple[tuple[int, int], ...]] = {}
         self._serial = 0
         # When, its serial number, and what; a settled message's deadline stays until it comes up or there are too many.
         self._deadlines: list[tuple[float, int, EntryKey, int]] = []
@@ -100,6 +102,8 @@ class Redeliveries:
         """Ask for the message at the time `due`, whatever was said before. Whether that is now the next to come."""
         key = EntryKey.of(message_id)
         messages = self._held.setdefault(key, {})
+        if message_id.chunks:
+            self._earlier[key] = message_id.chunks
         self._live += message_id.batch_index not in messages
         self._serial += 1
         messages[message_id.batch_index] = self._serial
@@ -119,7 +123,7 @@ class Redeliveries:
         elif messages.pop(message_id.batch_index, None) is not None:
             self._live -= 1
             if not messages:
-                del self._held[key]
+                self._forget(key)
         self._sweep()
 
     def forget_segment(self, segment_id: int) -> None:
@@ -139,11 +143,14 @@ class Redeliveries:
         """The entries whose time has come, each once; they are forgotten."""
         while (due := self.next_due) is not None and due <= now:
             _due, _serial, key, _batch_index = heappop(self._deadlines)
+            earlier = self._earlier.get(key, ())
             self._forget(key)
+            yield from (EntryKey(key.segment_id, *chunk) for chunk in earlier)
             yield key
 
     def _forget(self, key: EntryKey) -> None:
         self._live -= len(self._held.pop(key))
+        self._earlier.pop(key, None)
 
     def _is_valid(self, deadline: tuple[float, int, EntryKey, int]) -> bool:
         _due, serial, key, batch_index = deadline

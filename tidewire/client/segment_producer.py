@@ -36,7 +36,7 @@ from tidewire.client.layout_watch import TopicLayout
 from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.outbox import Outbox
 from tidewire.client.recipients import Kind
-from tidewire.client.sending import Batching, Outgoing, SendFrame
+from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.wire.pulsar import commands
@@ -57,6 +57,7 @@ class Owner(Protocol):
     layout: TopicLayout
     name: str | None
     batching: Batching
+    chunking: Chunking | None
     codec: pb.CompressionType
 
     def hand_over(self, segment: "SegmentProducer", messages: list[Outgoing]) -> None:
@@ -76,7 +77,7 @@ class SegmentProducer:
         self.segment = segment
         self._owner = owner
         self._network = owner.network
-        self._outbox = Outbox(owner.batching)
+        self._outbox = Outbox(owner.batching, owner.chunking)
         self._forerunners = forerunners
         self._inherited: list[Outgoing] = []
         self._may_begin = anyio.Event()
@@ -265,7 +266,18 @@ class SegmentProducer:
                 continue
             frame = self._outbox.next_frame()
             assert self._name is not None
-            connection.write(frame.encode(self._producer_id, self._name, self._owner.codec))
+            first, *chunks = frame.encode(self._producer_id, self._name, self._owner.codec, self._owner.chunking)
+            connection.write(first)
+            await self._write_rest(connection, chunks)
+
+    async def _write_rest(self, connection: Connection, chunks: list[bytes]) -> None:
+        # What was begun is finished, also when the segment is being replaced meanwhile.
+        for chunk in chunks:
+            while not connection.is_writable:
+                await connection.writable()
+                if self._is_over():
+                    return
+            connection.write(chunk)
 
     def _drop_frame(self, txn: Transaction, error: TidewireError) -> None:
         # Nothing of it was sent; what comes behind it is not concerned. Aborted meanwhile, it is gone already.
@@ -281,9 +293,10 @@ class SegmentProducer:
         assert payload is None
         if command.type == pb.BaseCommand.SEND_RECEIPT:
             receipt = command.send_receipt
-            frame = self._outbox.answered(receipt.sequence_id)
+            place = position(receipt.message_id)
+            frame = self._outbox.stored(receipt.sequence_id, *place)
             if frame is not None:
-                frame.succeed(self.segment.segment_id, *position(receipt.message_id))
+                frame.succeed(self.segment.segment_id, *place)
         elif command.type == pb.BaseCommand.SEND_ERROR:
             self._refused(command.send_error)
         else:

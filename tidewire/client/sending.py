@@ -19,7 +19,7 @@ from tidewire.client.waking import Room
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_batch, build_message, message_metadata, single_message_metadata
+from tidewire.wire.pulsar.messages import build_batch, build_chunks, message_metadata, single_message_metadata
 
 if TYPE_CHECKING:
     from tidewire.client.transactions import Transaction
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 BATCH_MESSAGES_LIMIT: Final = 10_000
 BATCH_BYTES_LIMIT: Final = MAX_MESSAGE_SIZE // 2
 """The largest batches that may be asked for; a message's own metadata take up to some 50 bytes more than its size."""
+
+CHUNK_OVERHEAD_BYTES: Final = 512
+"""What a chunk's metadata take beside those of the message: which chunk of which message it is, and a long name."""
 
 PROPERTY_OVERHEAD_BYTES: Final = 8
 """What a property costs in a message beside its name and value."""
@@ -45,6 +48,19 @@ class Batching:
             raise ValueError(f"a batch holds between 1 and {BATCH_MESSAGES_LIMIT} messages")
         if not 1 <= self.bytes_max <= BATCH_BYTES_LIMIT:
             raise ValueError(f"a batch holds between 1 and {BATCH_BYTES_LIMIT} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How a message is sent in pieces that is larger than one payload may be."""
+
+    chunk_size_max: int = MAX_MESSAGE_SIZE
+    """Larger messages are divided, after compression; the last bytes of what the broker takes are for metadata."""
+
+    def __post_init__(self) -> None:
+        """Check that it is a size."""
+        if not 1 <= self.chunk_size_max <= MAX_MESSAGE_SIZE:
+            raise ValueError(f"a chunk holds between 1 and {MAX_MESSAGE_SIZE} bytes")
 
 
 class Outgoing:
@@ -183,16 +199,21 @@ class Receipt:
 class SendFrame:
     """Messages that travel together, under the sequence ids from `sequence_id` on."""
 
-    __slots__ = ("messages", "sequence_id", "txn")
+    __slots__ = ("_chunks", "_stored", "messages", "sequence_id", "txn")
 
     def __init__(self, sequence_id: int, messages: list[Outgoing], txn: "Transaction | None") -> None:
         """Of at least one message, all of the same transaction."""
         self.sequence_id = sequence_id
         self.messages = messages
         self.txn = txn
+        # Of one message alone: in how many pieces it was sent, and where those stand that were answered.
+        self._chunks = 1
+        self._stored: list[tuple[int, int]] = []
 
-    def encode(self, producer_id: int, producer_name: str, codec: pb.CompressionType) -> bytes:
-        """The bytes that send it."""
+    def encode(
+        self, producer_id: int, producer_name: str, codec: pb.CompressionType, chunking: Chunking | None = None
+    ) -> list[bytes]:
+        """The bytes that send it; with `chunking`, of each of its chunks if it takes several."""
         txn = None if self.txn is None else self.txn.transaction_id
         count = len(self.messages)
         last_id = self.sequence_id + count - 1
@@ -207,8 +228,14 @@ class SendFrame:
                 event_time_ms=first.event_time_ms,
                 txn=txn,
             )
-            payload = build_message(metadata, first.value, codec)
-            return encode_payload_command(commands.send(producer_id, self.sequence_id, txn=txn), payload)
+            size_max = MAX_MESSAGE_SIZE
+            if chunking is not None:
+                # Every chunk has the metadata with it.
+                size_max = min(chunking.chunk_size_max, size_max - metadata.ByteSize() - CHUNK_OVERHEAD_BYTES)
+            payloads = build_chunks(metadata, first.value, codec, chunk_size_max=size_max)
+            self._chunks, self._stored = len(payloads), []
+            command = commands.send(producer_id, self.sequence_id, txn=txn, is_chunk=self._chunks > 1)
+            return [encode_payload_command(command, payload) for payload in payloads]
         metadata = message_metadata(producer_name, self.sequence_id, _now_ms(), txn=txn)
         metadata.highest_sequence_id = last_id
         payload = build_batch(
@@ -228,12 +255,17 @@ class SendFrame:
             codec,
         )
         command = commands.send(producer_id, self.sequence_id, num_messages=count, highest_sequence_id=last_id, txn=txn)
-        return encode_payload_command(command, payload)
+        return [encode_payload_command(command, payload)]
+
+    def is_last_receipt(self, ledger_id: int, entry_id: int) -> bool:
+        """The broker has it, or one chunk of it, at this place: whether that is all of it."""
+        self._stored.append((ledger_id, entry_id))
+        return len(self._stored) >= self._chunks
 
     def succeed(self, segment_id: int, ledger_id: int, entry_id: int) -> None:
         """The broker has it, at this place."""
         if len(self.messages) == 1:
-            self.messages[0].finish(MessageId(segment_id, ledger_id, entry_id))
+            self.messages[0].finish(MessageId(segment_id, ledger_id, entry_id, chunks=tuple(self._stored[:-1])))
             return
         count = len(self.messages)
         for index, message in enumerate(self.messages):

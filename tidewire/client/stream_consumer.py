@@ -128,7 +128,12 @@ class StreamConsumer(Receiving):
         ]
         if transaction is not None:
             self._require_present(vector, transaction)
-            told = [(consumer, upto(place)) for consumer, place in places]
+            told = [
+                (consumer, upto(covered))
+                for consumer, place in places
+                # Nothing of a message that is not yet whole.
+                if (covered := consumer.chunks.covered(place)) is not None
+            ]
             transaction.when_committed(partial(self._settle, vector))
             await transaction.acknowledge(self.subscription, told)
             return

@@ -17,6 +17,7 @@ import anyio
 
 from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, AckCommand, Acknowledgements
 from tidewire.client.background import BackgroundTask
+from tidewire.client.chunks import Chunks
 from tidewire.client.confirmations import Confirmation, acknowledge_answered
 from tidewire.client.connection import Connection
 from tidewire.client.errors import ConnectionLost, NotAllowed, SubscriptionBusy, TidewireError, fresh
@@ -74,7 +75,11 @@ class TopicConsumer:
         self._plan = plan
         self.since_ms = since_ms
         """See `Source`."""
+        self.chunks = Chunks()
+        """See `Source`."""
         self._start_after = start_after
+        # From where a reader has to be sent everything again, if that is further back.
+        self._resume_after: Position | None = None
         self._on_change = on_change
         self._on_loss = on_loss
         self._acknowledgements = Acknowledgements()
@@ -178,6 +183,9 @@ class TopicConsumer:
             # What is dropped comes again on the next session, and the end after it.
             self._is_ended = False
             self._inbox.drop(self)
+            if self._start_after is not None and self.chunks.is_past(self._start_after):
+                self._resume_after = self.chunks.resume_after(self._start_after)
+            self.chunks.forget()
             if self._plan.is_durable:
                 # All that is not acknowledged comes again, perhaps from further back: ids of other segments' messages
                 # must not say any more that it was received.
@@ -189,7 +197,7 @@ class TopicConsumer:
 
     async def _subscribe(self, connection: Connection) -> None:
         self._attempts += 1
-        after = self._start_after
+        after = self._resume_after or self._start_after
         await connection.request(
             partial(subscribe_command, self.topic, self._plan, self._consumer_id, after, self.since_ms),
             pb.CommandSuccess,
@@ -206,7 +214,7 @@ class TopicConsumer:
         except NotAllowed as error:
             _log.info("%s does not tell the last message of %s: %s", connection.address, self.topic, error)
         else:
-            self._start_after = Position(*position(answer.last_message_id))
+            self._start_after = self._resume_after = Position(*position(answer.last_message_id))
 
     def _is_over(self) -> bool:
         if self._lost is not None:
@@ -233,8 +241,9 @@ class TopicConsumer:
         self._wake.set()
 
     def acknowledge_upto(self, place: Position) -> None:
-        """This message and all before it; the broker is told soon."""
-        if self._acknowledgements.add_upto(place):
+        """This message and all before it, but nothing of a message that is not yet whole; the broker is told soon."""
+        covered = self.chunks.covered(place)
+        if covered is not None and self._acknowledgements.add_upto(covered):
             self._wake.set()
 
     def confirmation(self, place: Position, *, upto: bool) -> "Confirmation":
@@ -251,8 +260,9 @@ class TopicConsumer:
                 self.acknowledge(place)
             raise ConnectionLost(f"{self.topic} is not connected at the moment")
         if upto:
-            told = self._acknowledgements.take_to_confirm(place)
-            return Confirmation(connection, self._consumer_id, told, self._acknowledgements, place)
+            covered = self.chunks.covered(place)
+            told = [] if covered is None else self._acknowledgements.take_to_confirm(covered)
+            return Confirmation(connection, self._consumer_id, told, self._acknowledgements, covered or place)
         self._acknowledgements.add(place)
         return Confirmation(connection, self._consumer_id, self._acknowledgements.take(), None, place)
 
@@ -360,9 +370,16 @@ class TopicConsumer:
         self._start_after = message_id.position
         if ends_entry:
             # The broker keeps nothing of it; it tells the end of a sealed topic by it.
-            self.acknowledge_upto(Position(message_id.ledger_id, message_id.entry_id))
-            if self._is_ended:
-                self._on_change()
+            self.kept(message_id.ledger_id, message_id.entry_id)
+
+    def kept(self, ledger_id: int, entry_id: int) -> None:
+        """See `Source`."""
+        if self._plan.is_durable:
+            return
+        if self._acknowledgements.add_upto(Position(ledger_id, entry_id)):
+            self._wake.set()
+        if self._is_ended:
+            self._on_change()
 
     # --------------------------------------------------------------------------------------------------------- the end
 

@@ -5,6 +5,7 @@ import trio
 from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import payload_of
+from tidewire.client.chunks import Chunks
 from tidewire.client.errors import Closed, MessageCorrupted
 from tidewire.client.inbox import Delivery, Inbox
 from tidewire.client.message import MessageId, Position
@@ -19,6 +20,8 @@ class Source:
         self.segment_id = segment_id
         self.topic = f"segment-{segment_id}"
         self.since_ms: int | None = None
+        self.chunks = Chunks(lambda: 0.0)
+        self.kept_entries: list[tuple[int, int]] = []
         self._start_after = start_after
         self.taken_messages: list[int] = []
         self.delivered_ids: list[tuple[MessageId, bool]] = []
@@ -29,6 +32,9 @@ class Source:
 
     def taken(self, messages: int) -> None:
         self.taken_messages.append(messages)
+
+    def kept(self, ledger_id: int, entry_id: int) -> None:
+        self.kept_entries.append((ledger_id, entry_id))
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
         self.delivered_ids.append((message_id, ends_entry))

@@ -54,7 +54,7 @@ def test_a_frame_carries_its_messages(
 ) -> None:
     frame = SendFrame(7, [outgoing(*one) for one in drawn], None)
     decoder = FrameDecoder()
-    decoder.feed(frame.encode(3, "me", codec))
+    decoder.feed(*frame.encode(3, "me", codec))
     sent = decoder.next_frame()
     assert sent is not None
     assert sent.payload is not None
@@ -79,7 +79,7 @@ def test_a_transactions_frame_says_so_twice(count: int) -> None:
     """FACTS: the id stands in the command and in the metadata."""
     txn = cast("Transaction", Txn())
     decoder = FrameDecoder()
-    decoder.feed(SendFrame(0, [outgoing(b"x", txn=txn)] * count, txn).encode(1, "me", pb.CompressionType.NONE))
+    decoder.feed(*SendFrame(0, [outgoing(b"x", txn=txn)] * count, txn).encode(1, "me", pb.CompressionType.NONE))
     sent = decoder.next_frame()
     assert sent is not None
     assert sent.payload is not None
@@ -91,7 +91,7 @@ def test_a_transactions_frame_says_so_twice(count: int) -> None:
 def test_the_largest_message_allowed_fits_into_a_frame(properties: int, key: int) -> None:
     described = {f"{number}": "" for number in range(properties)}
     value = bytes(MAX_MESSAGE_SIZE - size_of(b"", "k" * key, described))
-    encoded = SendFrame(2**40, [outgoing(value, "k" * key, described, 2**60)], None).encode(
+    (encoded,) = SendFrame(2**40, [outgoing(value, "k" * key, described, 2**60)], None).encode(
         2**30, "a producer's name", pb.CompressionType.NONE
     )
     assert len(encoded) - 4 <= MAX_FRAME_SIZE

@@ -11,7 +11,8 @@ Two leniencies, both so that one odd message does not stop a reader for good: te
 replacement characters, as Pulsar's Java client does, and a payload may come without a checksum. A batch that does not
 add up exactly is refused, because guessing would lose or invent messages.
 
-Left out: encryption (an encrypted body is refused by name), and putting chunks together, which needs the other chunks;
+A message too large for one payload is sent in chunks, a payload each with the same metadata (`build_chunks`). Left out
+here: encryption (an encrypted body is refused by name), and putting chunks together, which needs the other chunks;
 whoever has collected them passes the joined body to `split_body`.
 """
 
@@ -34,6 +35,9 @@ from tidewire.wire.pulsar.errors import (
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import bits_of_ack_set
+
+CHUNKED_MESSAGE_SIZE_MAX: Final = 64 * 1024 * 1024
+"""The largest message that is sent or put together in chunks, before compression: whoever reads it holds all of it."""
 
 _SIZE: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">2sI")
@@ -342,6 +346,29 @@ def build_message(
     return _build(metadata, value, codec, None)
 
 
+def build_chunks(
+    metadata: pb.MessageMetadata, value: bytes, codec: pb.CompressionType, *, chunk_size_max: int
+) -> list[bytes]:
+    """The payloads of a message sent alone, in order: one, or as many as it takes for bodies of `chunk_size_max` bytes.
+
+    Raises:
+        MessageTooLarge: the value has more than CHUNKED_MESSAGE_SIZE_MAX bytes before compression.
+        UnsupportedCompression: the codec is not known.
+    """
+    described, body = _described(metadata, value, codec, None, size_max=CHUNKED_MESSAGE_SIZE_MAX)
+    if len(body) <= chunk_size_max:
+        return [build_payload(described, body)]
+    pieces = [body[start : start + chunk_size_max] for start in range(0, len(body), chunk_size_max)]
+    described.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
+    described.num_chunks_from_msg = len(pieces)
+    described.total_chunk_msg_size = len(body)
+    payloads = []
+    for number, piece in enumerate(pieces):
+        described.chunk_id = number
+        payloads.append(build_payload(described, piece))
+    return payloads
+
+
 def build_batch(
     metadata: pb.MessageMetadata,
     messages: Sequence[tuple[pb.SingleMessageMetadata, bytes]],
@@ -358,8 +385,14 @@ def build_batch(
 
 
 def _build(metadata: pb.MessageMetadata, body: bytes, codec: pb.CompressionType, batch_size: int | None) -> bytes:
-    if len(body) > MAX_MESSAGE_SIZE:
-        raise MessageTooLarge(f"a body of {len(body)} bytes; {MAX_MESSAGE_SIZE} are allowed")
+    return build_payload(*_described(metadata, body, codec, batch_size, size_max=MAX_MESSAGE_SIZE))
+
+
+def _described(
+    metadata: pb.MessageMetadata, body: bytes, codec: pb.CompressionType, batch_size: int | None, *, size_max: int
+) -> tuple[pb.MessageMetadata, bytes]:
+    if len(body) > size_max:
+        raise MessageTooLarge(f"a body of {len(body)} bytes; {size_max} are allowed")
     if not body:
         # Nothing is gained by compressing nothing, and Pulsar's C++ client does not read what ZLIB makes of it.
         codec = pb.CompressionType.NONE
@@ -371,4 +404,4 @@ def _build(metadata: pb.MessageMetadata, body: bytes, codec: pb.CompressionType,
         described.compression = codec
     if batch_size is not None:
         described.num_messages_in_batch = batch_size
-    return build_payload(described, compressed)
+    return described, compressed

@@ -68,8 +68,12 @@ def send(
     num_messages: int = 1,
     highest_sequence_id: int | None = None,
     txn: tuple[int, int] | None = None,
+    is_chunk: bool = False,
 ) -> pb.BaseCommand:
-    """Announces the payload behind it. The ids are those of the batch's first and last message."""
+    """Announces the payload behind it. The ids are those of the batch's first and last message.
+
+    `is_chunk`: the payload is one of several of a message; all of them have its id, and each is answered.
+    """
     made = pb.BaseCommand()
     made.type = _SEND
     content = made.send
@@ -80,6 +84,8 @@ def send(
         content.highest_sequence_id = highest_sequence_id
     if txn is not None:
         content.txnid_most_bits, content.txnid_least_bits = txn
+    if is_chunk:
+        content.is_chunk = True
     return made
 
 

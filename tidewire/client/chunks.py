@@ -1,0 +1,158 @@
+"""Messages that were sent in pieces, because they are larger than a broker takes, put together again. Pure.
+
+A producer sends the chunks of a message one behind the other, but those of several producers lie between each other. So
+a segment may have several messages begun; each is whole when its last chunk has come, and stands where that stands.
+
+What is begun must not be lost by acknowledging what lies behind its beginning: `covered` says how far an
+acknowledgement of everything may go, and `resume_after` from where a reader has to be sent everything again. A message
+that is never finished, since its producer died or went on to another segment, must not hold that up forever: it is
+given up when its producer sends something later, when its next chunk stays away too long, or when too many others are
+begun. Its chunks stay unacknowledged until something behind them is acknowledged together with all before it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import anyio
+
+from tidewire.client.message import Position
+from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.messages import CHUNKED_MESSAGE_SIZE_MAX
+
+INCOMPLETE_MAX: Final = 10
+"""Messages of one segment that may be begun at once; when there is one more, the oldest is given up."""
+
+INCOMPLETE_SECONDS_MAX: Final = 60.0
+"""A message whose next chunk stays away for longer is given up."""
+
+Entry = tuple[int, int]
+"""Ledger and entry."""
+
+
+class Whole(NamedTuple):
+    """A message whose last chunk has come."""
+
+    body: bytes
+    """All chunks joined; compressed as the metadata say."""
+    earlier: tuple[Entry, ...]
+    """Where its other chunks stand, and what was sent in vain before them."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    producer: str
+    sequence_id: int
+    before: Position | None
+    """What lay right before the first chunk, if something did."""
+    heard: float
+    """When its last chunk came."""
+    bodies: list[bytes] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    size: int = 0
+
+
+class Chunks:
+    """What is begun on one segment, in the order it was begun in."""
+
+    def __init__(self, now: Callable[[], float] = anyio.current_time) -> None:
+        """Nothing; `now` tells the time in seconds."""
+        self._now = now
+        self._begun: dict[str, _Begun] = {}
+        self._last: Position | None = None
+
+    def passed(self, metadata: pb.MessageMetadata, entry: Entry) -> None:
+        """An entry that is no chunk has come."""
+        if self._begun:
+            self._give_up_of(metadata.producer_name, metadata.sequence_id)
+        self._last = Position(*entry)
+
+    def add(self, metadata: pb.MessageMetadata, body: bytes | memoryview, entry: Entry) -> Whole | None:
+        """A chunk has come. The whole message, if that was its last one; its metadata are the last chunk's.
+
+        A chunk whose forerunners did not come is left out: the message was given up, or is not wanted.
+
+        Raises:
+            MalformedMessage, MessageTooLarge: the chunks contradict each other; the message is given up.
+        """
+        uuid, number, last = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg - 1
+        self._give_up_of(metadata.producer_name, metadata.sequence_id)
+        try:
+            if metadata.total_chunk_msg_size > CHUNKED_MESSAGE_SIZE_MAX:
+                raise MessageTooLarge(
+                    f"a message of {metadata.total_chunk_msg_size} bytes; {CHUNKED_MESSAGE_SIZE_MAX} are allowed"
+                )
+            begun = self._begun.get(uuid)
+            if number == 0:
+                begun = self._begin(metadata, begun)
+            if begun is None or number != len(begun.bodies):
+                # Or it came before: who sends a message again begins with its first chunk.
+                return None
+            begun.bodies.append(bytes(body))
+            begun.entries.append(entry)
+            begun.size += len(body)
+            begun.heard = self._now()
+            if begun.size > metadata.total_chunk_msg_size:
+                raise MalformedMessage(
+                    f"the chunks hold more than the {metadata.total_chunk_msg_size} bytes they claim"
+                )
+            if number < last:
+                return None
+            del self._begun[uuid]
+            return Whole(b"".join(begun.bodies), tuple(begun.entries[:-1]))
+        except (MalformedMessage, MessageTooLarge):
+            self._begun.pop(uuid, None)
+            raise
+        finally:
+            self._last = Position(*entry)
+
+    def _begin(self, metadata: pb.MessageMetadata, again: _Begun | None) -> _Begun:
+        begun = _Begun(metadata.producer_name, metadata.sequence_id, self._last, self._now())
+        if again is not None:
+            # Sent again after a lost connection: the first attempt is part of what its acknowledgement covers.
+            begun.before, begun.entries = again.before, again.entries
+        self._begun[metadata.uuid] = begun
+        if len(self._begun) > INCOMPLETE_MAX:
+            del self._begun[next(iter(self._begun))]
+        return begun
+
+    def _give_up_of(self, producer: str, sequence_id: int) -> None:
+        # A producer finishes a message before it sends the next one.
+        for uuid in [
+            uuid
+            for uuid, begun in self._begun.items()
+            if begun.producer == producer and begun.sequence_id < sequence_id
+        ]:
+            del self._begun[uuid]
+
+    def _first_begun(self) -> _Begun | None:
+        now = self._now()
+        for uuid in [uuid for uuid, begun in self._begun.items() if now - begun.heard > INCOMPLETE_SECONDS_MAX]:
+            del self._begun[uuid]
+        return min(self._begun.values(), key=lambda begun: begun.entries[0], default=None)
+
+    def covered(self, place: Position) -> Position | None:
+        """How far "all up to `place`" may be acknowledged, so that nothing is lost that is begun; None for nothing."""
+        first = self._first_begun() if self._begun else None
+        if first is None or place[:2] < first.entries[0]:
+            return place
+        return first.before
+
+    def is_past(self, place: Position) -> bool:
+        """Whether all up to `place` has come."""
+        return self._last is not None and self._last[:2] >= place[:2]
+
+    def resume_after(self, place: Position) -> Position:
+        """Behind what to begin again so that all behind `place` comes, and all of what is begun by then."""
+        covered = self.covered(place)
+        if covered is not None:
+            return covered
+        # What is begun came first of all, and this lies before it wherever that is.
+        ledger_id, entry_id = min(begun.entries[0] for begun in self._begun.values())
+        return Position(ledger_id, entry_id - 1)
+
+    def forget(self) -> None:
+        """The session has ended: what was not acknowledged comes again, from its beginning."""
+        self._begun.clear()
+        self._last = None

@@ -23,7 +23,7 @@ METADATA ?= embedded
 ARGS ?=
 
 .PHONY: help env java demo run check format-check lint generated types layers tests interop thorough coverage format \
-	wheel generate bench docs lock clean
+	against-pulsar wheel generate bench docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -75,6 +75,9 @@ interop: java $(STAMP) ## tests with other languages' clients
 thorough: java $(STAMP) ## the same tests with many more examples and seeds
 	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/python -m pytest -m "not interop" --hypothesis-profile=thorough --timeout=1800 --durations=10 -rs $(ARGS)
+
+against-pulsar: java $(STAMP) ## the Python client's tests against a real Apache Pulsar 5.0.0-M1
+	@scripts/against_pulsar.sh $(ARGS)
 
 coverage: java $(STAMP) ## which lines and branches `make check` reaches
 	$(BIN)/python scripts/need.py porcupine etcd

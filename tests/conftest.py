@@ -1,4 +1,4 @@
-"""Hypothesis profiles for every test, and the etcd that some of them need.
+"""Hypothesis profiles for every test, the broker that the client's suite meets, and the etcd that some tests need.
 
 `check` (the default) is the same on each run, so that a red test is always the change's doing; `thorough` looks at new
 and many more examples each time and prints how to reproduce what it found. Deadlines are off: the machine's speed is
@@ -11,12 +11,24 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.subjects import NAMES
+
 if TYPE_CHECKING:
     from tidewire.cli.demo.etcd import EtcdProcess
 
 settings.register_profile("check", max_examples=100, derandomize=True, deadline=None, database=None)
 settings.register_profile("thorough", max_examples=3_000, deadline=None, print_blob=True)
 settings.load_profile("check")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--against`."""
+    parser.addoption(
+        "--against",
+        choices=NAMES,
+        default=NAMES[0],
+        help="the broker that tests/scenarios/client run against; every other test knows ours alone",
+    )
 
 
 @pytest.fixture(scope="session")

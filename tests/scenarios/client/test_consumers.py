@@ -1,72 +1,24 @@
 """Queue and checkpoint consumers against a broker started as a user starts it, under asyncio and under Trio."""
 
-import uuid
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import anyio
-import anyio.to_thread
-import pytest
 
 import tidewire
+from tests.scenarios.client.stories import SECONDS_MAX, new_topic, nothing_comes, receive, send, values
 from tests.support.admin import Admin
-from tests.support.backends import on_backends, on_both_backends
-from tests.support.processes import RunningBroker, running_broker
+from tests.support.backends import on_both_backends
+from tests.support.subjects import Subject
 
-SECONDS_MAX = 60
-"""No story here takes nearly as long; a message that never comes ends it."""
 SOON = tidewire.BackoffPolicy.fixed(0.05)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One broker for the stories that do not kill it; each has topics of its own."""
-    with running_broker(tmp_path_factory.mktemp("consumers") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker to kill."""
-    with running_broker(tmp_path_factory.mktemp("mortal") / "data") as broker:
-        yield broker
-
-
-def new_topic(broker: RunningBroker, segments: int = 1) -> str:
-    return Admin(broker.http_url).create(f"topic://public/default/{uuid.uuid4().hex}", segments)
-
-
-async def receive(
-    consumer: tidewire.QueueConsumer | tidewire.StreamConsumer | tidewire.Reader, count: int
-) -> list[tidewire.Message]:
-    with anyio.fail_after(SECONDS_MAX):
-        return [await consumer.receive() for _ in range(count)]
-
-
-async def nothing_comes(consumer: tidewire.QueueConsumer) -> None:
-    with anyio.move_on_after(0.3) as scope:
-        pytest.fail(f"{(await consumer.receive()).value!r} came again")
-    assert scope.cancelled_caught
-
-
-def values(messages: list[tidewire.Message]) -> list[bytes]:
-    return sorted(message.value for message in messages)
-
-
-async def send(producer: tidewire.Producer, first: int, last: int) -> list[bytes]:
-    sent = [b"%04d" % number for number in range(first, last)]
-    for number, value in zip(range(first, last), sent, strict=True):
-        await producer.enqueue(value, key=str(number % 16))
-    await producer.flush()
-    return sent
 
 
 # --------------------------------------------------------------------------------------------------- queue consumers
 
 
 @on_both_backends
-async def test_two_queue_consumers_share_all_segments_through_splits_and_merges(broker: RunningBroker) -> None:
+async def test_two_queue_consumers_share_all_segments_through_splits_and_merges(broker: Subject) -> None:
     """DESIGN 6: sealed segments take acknowledgements; no step of a split loses or repeats a message."""
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
@@ -104,7 +56,7 @@ async def test_two_queue_consumers_share_all_segments_through_splits_and_merges(
 
 
 @on_both_backends
-async def test_what_is_given_back_or_left_comes_again_and_in_the_end_is_put_aside(broker: RunningBroker) -> None:
+async def test_what_is_given_back_or_left_comes_again_and_in_the_end_is_put_aside(broker: Subject) -> None:
     topic, dead = new_topic(broker, 2), new_topic(broker)
     policy = tidewire.DeadLetterPolicy(2, dead)
     async with tidewire.connect(broker.service_url) as client:
@@ -138,7 +90,7 @@ async def test_what_is_given_back_or_left_comes_again_and_in_the_end_is_put_asid
 
 
 @on_both_backends
-async def test_a_queue_is_moved_to_and_fro(broker: RunningBroker) -> None:
+async def test_a_queue_is_moved_to_and_fro(broker: Subject) -> None:
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         sent = await send(producer, 0, 50)
@@ -175,21 +127,64 @@ async def test_a_queue_is_moved_to_and_fro(broker: RunningBroker) -> None:
             assert values(await receive(consumer, 10)) == later
 
 
-@on_backends("trio")
-async def test_a_queue_goes_on_after_kill_9_and_what_was_confirmed_does_not_come_again(mortal: RunningBroker) -> None:
-    """DESIGN 9.1: an acknowledgement that was confirmed survives, on sealed segments too."""
-    topic, admin = new_topic(mortal, 2), Admin(mortal.http_url)
-    async with tidewire.connect(mortal.service_url) as client, client.producer(topic) as producer:
-        sent = await send(producer, 0, 60)
-        await admin.split(topic, 1)
-        sent += await send(producer, 60, 120)
-        async with client.queue_consumer(topic, "q") as consumer:
-            got = await receive(consumer, 80)
-            await consumer.acknowledge(*got[::2], confirmed=True)
-            await anyio.to_thread.run_sync(mortal.restart)
-            rest = await receive(consumer, 80)
-            assert values(got[::2]) + values(rest) != sent
-            assert sorted(values(got[::2]) + values(rest)) == sent
+@on_both_backends
+async def test_a_queue_begins_at_the_latest_and_goes_back_to_a_message(broker: Subject) -> None:
+    topic = new_topic(broker)
+    async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+        await send(producer, 0, 20)
+        async with client.queue_consumer(topic, "q", initial="latest") as consumer:
+            sent = await send(producer, 20, 40)
+            got = await receive(consumer, 20)
+            assert values(got) == sent
+            await consumer.acknowledge(*got, confirmed=True)
+            await consumer.seek(got[4].message_id)
+            assert values(await receive(consumer, 15)) == values(got[5:])
+
+
+@on_both_backends
+async def test_what_a_consumer_leaves_goes_to_another(broker: Subject) -> None:
+    """Closed in order or cut off in the middle of its work: what it had and did not acknowledge is not lost."""
+    topic = new_topic(broker, 2)
+    async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+        sent = await send(producer, 0, 100)
+        async with tidewire.connect(broker.service_url) as other, other.queue_consumer(topic, "q", "first") as first:
+            done = await receive(first, 60)
+            await first.acknowledge(*done[:30], confirmed=True)
+            with anyio.CancelScope() as scope:
+                async with client.queue_consumer(topic, "q", "second") as second:
+                    await producer.send(b"more")
+                    scope.cancel()
+                    await second.receive()
+        async with client.queue_consumer(topic, "q", "third") as third:
+            rest = await receive(third, 71)
+        assert sorted(values(done[:30]) + values(rest)) == sorted([*sent, b"more"])
+
+
+@on_both_backends
+async def test_a_receive_that_is_cancelled_takes_nothing(broker: Subject) -> None:
+    topic = new_topic(broker, 2)
+    got: list[tidewire.Message] = []
+    async with (
+        tidewire.connect(broker.service_url) as client,
+        client.producer(topic) as producer,
+        client.queue_consumer(topic, "q") as queue,
+        client.stream_consumer(topic, "s") as stream,
+    ):
+
+        async def produce() -> None:
+            for first in range(0, 300, 20):
+                await send(producer, first, first + 20)
+
+        with anyio.fail_after(SECONDS_MAX):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(produce)
+                for consumer in (queue, stream):
+                    got.clear()
+                    while len(got) < 300:
+                        with anyio.move_on_after(0.001):
+                            while len(got) < 300:
+                                got.append(await consumer.receive())
+                    assert values(got) == [b"%04d" % number for number in range(300)]
 
 
 # ---------------------------------------------------------------------------------------------- checkpoint consumers
@@ -197,7 +192,7 @@ async def test_a_queue_goes_on_after_kill_9_and_what_was_confirmed_does_not_come
 
 @on_both_backends
 async def test_a_checkpoint_goes_on_where_it_was_taken_through_splits_merges_and_transactions(
-    broker: RunningBroker,
+    broker: Subject,
 ) -> None:
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
@@ -222,7 +217,7 @@ async def test_a_checkpoint_goes_on_where_it_was_taken_through_splits_merges_and
 
 
 @on_both_backends
-async def test_a_checkpoint_consumer_begins_at_the_latest_or_at_a_time(broker: RunningBroker) -> None:
+async def test_a_checkpoint_consumer_begins_at_the_latest_or_at_a_time(broker: Subject) -> None:
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         await send(producer, 0, 20)
@@ -235,17 +230,3 @@ async def test_a_checkpoint_consumer_begins_at_the_latest_or_at_a_time(broker: R
             assert values(await receive(latest, 20)) == latest_of_all
         async with client.checkpoint_consumer(topic, moment) as consumer:
             assert values(await receive(consumer, 40)) == later + latest_of_all
-
-
-@on_backends("asyncio")
-async def test_a_checkpoint_survives_kill_9_of_the_broker(mortal: RunningBroker) -> None:
-    topic = new_topic(mortal, 2)
-    async with tidewire.connect(mortal.service_url) as client, client.producer(topic) as producer:
-        sent = await send(producer, 0, 50)
-        async with client.checkpoint_consumer(topic, "earliest") as consumer:
-            got = values(await receive(consumer, 20))
-            checkpoint = consumer.checkpoint()
-            await anyio.to_thread.run_sync(mortal.restart)
-            assert sorted(got + values(await receive(consumer, 30))) == sent
-        async with client.checkpoint_consumer(topic, checkpoint) as consumer:
-            assert sorted(got + values(await receive(consumer, 30))) == sent

@@ -1,4 +1,4 @@
-"""What README.md shows is run as it stands there, top to bottom, against one broker started for it.
+"""What README.md shows is run as it stands there, top to bottom, against a broker that has none of it yet.
 
 A block of Python is run if an HTML comment stands right before it: `<!-- test: python -->`, or `<!-- test: spark -->`
 if it needs Java too. Of the shell's blocks, lines that begin with `.venv/bin/tidewire topics` are run. Nothing is
@@ -9,15 +9,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 
-from tests.support.processes import RunningBroker, running_broker
+from tests.support.subjects import Subject
 
-CHECKOUT: Final = Path(__file__).parents[2]
+CHECKOUT: Final = Path(__file__).parents[3]
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 """The broker's address in the text."""
 RUN_SECONDS_MAX: Final = 100.0
@@ -44,7 +43,7 @@ def pieces(text: str) -> list[Piece]:
     ]
 
 
-def run(piece: Piece, broker: RunningBroker, folder: Path) -> str:
+def run(piece: Piece, broker: Subject, folder: Path) -> str:
     """What a piece prints; it must end well."""
     environment = {
         **os.environ,
@@ -66,13 +65,7 @@ def run(piece: Piece, broker: RunningBroker, folder: Path) -> str:
     return ended.stdout
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path / "data") as broker:
-        yield broker
-
-
-def test_the_readmes_examples_run_in_order(broker: RunningBroker, tmp_path: Path) -> None:
+def test_the_readmes_examples_run_in_order(broker: Subject, tmp_path: Path) -> None:
     found = pieces((CHECKOUT / "README.md").read_text(encoding="utf-8"))
     assert {piece.kind for piece in found} >= {"command", "python", "spark"}, "the README has lost an example"
     folder = tmp_path / "work"
@@ -110,7 +103,7 @@ third()
     ]
 
 
-def test_a_piece_that_fails_fails_the_test(broker: RunningBroker, tmp_path: Path) -> None:
+def test_a_piece_that_fails_fails_the_test(broker: Subject, tmp_path: Path) -> None:
     for text in (f"raise SystemExit('{SERVICE_URL}')", "print('no address')"):
         with pytest.raises(AssertionError):
             run(Piece("python", text), broker, tmp_path)

@@ -1,67 +1,25 @@
 """The client `tidewire` against a broker started as a user starts it, under asyncio and under Trio.
 
 What only edge cases need stands in tests/tidewire/client, against a scripted peer; here is the main job: produce,
-transact, split, consume, crash.
+transact, split, consume.
 """
 
 import uuid
-from collections.abc import Iterator
 
 import anyio
-import anyio.lowlevel
-import anyio.to_thread
 import pytest
 
 import tidewire
+from tests.scenarios.client.stories import SECONDS_MAX, by_key, new_topic, plain_topic, receive
 from tests.support.admin import Admin
-from tests.support.backends import on_backends, on_both_backends
-from tests.support.processes import RunningBroker, running_broker
-
-SECONDS_MAX = 60
-"""No story here takes nearly as long; a message that never comes ends it."""
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One broker for the stories that do not kill it; each has topics of its own."""
-    with running_broker(tmp_path_factory.mktemp("client") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker to kill."""
-    with running_broker(tmp_path_factory.mktemp("mortal") / "data") as broker:
-        yield broker
-
-
-def new_topic(broker: RunningBroker, segments: int = 1) -> str:
-    return Admin(broker.http_url).create(f"topic://public/default/{uuid.uuid4().hex}", segments)
-
-
-def plain_topic() -> str:
-    return f"persistent://public/default/{uuid.uuid4().hex}"
-
-
-async def receive(
-    consumer: tidewire.StreamConsumer | tidewire.Reader | tidewire.Consumer, count: int
-) -> list[tidewire.Message]:
-    with anyio.fail_after(SECONDS_MAX):
-        return [await consumer.receive() for _ in range(count)]
-
-
-def by_key(messages: list[tidewire.Message]) -> dict[str | None, list[bytes]]:
-    found: dict[str | None, list[bytes]] = {}
-    for message in messages:
-        found.setdefault(message.key, []).append(message.value)
-    return found
-
+from tests.support.backends import on_both_backends
+from tests.support.subjects import Subject
 
 # ------------------------------------------------------------------------------------------------------ the main job
 
 
 @on_both_backends
-async def test_messages_come_back_as_they_were_sent(broker: RunningBroker) -> None:
+async def test_messages_come_back_as_they_were_sent(broker: Subject) -> None:
     topic = new_topic(broker, 2)
     async with tidewire.connect(broker.service_url) as client:
         async with client.producer(topic, "me", compression="lz4") as producer:
@@ -77,7 +35,7 @@ async def test_messages_come_back_as_they_were_sent(broker: RunningBroker) -> No
 
 @on_both_backends
 async def test_a_transaction_goes_through_splits_and_merges_and_is_seen_whole_or_not_at_all(
-    broker: RunningBroker,
+    broker: Subject,
 ) -> None:
     """DESIGN 9.2: what is committed is seen once, in order per key; what is aborted never, on all segments."""
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
@@ -121,7 +79,7 @@ async def test_a_transaction_goes_through_splits_and_merges_and_is_seen_whole_or
 
 
 @on_both_backends
-async def test_a_commit_is_seen_at_once_by_who_waits(broker: RunningBroker) -> None:
+async def test_a_commit_is_seen_at_once_by_who_waits(broker: Subject) -> None:
     topic = new_topic(broker, 3)
     async with (
         tidewire.connect(broker.service_url) as client,
@@ -138,7 +96,7 @@ async def test_a_commit_is_seen_at_once_by_who_waits(broker: RunningBroker) -> N
 
 
 @on_both_backends
-async def test_an_exception_and_a_cancellation_leave_nothing_behind(broker: RunningBroker) -> None:
+async def test_an_exception_and_a_cancellation_leave_nothing_behind(broker: Subject) -> None:
     topic = new_topic(broker)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         with pytest.raises(KeyError):  # noqa: PT012 - out of the block
@@ -157,7 +115,7 @@ async def test_an_exception_and_a_cancellation_leave_nothing_behind(broker: Runn
 
 
 @on_both_backends
-async def test_a_transaction_that_is_over_takes_no_message_and_no_second_outcome(broker: RunningBroker) -> None:
+async def test_a_transaction_that_is_over_takes_no_message_and_no_second_outcome(broker: Subject) -> None:
     """T7, T11: the same outcome again succeeds, the other one is a conflict, a late message is refused."""
     topic = new_topic(broker)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
@@ -180,7 +138,7 @@ async def test_a_transaction_that_is_over_takes_no_message_and_no_second_outcome
 
 
 @on_both_backends
-async def test_work_whose_time_is_up_is_run_again(broker: RunningBroker) -> None:
+async def test_work_whose_time_is_up_is_run_again(broker: Subject) -> None:
     topic = new_topic(broker)
     runs = 0
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
@@ -202,7 +160,7 @@ async def test_work_whose_time_is_up_is_run_again(broker: RunningBroker) -> None
 
 
 @on_both_backends
-async def test_closing_is_leaving_and_the_others_go_on(broker: RunningBroker) -> None:
+async def test_closing_is_leaving_and_the_others_go_on(broker: Subject) -> None:
     """FACTS 13: a closed stream consumer must not keep its segments."""
     topic = new_topic(broker, 4)
     async with (
@@ -214,13 +172,13 @@ async def test_closing_is_leaving_and_the_others_go_on(broker: RunningBroker) ->
             for number in range(40):
                 await producer.send(b"%d" % number, key=str(number))
             assert leaving.statistics().segments == 2
-        got = await receive(staying, 40)
+        got = await receive(staying, 40, seconds_max=broker.patience_seconds)
         assert {message.value for message in got} == {b"%d" % number for number in range(40)}
         assert staying.statistics().segments == 4
 
 
 @on_both_backends
-async def test_what_was_acknowledged_does_not_come_again(broker: RunningBroker) -> None:
+async def test_what_was_acknowledged_does_not_come_again(broker: Subject) -> None:
     topic = new_topic(broker, 2)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         for number in range(20):
@@ -238,7 +196,7 @@ async def test_what_was_acknowledged_does_not_come_again(broker: RunningBroker) 
 
 
 @on_both_backends
-async def test_a_message_inside_a_batch_is_a_place_to_go_on_from(broker: RunningBroker) -> None:
+async def test_a_message_inside_a_batch_is_a_place_to_go_on_from(broker: Subject) -> None:
     topic = new_topic(broker)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         for number in range(100):
@@ -256,7 +214,7 @@ async def test_a_message_inside_a_batch_is_a_place_to_go_on_from(broker: Running
 
 
 @on_both_backends
-async def test_a_reader_follows_splits_from_the_beginning_the_end_and_a_place_between(broker: RunningBroker) -> None:
+async def test_a_reader_follows_splits_from_the_beginning_the_end_and_a_place_between(broker: Subject) -> None:
     topic, admin = new_topic(broker), Admin(broker.http_url)
     keys = [f"key {number}" for number in range(6)]
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
@@ -288,7 +246,7 @@ async def test_a_reader_follows_splits_from_the_beginning_the_end_and_a_place_be
 
 
 @on_both_backends
-async def test_plain_topics_have_exclusive_and_shared_consumers(broker: RunningBroker) -> None:
+async def test_plain_topics_have_exclusive_and_shared_consumers(broker: Subject) -> None:
     topic = plain_topic()
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         for number in range(30):
@@ -330,7 +288,7 @@ async def test_plain_topics_have_exclusive_and_shared_consumers(broker: RunningB
 
 
 @on_both_backends
-async def test_what_does_not_exist_or_has_no_name_is_said_in_words(broker: RunningBroker) -> None:
+async def test_what_does_not_exist_or_has_no_name_is_said_in_words(broker: Subject) -> None:
     async with tidewire.connect(broker.service_url) as client:
         missing = f"topic://public/default/{uuid.uuid4().hex}"
         with pytest.raises(tidewire.TopicNotFound, match="does not exist"):
@@ -356,120 +314,3 @@ async def test_what_does_not_exist_or_has_no_name_is_said_in_words(broker: Runni
                 await producer.send(bytes(6_000_000))
         async with client.producer(topic) as producer:
             await producer.send(bytes(5_000_000))
-
-
-# ------------------------------------------------------------------------------------------------------------- crashes
-
-
-@on_both_backends
-async def test_everything_goes_on_after_kill_9(mortal: RunningBroker) -> None:
-    """DESIGN 9.1, 9.2: acknowledged messages survive, transactions are run again and count once, consumers go on."""
-    topic = new_topic(mortal, 3)
-    transactions, parts = 60, 4
-    async with (
-        tidewire.connect(mortal.service_url) as client,
-        client.producer(topic) as producer,
-        client.stream_consumer(topic, "s") as consumer,
-    ):
-        committed = 0
-        third_committed = anyio.Event()
-
-        async def run(number: int) -> None:
-            nonlocal committed
-
-            async def work(txn: tidewire.Transaction) -> None:
-                for part in range(parts):
-                    await producer.enqueue(b"%03d.%d" % (number, part), key=f"{number}.{part}", txn=txn)
-
-            await client.run_transaction(work, attempts_max=100)
-            committed += 1
-            if committed == transactions // 3:
-                third_committed.set()
-
-        async def crash_in_the_middle() -> None:
-            await third_committed.wait()
-            await anyio.to_thread.run_sync(mortal.restart)
-
-        seen: set[bytes] = set()
-
-        async def consume() -> None:
-            while len(seen) < transactions * parts:
-                message = await consumer.receive()
-                seen.add(message.value)
-                await consumer.acknowledge_cumulative(message)
-
-        with anyio.fail_after(SECONDS_MAX):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(crash_in_the_middle)
-                tasks.start_soon(consume)
-                for number in range(transactions):
-                    tasks.start_soon(run, number)
-        expected = {b"%03d.%d" % (number, part) for number in range(transactions) for part in range(parts)}
-        assert seen == expected
-        # Exactly once: a reader finds each message once, and then the one sent now.
-        async with client.reader(topic) as reader:
-            got = await receive(reader, len(expected))
-            assert sorted(message.value for message in got) == sorted(expected)
-            await producer.send(b"next", key="k")
-            assert [message.value for message in await receive(reader, 1)] == [b"next"]
-
-
-@on_backends("asyncio")
-async def test_confirmed_acknowledgements_survive_kill_9(mortal: RunningBroker) -> None:
-    """FACTS 13: acknowledgements of the last second must not be lost."""
-    scalable, plain = new_topic(mortal, 2), plain_topic()
-    async with tidewire.connect(mortal.service_url) as client:
-        for topic in (scalable, plain):
-            async with client.producer(topic) as producer:
-                for number in range(10):
-                    await producer.send(b"%d" % number, key=str(number))
-        async with client.stream_consumer(scalable, "s") as stream, client.consumer(plain, "s") as consumer:
-            got = await receive(stream, 6)
-            await stream.acknowledge_cumulative(got[-1], confirmed=True)
-            individually = await receive(consumer, 10)
-            for message in individually[::2]:
-                await consumer.acknowledge(message, confirmed=True)
-            await anyio.to_thread.run_sync(mortal.restart)
-            rest = await receive(stream, 4)
-            assert {message.value for message in got + rest} == {b"%d" % number for number in range(10)}
-            again = await receive(consumer, 5)
-            assert [message.value for message in again] == [b"%d" % number for number in range(1, 10, 2)]
-
-
-@on_backends("trio")
-async def test_messages_outside_of_transactions_are_all_there_after_kill_9(mortal: RunningBroker) -> None:
-    topic = new_topic(mortal, 2)
-    async with tidewire.connect(mortal.service_url) as client, client.producer(topic) as producer:
-        third_sent = anyio.Event()
-
-        async def send() -> None:
-            for number in range(2000):
-                await producer.enqueue(b"%04d" % number, key=str(number % 10))
-                if number % 50 == 0:
-                    await producer.flush()
-                if number == 700:
-                    third_sent.set()
-
-        async def crash_in_the_middle() -> None:
-            await third_sent.wait()
-            await anyio.to_thread.run_sync(mortal.restart)
-
-        with anyio.fail_after(SECONDS_MAX):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(crash_in_the_middle)
-                tasks.start_soon(send)
-            await producer.flush()
-        for key in range(10):
-            await producer.send(b"last", key=str(key))
-        first_copies: dict[str | None, list[bytes]] = {}
-        async with client.reader(topic) as reader:
-            ended = 0
-            while ended < 10:
-                (message,) = await receive(reader, 1)
-                copies = first_copies.setdefault(message.key, [])
-                if message.value not in copies:
-                    copies.append(message.value)
-                ended += message.value == b"last"
-        for key in range(10):
-            # What was unanswered may stand there twice; the first copies are complete and in order.
-            assert first_copies[str(key)] == [b"%04d" % number for number in range(key, 2000, 10)] + [b"last"]

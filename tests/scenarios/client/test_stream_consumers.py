@@ -1,33 +1,17 @@
 """Several stream consumers of one subscription, each with its own connection: segments move between them."""
 
-import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import anyio
 import pytest
 
 import tidewire
+from tests.scenarios.client.stories import new_topic
 from tests.support.admin import Admin
-from tests.support.backends import on_backends, on_both_backends
-from tests.support.processes import RunningBroker, running_broker
+from tests.support.backends import on_both_backends
+from tests.support.subjects import Subject
 
-SECONDS_MAX = 15
 KEYS = [f"key {number}" for number in range(24)]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One broker for all stories; each has topics of its own."""
-    # One story has a consumer that vanishes, under a name that nobody comes back by.
-    with running_broker(
-        tmp_path_factory.mktemp("streams") / "data", "--consumer-session-grace-seconds", "0.2"
-    ) as broker:
-        yield broker
-
-
-def new_topic(broker: RunningBroker, segments: int) -> str:
-    return Admin(broker.http_url).create(f"topic://public/default/{uuid.uuid4().hex}", segments)
 
 
 async def send(producer: tidewire.Producer, first: int, last: int) -> None:
@@ -82,7 +66,7 @@ class Ledger:
 
 @on_both_backends
 async def test_segments_move_between_consumers_without_loss_and_nothing_confirmed_comes_again(
-    broker: RunningBroker,
+    broker: Subject,
 ) -> None:
     """DESIGN 6, 9.5: consumers come, go and vanish while segments are split and merged; each key stays in order."""
     topic, admin = new_topic(broker, 3), Admin(broker.http_url)
@@ -98,7 +82,7 @@ async def test_segments_move_between_consumers_without_loss_and_nothing_confirme
 
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         await send(producer, 0, 10)
-        with anyio.fail_after(SECONDS_MAX):
+        with anyio.fail_after(broker.patience_seconds):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(keep_until_done)
                 await ledger.progress.wait()
@@ -115,8 +99,8 @@ async def test_segments_move_between_consumers_without_loss_and_nothing_confirme
         ledger.check()
 
 
-@on_backends("asyncio", "trio")
-async def test_a_stream_is_moved_back_into_drained_segments_and_to_its_end(broker: RunningBroker) -> None:
+@on_both_backends
+async def test_a_stream_is_moved_back_into_drained_segments_and_to_its_end(broker: Subject) -> None:
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         await send(producer, 0, 5)
@@ -127,7 +111,7 @@ async def test_a_stream_is_moved_back_into_drained_segments_and_to_its_end(broke
 
             async def take(rounds: int) -> dict[str, list[int]]:
                 found: dict[str, list[int]] = {key: [] for key in KEYS}
-                with anyio.fail_after(SECONDS_MAX):
+                with anyio.fail_after(broker.patience_seconds):
                     while not all(len(set(numbers)) == rounds for numbers in found.values()):
                         message = await consumer.receive()
                         found[message.key or ""].append(int(message.value))

@@ -1,0 +1,54 @@
+"""Brokers for the client's suite, and what is expected of it when the broker is a real Apache Pulsar."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.scenarios.client.pulsar_differences import DIFFERENCES
+from tests.support.processes import RunningBroker, running_broker
+from tests.support.subjects import Subject, running_subject
+
+HERE: Final = Path(__file__).parent
+LEFT_OUT: Final = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    """One broker for the whole suite, of the kind that `--against` names; each test has topics of its own."""
+    name = pytestconfig.getoption("against")
+    with running_subject(name, tmp_path_factory.mktemp(name) / "data") as subject:
+        yield subject
+
+
+@pytest.fixture
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker of ours to kill."""
+    with running_broker(tmp_path_factory.mktemp("mortal") / "data") as broker:
+        yield broker
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Against Pulsar: leave out what needs a process of ours, and expect the differences, strictly."""
+    if config.getoption("against") != "pulsar":
+        return
+    suite = [item for item in items if isinstance(item, pytest.Function) and HERE in item.path.parents]
+    left_out = [item for item in suite if "mortal" in item.fixturenames or "broker" not in item.fixturenames]
+    for item in suite:
+        difference = DIFFERENCES.get(item.originalname)
+        if difference is not None:
+            item.add_marker(pytest.mark.xfail(strict=difference.always, reason=difference.cause))
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+    config.stash[LEFT_OUT] = [item.name for item in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was left out."""
+    left_out = config.stash.get(LEFT_OUT, [])
+    if left_out:
+        terminalreporter.section("not played against Pulsar: they kill a process of ours, or need no broker")
+        for name in left_out:
+            terminalreporter.line(name)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Closed,
         ConnectFailed,
         ConnectionLost,
+        IncompatibleSchema,
         InvalidName,
         InvalidTopic,
         MessageCorrupted,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from tidewire.client.queue_consumer import QueueConsumer
     from tidewire.client.reader import Reader
     from tidewire.client.redelivery import BackoffPolicy
+    from tidewire.client.schema import Schema
     from tidewire.client.sending import Batching, Chunking, Receipt
     from tidewire.client.stream_consumer import StreamConsumer
     from tidewire.client.transactions import Transaction, TransactionState
@@ -67,6 +69,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
         "Closed",
         "ConnectFailed",
         "ConnectionLost",
+        "IncompatibleSchema",
         "InvalidName",
         "InvalidTopic",
         "MessageCorrupted",
@@ -94,6 +97,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "queue_consumer": ("QueueConsumer",),
     "reader": ("Reader",),
     "redelivery": ("BackoffPolicy",),
+    "schema": ("Schema",),
     "sending": ("Batching", "Chunking", "Receipt"),
     "stream_consumer": ("StreamConsumer",),
     "transactions": ("Transaction", "TransactionState"),
@@ -113,6 +117,7 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "DeadLetterPolicy",
+    "IncompatibleSchema",
     "InvalidName",
     "InvalidTopic",
     "Message",
@@ -132,6 +137,7 @@ __all__ = [
     "Reader",
     "Receipt",
     "Refused",
+    "Schema",
     "SendUnanswered",
     "StreamConsumer",
     "SubscriptionBusy",

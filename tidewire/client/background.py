@@ -6,7 +6,8 @@ its topics' readers until its time-out. So background work is shielded from that
 end at once, and on its way out the client ends the background, within bounds.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import anyio
@@ -102,3 +103,18 @@ class Background:
                 task.close(Closed("the client was closed"))
         for task in self._running:
             await task.wait()
+
+
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """A task group that ends with its body. The body's error comes out as itself, not as a member of a group."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield tasks
+        except Exception as error:
+            failure = error
+        finally:
+            tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

@@ -10,22 +10,26 @@ from typing import Literal, TypeAlias
 from tidewire.client.checkpoint import Checkpoint
 from tidewire.client.network import Network
 from tidewire.client.reader import Reader
+from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import milliseconds_of
 
 CheckpointStart: TypeAlias = Literal["earliest", "latest"] | Checkpoint | datetime
 """Where to begin: at the first message there is, at the first to come, where a checkpoint says, or at a time."""
 
 
-class CheckpointConsumer(Reader):
+class CheckpointConsumer(Reader[T]):
     """Reads a topic, scalable or not, and tells its position. Made by `Client.checkpoint_consumer`."""
 
-    def __init__(self, network: Network, topic: str, start: CheckpointStart, queue_messages_max: int) -> None:
+    def __init__(
+        self, network: Network, topic: str, start: CheckpointStart, queue_messages_max: int, schema: Schema[T]
+    ) -> None:
         """For the client's own use; `open` comes next."""
         since_ms = None
         if isinstance(start, datetime):
             since_ms = milliseconds_of(start)
             start = "earliest"
-        super().__init__(network, topic, "earliest" if isinstance(start, Checkpoint) else start, queue_messages_max)
+        begin = "earliest" if isinstance(start, Checkpoint) else start
+        super().__init__(network, topic, begin, queue_messages_max, schema)
         self._since_ms = since_ms
         if isinstance(start, Checkpoint):
             self._places = start.places

@@ -8,11 +8,12 @@ group, and an error of the program's own passes through as itself and not as a m
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.abc
 
+from tidewire.client.background import background_tasks
 from tidewire.client.backoff import DELAY_SECONDS_MAX
 from tidewire.client.checkpoint_consumer import CheckpointConsumer, CheckpointStart
 from tidewire.client.connection import ConnectionStatistics, Dial
@@ -26,6 +27,7 @@ from tidewire.client.producer import Compression, Producer
 from tidewire.client.queue_consumer import AT_ONCE, NEGATIVE_ACK_BACKOFF_DEFAULT, QueueConsumer
 from tidewire.client.reader import Reader, Start
 from tidewire.client.redelivery import BackoffPolicy
+from tidewire.client.schema import BYTES, Schema, T
 from tidewire.client.sending import Batching, Chunking
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.client.subscribing import QUEUE_MESSAGES_MAX
@@ -37,7 +39,8 @@ TRANSACTION_SECONDS: Final = 60.0
 ATTEMPTS_MAX: Final = 10
 """How often `run_transaction` runs its work, unless it was given another number."""
 
-T = TypeVar("T")
+R = TypeVar("R")
+_BYTES: Final[Any] = BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class Client:
         compression: Compression = "none",
         batching: Batching | bool = True,
         chunking: Chunking | bool = False,
-    ) -> AsyncIterator[Producer]:
+        schema: Schema[T] = _BYTES,
+    ) -> AsyncIterator[Producer[T]]:
         """A producer for the length of an `async with`.
 
         Leaving it normally waits until everything that was enqueued is answered; leaving it by an exception closes it
@@ -82,13 +86,15 @@ class Client:
             chunking: whether a message that is larger than the broker takes is sent in pieces, or than what size. This
                 client's consumers and Pulsar's put them together again. On a subscription that several consumers share
                 all pieces must come to one, which not every broker sees to.
+            schema: what values are; bytes without one. One that does not go with the topic's is refused at the first
+                send.
 
         Raises:
             TopicNotFound, InvalidName: there is no such topic, or can be none.
             TidewireError: it could not be reached; and on leaving, the first send that failed and whose receipt
                 nobody awaited.
         """
-        producer = Producer(self._network, topic, name, compression, batching, chunking)
+        producer = Producer(self._network, topic, name, compression, batching, chunking, schema)
         try:
             await producer.open()
             yield producer
@@ -105,7 +111,8 @@ class Client:
         *,
         initial: Initial = "earliest",
         queue_messages_max: int = QUEUE_MESSAGES_MAX,
-    ) -> AsyncIterator[StreamConsumer]:
+        schema: Schema[T] = _BYTES,
+    ) -> AsyncIterator[StreamConsumer[T]]:
         """A consumer of a scalable topic, in order, which shares the topic with others of the same subscription.
 
         Args:
@@ -114,11 +121,12 @@ class Client:
             name: unique within the subscription.
             initial: where a new subscription begins.
             queue_messages_max: messages of each segment that may be fetched ahead.
+            schema: what values are; bytes without one.
 
         Raises:
             TidewireError: it could not be subscribed to.
         """
-        consumer = StreamConsumer(self._network, topic, subscription, name, initial, queue_messages_max)
+        consumer = StreamConsumer(self._network, topic, subscription, name, initial, queue_messages_max, schema)
         try:
             yield await consumer.open()
         finally:
@@ -137,7 +145,8 @@ class Client:
         processing_timeout_seconds: float | None = None,
         processing_timeout_backoff: BackoffPolicy = AT_ONCE,
         dead_letter_policy: DeadLetterPolicy | None = None,
-    ) -> AsyncIterator[QueueConsumer]:
+        schema: Schema[T] = _BYTES,
+    ) -> AsyncIterator[QueueConsumer[T]]:
         """A consumer of a scalable topic, message by message: each goes to one consumer of the subscription, unordered.
 
         Args:
@@ -146,6 +155,7 @@ class Client:
             name: what to call it in the broker's statistics.
             initial: where a new subscription begins.
             queue_messages_max: messages of each segment that may be fetched ahead, and so are kept from others.
+            schema: what values are; bytes without one.
             negative_ack_backoff: after what time a message that was given back comes again.
             processing_timeout_seconds: a message that is neither acknowledged nor given back so long after `receive`
                 returned it comes again by itself; without, it waits for this consumer's end.
@@ -163,6 +173,7 @@ class Client:
             name,
             initial,
             queue_messages_max,
+            schema,
             negative_ack_backoff=negative_ack_backoff,
             processing_timeout_seconds=processing_timeout_seconds,
             processing_timeout_backoff=processing_timeout_backoff,
@@ -183,7 +194,8 @@ class Client:
         name: str | None = None,
         initial: Initial = "earliest",
         queue_messages_max: int = QUEUE_MESSAGES_MAX,
-    ) -> AsyncIterator[Consumer]:
+        schema: Schema[T] = _BYTES,
+    ) -> AsyncIterator[Consumer[T]]:
         """A consumer of a `persistent://` topic or of all of its partitions.
 
         Args:
@@ -193,12 +205,13 @@ class Client:
             name: unique within the subscription.
             initial: where a new subscription begins.
             queue_messages_max: messages of each partition that may be fetched ahead.
+            schema: what values are; bytes without one.
 
         Raises:
             SubscriptionBusy: somebody else has it for himself.
             TidewireError: it could not be subscribed to.
         """
-        consumer = Consumer(self._network, topic, subscription, type, name, initial, queue_messages_max)
+        consumer = Consumer(self._network, topic, subscription, type, name, initial, queue_messages_max, schema)
         try:
             yield await consumer.open()
         finally:
@@ -206,19 +219,25 @@ class Client:
 
     @asynccontextmanager
     async def reader(
-        self, topic: str, start: Start = "earliest", *, queue_messages_max: int = QUEUE_MESSAGES_MAX
-    ) -> AsyncIterator[Reader]:
+        self,
+        topic: str,
+        start: Start = "earliest",
+        *,
+        queue_messages_max: int = QUEUE_MESSAGES_MAX,
+        schema: Schema[T] = _BYTES,
+    ) -> AsyncIterator[Reader[T]]:
         """Reads a topic of either kind from a place of your choosing; the broker keeps nothing of it.
 
         Args:
             topic: `topic://...` or `persistent://...`.
             start: "earliest", "latest" (what comes from now on), or right behind a message, by its id.
             queue_messages_max: messages of each segment that may be fetched ahead.
+            schema: what values are; bytes without one.
 
         Raises:
             TidewireError: the topic could not be read.
         """
-        reader = Reader(self._network, topic, start, queue_messages_max)
+        reader = Reader(self._network, topic, start, queue_messages_max, schema)
         try:
             yield await reader.open()
         finally:
@@ -226,8 +245,13 @@ class Client:
 
     @asynccontextmanager
     async def checkpoint_consumer(
-        self, topic: str, start: CheckpointStart = "latest", *, queue_messages_max: int = QUEUE_MESSAGES_MAX
-    ) -> AsyncIterator[CheckpointConsumer]:
+        self,
+        topic: str,
+        start: CheckpointStart = "latest",
+        *,
+        queue_messages_max: int = QUEUE_MESSAGES_MAX,
+        schema: Schema[T] = _BYTES,
+    ) -> AsyncIterator[CheckpointConsumer[T]]:
         """Reads a topic of either kind, and tells its position on all of its segments for you to keep.
 
         For programs that store how far they have come together with what they make of it; the broker keeps nothing.
@@ -237,11 +261,12 @@ class Client:
             start: "earliest", "latest" (what comes from now on), where a checkpoint says, or a time with its zone: what
                 was published then or later.
             queue_messages_max: messages of each segment that may be fetched ahead.
+            schema: what values are; bytes without one.
 
         Raises:
             TidewireError: the topic could not be read.
         """
-        consumer = CheckpointConsumer(self._network, topic, start, queue_messages_max)
+        consumer = CheckpointConsumer(self._network, topic, start, queue_messages_max, schema)
         try:
             yield await consumer.open()
         finally:
@@ -288,11 +313,11 @@ class Client:
 
     async def run_transaction(
         self,
-        work: Callable[[Transaction], Awaitable[T]],
+        work: Callable[[Transaction], Awaitable[R]],
         *,
         timeout_seconds: float = TRANSACTION_SECONDS,
         attempts_max: int = ATTEMPTS_MAX,
-    ) -> T:
+    ) -> R:
         """Do `work` in a transaction, commit it, and return what `work` returned.
 
         When something retriable goes wrong (a lost connection with an unanswered send, a segment that moved, the
@@ -318,7 +343,7 @@ class Client:
         raise ValueError(f"{attempts_max} attempts at a transaction")
 
 
-async def _closed(what: Producer | Receiving) -> None:
+async def _closed(what: Producer[Any] | Receiving[Any]) -> None:
     """Close it: properly, even when the program is being cancelled, but not for long."""
     with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
         await what.aclose()
@@ -361,25 +386,10 @@ async def open_client(address: Address, settings: Settings, *, dial: Dial = dial
     Raises:
         As `connect`.
     """
-    async with _background() as tasks:
+    async with background_tasks() as tasks:
         network = Network(address, tasks, settings=settings, dial=dial)
         try:
             await network.service()
             yield Client(network)
         finally:
             await network.aclose()
-
-
-@asynccontextmanager
-async def _background() -> AsyncIterator[anyio.abc.TaskGroup]:
-    """A task group that ends with its body. The body's error comes out as itself, not as a member of a group."""
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        try:
-            yield tasks
-        except Exception as error:
-            failure = error
-        finally:
-            tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure

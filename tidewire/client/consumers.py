@@ -7,7 +7,7 @@ has them for itself, all up to one.
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Final, Literal, Self, TypeAlias
+from typing import Any, Final, Generic, Literal, Self, TypeAlias
 
 import anyio
 
@@ -19,6 +19,7 @@ from tidewire.client.layout_watch import partitions_of
 from tidewire.client.message import Message, MessageId
 from tidewire.client.names import is_scalable
 from tidewire.client.network import Network
+from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import SeekTarget, places_of, seek_all
 from tidewire.client.subscribing import SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
@@ -67,17 +68,17 @@ def new_name(kind: str) -> str:
     return f"tidewire-{kind}-{token_hex(5)}"
 
 
-class Receiving:
+class Receiving(Generic[T]):
     """Receives from any number of segments. The base of every consumer and of the reader."""
 
-    def __init__(self, network: Network, topic: str, queue_messages_max: int) -> None:
+    def __init__(self, network: Network, topic: str, queue_messages_max: int, schema: Schema[T]) -> None:
         """Not yet open."""
         if queue_messages_max < 1:
             raise ValueError("a consumer takes at least one message at a time")
         self.topic = topic
         self._network = network
         self._queue_messages_max = queue_messages_max
-        self._inbox = Inbox()
+        self._inbox = Inbox(schema)
         self._segments: dict[int, TopicConsumer] = {}
 
     def statistics(self) -> ConsumerStatistics:
@@ -86,7 +87,7 @@ class Receiving:
         connected = sum(consumer.is_connected for consumer in consumers)
         return ConsumerStatistics(self.topic, len(consumers), connected, self._inbox.entries_waiting)
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Message[T]:
         """The next message; waits for one as long as it takes. Cancelled, no message is lost.
 
         Raises:
@@ -95,11 +96,11 @@ class Receiving:
         """
         return await self._inbox.receive()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[T]]:
         """All messages from here on, without end."""
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T]:
         """As `receive`."""
         return await self._inbox.receive()
 
@@ -120,7 +121,7 @@ class Receiving:
                 tasks.start_soon(consumer.aclose)
 
 
-class Consumer(Receiving):
+class Consumer(Receiving[T]):
     """Consumes a `persistent://` topic. Made by `Client.consumer`."""
 
     def __init__(
@@ -132,9 +133,10 @@ class Consumer(Receiving):
         name: str | None,
         initial: Initial,
         queue_messages_max: int,
+        schema: Schema[T],
     ) -> None:
         """For the client's own use; `open` comes next."""
-        super().__init__(network, topic, queue_messages_max)
+        super().__init__(network, topic, queue_messages_max, schema)
         if is_scalable(topic):
             raise InvalidName(f"{topic} is a scalable topic; consume it by a stream consumer or a reader")
         if subscription_type not in _TYPES:
@@ -148,6 +150,7 @@ class Consumer(Receiving):
             _TYPES[subscription_type],
             initial_position(initial),
             queue_messages_max=queue_messages_max,
+            schema=schema.declared,
         )
 
     async def open(self) -> Self:
@@ -167,7 +170,7 @@ class Consumer(Receiving):
         await within_operation_time(self._network, self._until_opened(list(self._segments.values())), self.topic)
         return self
 
-    async def acknowledge(self, message: Message | MessageId, *, confirmed: bool = False) -> None:
+    async def acknowledge(self, message: Message[Any] | MessageId, *, confirmed: bool = False) -> None:
         """The message was dealt with and need not come again. The broker is told soon, several at a time.
 
         What is not told when a connection is lost comes again. With `confirmed`, return only when the broker has taken
@@ -187,7 +190,7 @@ class Consumer(Receiving):
         else:
             consumer.acknowledge(last)
 
-    async def acknowledge_cumulative(self, message: Message | MessageId, *, confirmed: bool = False) -> None:
+    async def acknowledge_cumulative(self, message: Message[Any] | MessageId, *, confirmed: bool = False) -> None:
         """As `acknowledge`, for this message and all before it on its partition. Not for shared subscriptions.
 
         Raises:

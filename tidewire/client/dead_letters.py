@@ -11,13 +11,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tidewire.client.background import BackgroundTask
 from tidewire.client.errors import TidewireError
 from tidewire.client.message import Message, MessageId
 from tidewire.client.network import Network
 from tidewire.client.producer import Producer
+from tidewire.client.schema import Schema
 from tidewire.client.sending import Receipt
 from tidewire.client.waking import Changes, Signal
 
@@ -61,9 +62,10 @@ class DeadLetters:
         policy: DeadLetterPolicy,
         topic: str,
         subscription: str,
+        schema: Schema[Any],
         *,
-        put_aside: Callable[[Message], None],
-        failed: Callable[[Message], None],
+        put_aside: Callable[[Message[Any]], None],
+        failed: Callable[[Message[Any]], None],
     ) -> None:
         """Those of `topic` and its `subscription`.
 
@@ -72,6 +74,7 @@ class DeadLetters:
             policy: where they go.
             topic: where they come from.
             subscription: by whose consumer they are put aside.
+            schema: what their values are; the dead letters' topic is told the same.
             put_aside: told of each that the dead-letter topic has.
             failed: told of each that it refused; the message has to come again.
         """
@@ -82,8 +85,8 @@ class DeadLetters:
         self._subscription = subscription
         self._put_aside = put_aside
         self._failed = failed
-        self._producer = Producer(network, self.topic, None, "none", batching=True, chunking=True)
-        self._waiting: deque[Message] = deque()
+        self._producer = Producer(network, self.topic, None, "none", True, True, schema.encoded())
+        self._waiting: deque[Message[Any]] = deque()
         self._came = Signal()
         self._left = Changes()
         self._task: BackgroundTask | None = None
@@ -97,7 +100,7 @@ class DeadLetters:
         await self._producer.open()
         self._task = self._network.start(self._run(), f"dead letters of {self._origin_topic}")
 
-    def takes(self, message: Message) -> bool:
+    def takes(self, message: Message[Any]) -> bool:
         """Whether the message failed too often."""
         return message.redelivery_count > self._policy.max_redeliver_count
 
@@ -106,7 +109,7 @@ class DeadLetters:
         while len(self._waiting) >= DEAD_LETTERS_WAITING_MAX:
             await self._left.wait()
 
-    def put(self, message: Message) -> None:
+    def put(self, message: Message[Any]) -> None:
         """Put it aside; there was `room`."""
         self._waiting.append(message)
         self._came.set()
@@ -122,7 +125,7 @@ class DeadLetters:
                     self._waiting.popleft()
                     self._left.notify()
 
-    async def _enqueued(self, message: Message) -> Receipt | None:
+    async def _enqueued(self, message: Message[Any]) -> Receipt | None:
         properties = {
             **message.properties,
             REAL_TOPIC: self._origin_topic,
@@ -131,13 +134,13 @@ class DeadLetters:
         }
         try:
             return await self._producer.enqueue(
-                message.value, key=message.key, properties=properties, event_time_ms=message.event_time_ms
+                message.data, key=message.key, properties=properties, event_time_ms=message.event_time_ms
             )
         except TidewireError as error:
             _log.warning("%s cannot be put aside in %s: %s", message.message_id, self.topic, error)
             return None
 
-    async def _answered(self, message: Message, receipt: Receipt | None) -> None:
+    async def _answered(self, message: Message[Any], receipt: Receipt | None) -> None:
         if receipt is None:
             self._failed(message)
             return

@@ -165,6 +165,10 @@ class InvalidTopic(Refused):
     """The broker does not accept the topic's name."""
 
 
+class IncompatibleSchema(Refused):
+    """The topic has a schema that this one does not go with."""
+
+
 class TransactionNotFound(Refused):
     """The broker knows no such transaction: it never was, or ended too long ago."""
 
@@ -189,6 +193,7 @@ _CLASSES: Final[dict[int, type[Refused]]] = {
     _CODE.TooManyRequests: BrokerBusy,
     _CODE.TopicTerminatedError: TopicTerminated,
     _CODE.ProducerBusy: NameTaken,
+    _CODE.IncompatibleSchema: IncompatibleSchema,
     _CODE.InvalidTopicName: InvalidTopic,
     # Consumers of a subscription are being divided anew.
     _CODE.ConsumerAssignError: BrokerBusy,

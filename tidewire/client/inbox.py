@@ -10,11 +10,13 @@ changed, when the turn passes from one segment to another, so that all messages 
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from tidewire.client.chunks import Chunks
 from tidewire.client.errors import MessageCorrupted, TidewireError, fresh
 from tidewire.client.message import Message, MessageId, Position
+from tidewire.client.schema import BYTES, Schema, T
 from tidewire.client.waking import Changes, Fairness
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
@@ -22,6 +24,7 @@ from tidewire.wire.pulsar.messages import CHUNKED_MESSAGE_SIZE_MAX, parse_payloa
 
 # Never changed: places are replaced as a whole.
 _NOTHING: Final[Mapping[int, Position]] = {}
+_BYTES: Final[Any] = BYTES
 
 
 class Source(Protocol):
@@ -37,6 +40,14 @@ class Source(Protocol):
     @property
     def start_after(self) -> Position | None:
         """Messages up to this one are not wanted."""
+        ...
+
+    async def definition(self, version: bytes) -> bytes | None:
+        """What the topic's schema of this version is; None if there is none.
+
+        Raises:
+            TidewireError: nobody could say.
+        """
         ...
 
     def taken(self, messages: int) -> None:
@@ -63,11 +74,14 @@ class Delivery(NamedTuple):
     payload: bytes
 
 
-class Inbox:
+class Inbox(Generic[T]):
     """Entries in, messages out. Any number of tasks may wait for the next message."""
 
-    def __init__(self) -> None:
-        """Nothing has come."""
+    def __init__(self, schema: Schema[T] = _BYTES) -> None:
+        """Nothing has come; what comes is read by `schema`."""
+        self._schema = schema
+        # Of those that the schema needs: by topic and version. None for one that the broker does not know.
+        self._definitions: dict[tuple[str, bytes], bytes | None] = {}
         self._deliveries: deque[Delivery] = deque()
         self._arrivals = Changes()
         self._fairness = Fairness()
@@ -75,6 +89,7 @@ class Inbox:
         # Messages of the entry whose turn it is, and where that came from.
         self._ready: deque[Message] = deque()
         self._ready_source: Source | None = None
+        self._ready_definition: bytes | None = None
         # The places of the last messages delivered, by segment; the newest segment's own place is in _last.
         self._places: Mapping[int, Position] = _NOTHING
         self._last: MessageId | None = None
@@ -140,7 +155,7 @@ class Inbox:
         if self._failure is not None:
             raise fresh(self._failure)
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Message[T]:
         """The next message; waits for it. Cancelled, nothing is taken.
 
         Raises:
@@ -152,19 +167,43 @@ class Inbox:
             self.check()
             if self._ready:
                 return self._hand_out()
-            if self._deliveries:
-                self._open(self._deliveries.popleft())
-            else:
+            if not self._deliveries:
                 await self._arrivals.wait()
+            elif (version := self._missing_version(self._deliveries[0])) is not None:
+                source = self._deliveries[0].source
+                self._definitions[source.topic, version] = await source.definition(version)
+            else:
+                self._open(self._deliveries.popleft())
 
-    def _hand_out(self) -> Message:
+    def _missing_version(self, delivery: Delivery) -> bytes | None:
+        # The version of the schema that the entry was written with, if that must be asked for first.
+        if not self._schema.needs_definition:
+            return None
+        version = _version_of(delivery.payload)
+        return version if version and (delivery.source.topic, version) not in self._definitions else None
+
+    def _hand_out(self) -> Message[T]:
         message = self._ready.popleft()
         self._last = message.message_id
         source = self._ready_source
         assert source is not None
         source.since_ms = None
         source.delivered(message.message_id, ends_entry=not self._ready)
-        return message
+        return self._read(message)
+
+    def _read(self, message: Message) -> Message[T]:
+        value: Any = None
+        if self._schema is BYTES:
+            value = message.data
+        elif not message.is_null:
+            try:
+                value = self._schema.decode(message.data, self._ready_definition)
+            except Exception as error:
+                raise MessageCorrupted(f"{message.topic}: {error}", message.message_id) from error
+        # The same message, as another type of value.
+        read: Any = message if value is message.data else replace(message, value=value)
+        typed: Message[T] = read
+        return typed
 
     def _open(self, delivery: Delivery) -> None:
         source = delivery.source
@@ -198,6 +237,8 @@ class Inbox:
         redelivery_count = delivery.redelivery_count
         topic = source.topic
         self._ready_source = source
+        if self._schema.needs_definition:
+            self._ready_definition = self._definitions.get((source.topic, metadata.schema_version))
         self._ready.extend(
             Message(
                 single.value,
@@ -213,6 +254,7 @@ class Inbox:
                 single.sequence_id,
                 redelivery_count,
                 single.null_value,
+                single.value,
             )
             for single in singles
         )
@@ -226,3 +268,11 @@ class Inbox:
         if not self._ready:
             # Nothing of it is wanted, so nobody will be told of its last message.
             source.delivered(MessageId(segment_id, ledger_id, entry_id), ends_entry=True)
+
+
+def _version_of(payload: bytes) -> bytes:
+    try:
+        return parse_payload(payload)[0].schema_version
+    except MessageError:
+        # Whoever opens it says what is wrong with it.
+        return b""

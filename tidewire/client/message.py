@@ -10,7 +10,9 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self
+from typing import Final, Generic, NamedTuple, Self
+
+from tidewire.client.schema import T
 
 _FORMAT: Final = 1
 _FORMAT_WITH_CHUNKS: Final = 2
@@ -114,10 +116,11 @@ class MessageId:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Generic[T]):
     """One message as it was sent, and where it stands."""
 
-    value: bytes
+    value: T
+    """What was sent, as the consumer's schema reads it; of a null message None, unless values are bytes."""
     key: str | None
     properties: Mapping[str, str]
     event_time_ms: int | None
@@ -134,3 +137,5 @@ class Message:
     """How often the broker had sent it before on this subscription."""
     is_null: bool = False
     """It was sent without a value, which is not the same as an empty one."""
+    data: bytes = b""
+    """The bytes that the value was sent as."""

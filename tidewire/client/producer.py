@@ -9,7 +9,7 @@ does (wrap it in `anyio.fail_after`).
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Literal, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias
 
 import anyio
 
@@ -19,6 +19,7 @@ from tidewire.client.layout import Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import MessageId
 from tidewire.client.network import Network
+from tidewire.client.schema import Schema, T
 from tidewire.client.segment_producer import SegmentProducer
 from tidewire.client.sending import Batching, Chunking, Outgoing, Receipt, Tally, size_of
 from tidewire.client.transactions import Transaction
@@ -61,7 +62,7 @@ class ProducerStatistics:
     segments_connected: int
 
 
-class Producer:
+class Producer(Generic[T]):
     """Sends messages to one topic, scalable or not. Made by `Client.producer`; any number of tasks may use it."""
 
     def __init__(
@@ -71,7 +72,8 @@ class Producer:
         name: str | None,
         compression: Compression,
         batching: Batching | bool,
-        chunking: Chunking | bool = False,
+        chunking: Chunking | bool,
+        schema: Schema[T],
     ) -> None:
         """For the client's own use; `open` comes next."""
         if compression not in _CODECS:
@@ -84,6 +86,8 @@ class Producer:
         self.chunking = chunking if isinstance(chunking, Chunking) else Chunking() if chunking else None
         self._size_max = MAX_MESSAGE_SIZE if self.chunking is None else CHUNKED_MESSAGE_SIZE_MAX
         self.codec = _CODECS[compression]
+        self.declared = schema.declared
+        self._schema = schema
         self.layout = TopicLayout(topic)
         self._tally = Tally(
             messages_max=PENDING_MESSAGES_MAX, bytes_max=PENDING_BYTES_MAX, failures_max=FAILURES_KEPT_MAX
@@ -117,7 +121,7 @@ class Producer:
 
     async def send(
         self,
-        value: bytes | bytearray | memoryview,
+        value: T,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -129,7 +133,7 @@ class Producer:
         Cancelled, the message may or may not be sent.
 
         Args:
-            value: the message.
+            value: the message, as the producer's schema has it; bytes without one.
             key: messages of one key are read in the order they were sent in; without a key, segments take turns.
             properties: text to go with it.
             event_time_ms: when it happened, milliseconds since the epoch.
@@ -146,7 +150,7 @@ class Producer:
 
     async def enqueue(
         self,
-        value: bytes | bytearray | memoryview,
+        value: T,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -162,11 +166,9 @@ class Producer:
         Raises:
             MessageTooLarge, TransactionEnded, TidewireError: as `send`, what is known by now.
         """
-        if not isinstance(value, bytes):
-            # Copied, since its owner may change it; and text is refused here rather than where it would be sent.
-            value = bytes(memoryview(value))
-        size = size_of(value, key, properties)
-        self._check_size(size, size - len(value))
+        data = self._schema.encode(value)
+        size = size_of(data, key, properties)
+        self._check_size(size, size - len(data))
         if event_time_ms is not None and not 0 <= event_time_ms <= EVENT_TIME_MS_MAX:
             raise ValueError(f"an event time of {event_time_ms} ms")
         self._check(txn)
@@ -180,7 +182,7 @@ class Producer:
         except BaseException:
             room.give_back(1, size)
             raise
-        message = Outgoing(value, key, hashed, properties, event_time_ms, txn, size, self._tally)
+        message = Outgoing(data, key, hashed, properties, event_time_ms, txn, size, self._tally)
         if txn is not None:
             txn.send_begins(message)
         target.append(message)

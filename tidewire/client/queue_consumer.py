@@ -12,7 +12,7 @@ The one timer here is for the next message that has to come again (redelivery.py
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio
 
@@ -33,6 +33,7 @@ from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.names import is_scalable
 from tidewire.client.network import Network
 from tidewire.client.redelivery import BackoffPolicy, EntryKey, Redeliveries
+from tidewire.client.schema import BYTES, Schema, T
 from tidewire.client.seeking import SeekTarget, places_of, seek_all
 from tidewire.client.subscribing import SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
@@ -47,7 +48,7 @@ AT_ONCE: Final = BackoffPolicy.fixed(0.0)
 """No wait at all."""
 
 
-class QueueConsumer(Receiving):
+class QueueConsumer(Receiving[T]):
     """Consumes a scalable topic together with others, message by message. Made by `Client.queue_consumer`."""
 
     def __init__(
@@ -58,6 +59,7 @@ class QueueConsumer(Receiving):
         name: str | None,
         initial: Initial,
         queue_messages_max: int,
+        schema: Schema[T],
         *,
         negative_ack_backoff: BackoffPolicy = NEGATIVE_ACK_BACKOFF_DEFAULT,
         processing_timeout_seconds: float | None = None,
@@ -65,12 +67,13 @@ class QueueConsumer(Receiving):
         dead_letter_policy: DeadLetterPolicy | None = None,
     ) -> None:
         """For the client's own use; `open` comes next."""
-        super().__init__(network, topic, queue_messages_max)
+        super().__init__(network, topic, queue_messages_max, schema)
         if not is_scalable(topic):
             raise InvalidName(f"{topic} is not a scalable topic; consume it by a plain consumer of type 'shared'")
         if processing_timeout_seconds is not None and not processing_timeout_seconds > 0:
             raise ValueError(f"{processing_timeout_seconds} s to process a message")
         self.subscription = subscription
+        self._schema = schema
         self.name = name or new_name("queue")
         self._initial = initial_position(initial)
         self._negative_ack_backoff = negative_ack_backoff
@@ -100,6 +103,7 @@ class QueueConsumer(Receiving):
                 policy,
                 self.topic,
                 self.subscription,
+                self._schema,
                 put_aside=self._acknowledge_one,
                 failed=self._give_back,
             )
@@ -117,7 +121,7 @@ class QueueConsumer(Receiving):
         topic = policy.dead_letter_topic or self.topic + SUFFIX
         if not is_scalable(topic):
             raise ValueError(f"{topic}: subscriptions are made beforehand on topic:// topics only")
-        consumer = QueueConsumer(self._network, topic, subscription, None, "earliest", 1)
+        consumer = QueueConsumer(self._network, topic, subscription, None, "earliest", 1, BYTES)
         try:
             await consumer.open()
         finally:
@@ -151,6 +155,7 @@ class QueueConsumer(Receiving):
                 pb.CommandSubscribe.SubType.Shared,
                 initial,
                 queue_messages_max=self._queue_messages_max,
+                schema=self._schema.declared,
                 # The segment may have been removed, since all had read it; the next layout says so.
                 bears=(TopicNotFound,),
             )
@@ -166,7 +171,7 @@ class QueueConsumer(Receiving):
 
     # -------------------------------------------------------------------------------------------------------- receiving
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Message[T]:
         """The next message; waits for one as long as it takes. Cancelled, no message is lost.
 
         Raises:
@@ -186,14 +191,14 @@ class QueueConsumer(Receiving):
             self._hold(message.message_id, self._processing_timeout_seconds + delay)
         return message
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T]:
         """As `receive`."""
         return await self.receive()
 
     # ---------------------------------------------------------------------------------------------------- acknowledging
 
     async def acknowledge(
-        self, *messages: Message | MessageId, confirmed: bool = False, transaction: Transaction | None = None
+        self, *messages: Message[Any] | MessageId, confirmed: bool = False, transaction: Transaction | None = None
     ) -> None:
         """The messages were dealt with and need not come again. The broker is told soon, several at a time.
 
@@ -244,7 +249,7 @@ class QueueConsumer(Receiving):
                     consumer.acknowledge(last)
         await all_confirmed(confirmations)
 
-    async def negative_acknowledge(self, *messages: Message | MessageId) -> None:
+    async def negative_acknowledge(self, *messages: Message[Any] | MessageId) -> None:
         """The messages could not be processed: let them come again after a while, to this consumer or another.
 
         How long that takes is up to the consumer's `negative_ack_backoff`; it grows with each time that a message came
@@ -263,14 +268,14 @@ class QueueConsumer(Receiving):
             raise ValueError(f"that is not the id of a message of {self.topic}")
         return consumer
 
-    def _acknowledge_one(self, message: Message) -> None:
+    def _acknowledge_one(self, message: Message[Any]) -> None:
         self._redeliveries.settle(message.message_id)
         consumer = self._segments.get(message.message_id.segment_id)
         if consumer is not None:
             for place in message.message_id.places():
                 consumer.acknowledge(place)
 
-    def _give_back(self, message: Message) -> None:
+    def _give_back(self, message: Message[Any]) -> None:
         delay = self._negative_ack_backoff.delay_seconds(message.redelivery_count, self._random)
         self._hold(message.message_id, delay)
 

@@ -16,6 +16,7 @@ from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import MessageId, Position
 from tidewire.client.network import Network
+from tidewire.client.schema import Schema, T
 from tidewire.client.subscribing import AFTER_ALL, BEFORE_ALL, SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
 
@@ -48,12 +49,12 @@ def segments_due(layout: Layout, begun: Collection[int], finished: Collection[in
     ]
 
 
-class Reader(Receiving):
+class Reader(Receiving[T]):
     """Reads a topic, scalable or not. Made by `Client.reader`."""
 
-    def __init__(self, network: Network, topic: str, start: Start, queue_messages_max: int) -> None:
+    def __init__(self, network: Network, topic: str, start: Start, queue_messages_max: int, schema: Schema[T]) -> None:
         """For the client's own use; `open` comes next."""
-        super().__init__(network, topic, queue_messages_max)
+        super().__init__(network, topic, queue_messages_max, schema)
         if not isinstance(start, MessageId) and start not in {"earliest", "latest"}:
             raise ValueError(f"a reader starts at 'earliest', at 'latest' or behind a message, not at {start!r}")
         self._start = start
@@ -69,6 +70,7 @@ class Reader(Receiving):
             f"reader-{token_hex(5)}",
             is_durable=False,
             queue_messages_max=queue_messages_max,
+            schema=schema.declared,
             # The segment may have been removed with all it held; the next layout says so.
             bears=(TopicNotFound,),
         )
@@ -87,7 +89,10 @@ class Reader(Receiving):
         if self._watch is None:
             # What an ordinary topic refuses, it refuses for good.
             self._plan = SubscriptionPlan(
-                self._plan.subscription, is_durable=False, queue_messages_max=self._queue_messages_max
+                self._plan.subscription,
+                is_durable=False,
+                queue_messages_max=self._queue_messages_max,
+                schema=self._plan.schema,
             )
         layout = self._layout.current
         self._finished = finished_at_start(layout, self._start)

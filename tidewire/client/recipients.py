@@ -24,6 +24,7 @@ _RESPONSES: Final = frozenset(
         _Type.PARTITIONED_METADATA_RESPONSE,
         _Type.LOOKUP_RESPONSE,
         _Type.GET_LAST_MESSAGE_ID_RESPONSE,
+        _Type.GET_SCHEMA_RESPONSE,
         _Type.ACK_RESPONSE,
         _Type.NEW_TXN_RESPONSE,
         _Type.ADD_PARTITION_TO_TXN_RESPONSE,
@@ -33,7 +34,7 @@ _RESPONSES: Final = frozenset(
         _Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
     )
 )
-"""Commands that answer the request whose id they carry. All but the first two may carry an error instead."""
+"""Commands that answer the request whose id they carry. Many may carry an error instead."""
 
 
 class Kind(Enum):

@@ -59,6 +59,7 @@ class Owner(Protocol):
     batching: Batching
     chunking: Chunking | None
     codec: pb.CompressionType
+    declared: pb.Schema | None
 
     def hand_over(self, segment: "SegmentProducer", messages: list[Outgoing]) -> None:
         """The segment is sealed; these messages, in order, were not appended. It is finished."""
@@ -89,6 +90,7 @@ class SegmentProducer:
         self._connection: Connection | None = None
         self._producer_id = 0
         self._name = owner.name
+        self._schema_version = b""
         self._attempts = 0
         self._lost: TidewireError | None = None
         self._is_closed_by_broker = False
@@ -222,11 +224,13 @@ class SegmentProducer:
                 name=self._name,
                 epoch=epoch,
                 txn_enabled=True,
+                schema=self._owner.declared,
                 properties=_MANAGED if self.segment.is_legacy else None,
             ),
             pb.CommandProducerSuccess,
         )
         self._name = answer.producer_name
+        self._schema_version = answer.schema_version
         self._outbox.begin_behind(answer.last_sequence_id)
 
     async def _send(self, connection: Connection) -> None:
@@ -266,7 +270,10 @@ class SegmentProducer:
                 continue
             frame = self._outbox.next_frame()
             assert self._name is not None
-            first, *chunks = frame.encode(self._producer_id, self._name, self._owner.codec, self._owner.chunking)
+            owner = self._owner
+            first, *chunks = frame.encode(
+                self._producer_id, self._name, owner.codec, owner.chunking, self._schema_version
+            )
             connection.write(first)
             await self._write_rest(connection, chunks)
 

@@ -211,7 +211,12 @@ class SendFrame:
         self._stored: list[tuple[int, int]] = []
 
     def encode(
-        self, producer_id: int, producer_name: str, codec: pb.CompressionType, chunking: Chunking | None = None
+        self,
+        producer_id: int,
+        producer_name: str,
+        codec: pb.CompressionType,
+        chunking: Chunking | None = None,
+        schema_version: bytes = b"",
     ) -> list[bytes]:
         """The bytes that send it; with `chunking`, of each of its chunks if it takes several."""
         txn = None if self.txn is None else self.txn.transaction_id
@@ -228,6 +233,8 @@ class SendFrame:
                 event_time_ms=first.event_time_ms,
                 txn=txn,
             )
+            if schema_version:
+                metadata.schema_version = schema_version
             size_max = MAX_MESSAGE_SIZE
             if chunking is not None:
                 # Every chunk has the metadata with it.
@@ -238,6 +245,8 @@ class SendFrame:
             return [encode_payload_command(command, payload) for payload in payloads]
         metadata = message_metadata(producer_name, self.sequence_id, _now_ms(), txn=txn)
         metadata.highest_sequence_id = last_id
+        if schema_version:
+            metadata.schema_version = schema_version
         payload = build_batch(
             metadata,
             [

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import anyio
 
@@ -35,6 +35,7 @@ from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.names import is_scalable
 from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.recipients import Kind
+from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import place_of
 from tidewire.client.subscribing import SubscriptionPlan, seek_command
 from tidewire.client.topic_consumer import TopicConsumer
@@ -47,7 +48,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 _log: Final = logging.getLogger(__name__)
 
 
-class StreamConsumer(Receiving):
+class StreamConsumer(Receiving[T]):
     """Consumes its share of a scalable topic in order. Made by `Client.stream_consumer`."""
 
     def __init__(
@@ -58,9 +59,11 @@ class StreamConsumer(Receiving):
         name: str | None,
         initial: Initial,
         queue_messages_max: int,
+        schema: Schema[T],
     ) -> None:
         """For the client's own use; `open` comes next."""
-        super().__init__(network, topic, queue_messages_max)
+        super().__init__(network, topic, queue_messages_max, schema)
+        self._declared = schema.declared
         if not is_scalable(topic):
             raise InvalidName(f"{topic} is not a scalable topic; consume it by a plain consumer or a reader")
         self.subscription = subscription
@@ -98,7 +101,7 @@ class StreamConsumer(Receiving):
         await self._until_opened(list(self._segments.values()))
 
     async def acknowledge_cumulative(
-        self, *messages: Message | MessageId, confirmed: bool = False, transaction: Transaction | None = None
+        self, *messages: Message[Any] | MessageId, confirmed: bool = False, transaction: Transaction | None = None
     ) -> None:
         """A message, and all that this consumer had delivered before it on any segment, were dealt with.
 
@@ -299,6 +302,7 @@ class StreamConsumer(Receiving):
                     # A segment that comes later holds messages that are later than the subscription.
                     initial_position=self._initial if is_first else pb.CommandSubscribe.InitialPosition.Earliest,
                     queue_messages_max=self._queue_messages_max,
+                    schema=self._declared,
                     # Who had the segment before may not have left yet; or it is gone and the next share says so.
                     bears=(SubscriptionBusy, TopicNotFound),
                 )

@@ -35,6 +35,8 @@ class SubscriptionPlan:
     is_durable: bool = True
     """Whether the broker keeps the position; a reader keeps it by itself."""
     queue_messages_max: int = QUEUE_MESSAGES_MAX
+    schema: pb.Schema | None = None
+    """What the consumer says that it reads."""
     bears: tuple[type[Refused], ...] = ()
     """Refusals that ask for patience rather than for giving up."""
 
@@ -55,6 +57,7 @@ def subscribe_command(
         start=None if after is None else _start_id(after),
         start_seconds_ago=None if after != BEFORE_ALL else _seconds_ago(since_ms),
         consumer_epoch=0,
+        schema=plan.schema,
     )
 
 

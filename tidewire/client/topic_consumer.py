@@ -11,7 +11,7 @@ once they are half of that; what is in the inbox is bounded by them (and by one 
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -20,6 +20,7 @@ from tidewire.client.background import BackgroundTask
 from tidewire.client.chunks import Chunks
 from tidewire.client.confirmations import Confirmation, acknowledge_answered
 from tidewire.client.connection import Connection
+from tidewire.client.definitions import definition_of
 from tidewire.client.errors import ConnectionLost, NotAllowed, SubscriptionBusy, TidewireError, fresh
 from tidewire.client.inbox import Delivery, Inbox
 from tidewire.client.message import MessageId, Position
@@ -41,7 +42,7 @@ class TopicConsumer:
     def __init__(
         self,
         network: Network,
-        inbox: Inbox,
+        inbox: Inbox[Any],
         plan: SubscriptionPlan,
         *,
         segment_id: int,
@@ -355,6 +356,14 @@ class TopicConsumer:
         self._lost = error
         self._acknowledgements.rewind()
         self._wake.set()
+
+    async def definition(self, version: bytes) -> bytes | None:
+        """See `Source`.
+
+        Raises:
+            TidewireError: nobody could say in time.
+        """
+        return await definition_of(self._network, self.topic, version)
 
     def taken(self, messages: int) -> None:
         """See `Source`."""

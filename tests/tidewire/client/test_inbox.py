@@ -36,6 +36,9 @@ class Source:
     def kept(self, ledger_id: int, entry_id: int) -> None:
         self.kept_entries.append((ledger_id, entry_id))
 
+    async def definition(self, version: bytes) -> bytes | None:
+        raise AssertionError(f"nobody needs to know version {version!r}")
+
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
         self.delivered_ids.append((message_id, ends_entry))
 

@@ -215,7 +215,7 @@ async def test_what_can_never_be_sent_is_refused_by_the_call() -> None:
                 await producer.send(b"x", key="\ud800")
             assert producer.statistics().pending_messages == 0
             changing = bytearray(b"before")
-            receipt = await producer.enqueue(changing)
+            receipt = await producer.enqueue(changing)  # type: ignore[arg-type]
             changing[:] = b"after!"
             await receipt
         assert broker.topics[X].segments[0].values() == [b"before"]

@@ -1,0 +1,32 @@
+"""Asking for the schema that messages were written with, by the version that they name."""
+
+from functools import partial
+
+from tidewire.client.errors import TopicNotFound, refusal
+from tidewire.client.network import Network
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+
+async def definition_of(network: Network, topic: str, version: bytes) -> bytes | None:
+    """The definition of the topic's or segment's schema of this version; None if the broker knows none.
+
+    Raises:
+        TidewireError: nobody could say in time.
+    """
+
+    async def ask() -> bytes | None:
+        connection = await network.owner_of(topic)
+        answer = await connection.request(partial(_get_schema, topic, version), pb.CommandGetSchemaResponse)
+        if not answer.HasField("error_code"):
+            return answer.schema.schema_data
+        refused = refusal(answer.error_code, answer.error_message)
+        if isinstance(refused, TopicNotFound):
+            return None
+        raise refused
+
+    return await network.persistently(ask, f"asking for a schema of {topic}")
+
+
+def _get_schema(topic: str, version: bytes, request_id: int) -> pb.BaseCommand:
+    return commands.get_schema(request_id, topic, version=version)

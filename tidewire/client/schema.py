@@ -1,0 +1,247 @@
+"""What the values of messages are: a schema turns them into bytes and back, and tells the broker what they are.
+
+    async with client.producer(topic, schema=Schema.avro(Flight)) as producer:
+        await producer.send(Flight("UA", 1545))
+
+The broker keeps each topic's schemas in versions and refuses one that does not go with those before it; every message
+names the version that it was written with. Without a schema values are bytes, and nobody is told anything.
+"""
+
+import io
+import json
+import struct
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
+
+from typing_extensions import TypeVar
+
+from tidewire.client.records import form_of_record, plain_with_text
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+if TYPE_CHECKING:
+    from avro.schema import Schema as AvroDefinition
+
+T = TypeVar("T", default=bytes)
+"""What a message's value is; bytes unless there is a schema."""
+V = TypeVar("V")
+N = TypeVar("N", bound=float)
+
+# The names of the constructors below hide these in the class.
+_Bytes: TypeAlias = bytes
+_Bool: TypeAlias = bool
+
+DEFINITIONS_KEPT_MAX: Final = 100
+"""Avro definitions that are kept parsed, of all topics together."""
+
+
+class Schema(ABC, Generic[T]):
+    """How values of one type are sent. Made by the methods named as in Pulsar's Java client."""
+
+    needs_definition: _Bool = False
+    """Whether reading a message takes the definition that it was written with."""
+
+    @property
+    @abstractmethod
+    def declared(self) -> pb.Schema | None:
+        """What the broker is told; None for nothing."""
+
+    @abstractmethod
+    def encode(self, value: T) -> _Bytes:
+        """The bytes that a value is sent as.
+
+        Raises:
+            TypeError, ValueError: it is no such value.
+        """
+
+    @abstractmethod
+    def decode(self, data: _Bytes, written_with: _Bytes | None = None) -> T:
+        """The value that was sent as these bytes, `written_with` a definition if that is needed and known.
+
+        Raises:
+            Exception: they are no such value; which one depends on what is wrong.
+        """
+
+    def encoded(self) -> "Schema[_Bytes]":
+        """For values that are bytes already, of what this schema declares."""
+        return _Encoded(self)
+
+    @staticmethod
+    def bytes() -> "Schema[_Bytes]":
+        """Bytes, of which the broker is told nothing."""
+        return BYTES
+
+    @staticmethod
+    def string() -> "Schema[str]":
+        """Text, in UTF-8."""
+        return _String()
+
+    @staticmethod
+    def bool() -> "Schema[_Bool]":
+        """True or false, one byte."""
+        return _Packed("Boolean", pb.Schema.Bool, ">?")
+
+    @staticmethod
+    def int8() -> "Schema[int]":
+        """A signed number of one byte."""
+        return _Packed("INT8", pb.Schema.Int8, ">b")
+
+    @staticmethod
+    def int16() -> "Schema[int]":
+        """A signed number of two bytes."""
+        return _Packed("INT16", pb.Schema.Int16, ">h")
+
+    @staticmethod
+    def int32() -> "Schema[int]":
+        """A signed number of four bytes."""
+        return _Packed("INT32", pb.Schema.Int32, ">i")
+
+    @staticmethod
+    def int64() -> "Schema[int]":
+        """A signed number of eight bytes."""
+        return _Packed("INT64", pb.Schema.Int64, ">q")
+
+    @staticmethod
+    def float32() -> "Schema[float]":
+        """A floating-point number of four bytes."""
+        return _Packed("Float", pb.Schema.Float, ">f")
+
+    @staticmethod
+    def float64() -> "Schema[float]":
+        """A floating-point number of eight bytes."""
+        return _Packed("Double", pb.Schema.Double, ">d")
+
+    @staticmethod
+    def json(record: type[V]) -> "Schema[V]":
+        """A dataclass (records.py), as JSON; fields that are not known are left out.
+
+        Raises:
+            TypeError: it is no dataclass, or has fields that cannot be sent.
+        """
+        return _Json(record)
+
+    @staticmethod
+    def avro(record: type[V]) -> "Schema[V]":
+        """A dataclass (records.py), as Avro's binary form; read by the definition that it was written with.
+
+        Raises:
+            TypeError: it is no dataclass, or has fields that cannot be sent.
+        """
+        return _Avro(record)
+
+
+class _BytesSchema(Schema[bytes]):
+    @property
+    def declared(self) -> None:
+        return None
+
+    def encode(self, value: bytes) -> bytes:
+        # Copied, since its owner may change it; and text is refused here rather than where it would be sent.
+        return bytes(memoryview(value)) if type(value) is not bytes else value
+
+    def decode(self, data: bytes, written_with: bytes | None = None) -> bytes:
+        return data
+
+
+BYTES: Final[Schema[bytes]] = _BytesSchema()
+
+
+@dataclass(frozen=True)
+class _Encoded(Schema[bytes]):
+    schema: Schema[Any]
+
+    @property
+    def declared(self) -> pb.Schema | None:
+        return self.schema.declared
+
+    def encode(self, value: bytes) -> bytes:
+        return BYTES.encode(value)
+
+    def decode(self, data: bytes, written_with: bytes | None = None) -> bytes:
+        return data
+
+
+class _String(Schema[str]):
+    @property
+    def declared(self) -> pb.Schema:
+        return pb.Schema(name="String", schema_data=b"", type=pb.Schema.String)
+
+    def encode(self, value: str) -> bytes:
+        return value.encode()
+
+    def decode(self, data: bytes, written_with: bytes | None = None) -> str:
+        return data.decode()
+
+
+class _Packed(Schema[N]):
+    def __init__(self, name: str, kind: pb.Schema.Type, form: str) -> None:
+        self._declared = pb.Schema(name=name, schema_data=b"", type=kind)
+        self._struct = struct.Struct(form)
+
+    @property
+    def declared(self) -> pb.Schema:
+        return self._declared
+
+    def encode(self, value: N) -> bytes:
+        try:
+            return self._struct.pack(value)
+        except struct.error as error:
+            raise ValueError(f"{value!r} is no {self._declared.name}: {error}") from error
+
+    def decode(self, data: bytes, written_with: bytes | None = None) -> N:
+        (value,) = self._struct.unpack(data)
+        unpacked: N = value
+        return unpacked
+
+
+class _Record(Schema[V]):
+    kind: pb.Schema.Type
+
+    def __init__(self, record: type[V]) -> None:
+        self._form = form_of_record(record)
+        self._definition = json.dumps(self._form.avro).encode()
+        self._name = record.__name__
+
+    @property
+    def declared(self) -> pb.Schema:
+        return pb.Schema(name=self._name, schema_data=self._definition, type=self.kind)
+
+
+class _Json(_Record[V]):
+    kind = pb.Schema.Json
+
+    def encode(self, value: V) -> bytes:
+        return json.dumps(plain_with_text(self._form.to_plain(value)), ensure_ascii=False).encode()
+
+    def decode(self, data: bytes, written_with: bytes | None = None) -> V:
+        decoded: V = self._form.from_plain(json.loads(data))
+        return decoded
+
+
+class _Avro(_Record[V]):
+    kind = pb.Schema.Avro
+    needs_definition = True
+
+    def encode(self, value: V) -> bytes:
+        from avro.io import BinaryEncoder, DatumWriter
+
+        output = io.BytesIO()
+        DatumWriter(_parsed(self._definition)).write(self._form.to_plain(value), BinaryEncoder(output))
+        return output.getvalue()
+
+    def decode(self, data: bytes, written_with: bytes | None = None) -> V:
+        from avro.io import BinaryDecoder, DatumReader
+
+        mine = _parsed(self._definition)
+        theirs = mine if written_with is None else _parsed(written_with)
+        decoded: V = self._form.from_plain(DatumReader(theirs, mine).read(BinaryDecoder(io.BytesIO(data))))
+        return decoded
+
+
+@lru_cache(DEFINITIONS_KEPT_MAX)
+def _parsed(definition: bytes) -> "AvroDefinition":
+    # Imported by those who use it: most programs send bytes.
+    import avro.schema
+
+    return avro.schema.parse(definition.decode())

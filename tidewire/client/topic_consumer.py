@@ -376,7 +376,10 @@ class TopicConsumer:
         """See `Source`. A reader goes on from here after a lost connection, and tells the broker what it has read."""
         if self._plan.is_durable:
             return
-        self._start_after = message_id.position
+        place = message_id.position
+        # What a reader was sent again for the sake of a message that was begun before it stays behind.
+        if self._start_after is None or self._start_after == AFTER_ALL or place.order > self._start_after.order:
+            self._start_after = place
         if ends_entry:
             # The broker keeps nothing of it; it tells the end of a sealed topic by it.
             self.kept(message_id.ledger_id, message_id.entry_id)
@@ -385,8 +388,8 @@ class TopicConsumer:
         """See `Source`."""
         if self._plan.is_durable:
             return
-        if self._acknowledgements.add_upto(Position(ledger_id, entry_id)):
-            self._wake.set()
+        # Not past what is begun: a broker may still have this reader's place when it comes back.
+        self.acknowledge_upto(Position(ledger_id, entry_id))
         if self._is_ended:
             self._on_change()
 

@@ -17,6 +17,7 @@ import trio
 
 from broker.addresses import Address, advertised_address
 from broker.administration import Administration, Monitor
+from broker.cluster.elections import Elections
 from broker.cluster.ownership import Claims
 from broker.config import BrokerSettings
 from broker.http.application import build_application
@@ -156,7 +157,10 @@ async def _compose(
     if settings.metadata != EMBEDDED:
         # Embedded, it ends with the store alone, whose own error says more.
         nursery.start_soon(_require, session)
-    claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=f"pulsar://{bound}")
+    advertised = advertised_address(settings.advertised_pulsar, bound=bound, reached=bound)
+    claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=f"pulsar://{advertised}")
+    elections = Elections(claims, metadata)
+    await nursery.start(elections.run)
     layouts = Layouts(metadata)
     feeds = LayoutFeeds(metadata, nursery)
     buffers = BufferCounters()
@@ -178,21 +182,33 @@ async def _compose(
         return await Topic.open(name, services, claim)
 
     topics = Topics(claims, layouts, open_topic, nursery, session.id)
+    groups = StreamGroups(
+        topics,
+        feeds,
+        elections,
+        metadata=metadata,
+        nursery=nursery,
+        grace_seconds=settings.consumer_session_grace_seconds,
+    )
     controller = Controller(
         layouts,
         topics,
         feeds,
+        groups,
+        elections,
         now_ms=wall_clock_ms,
         nursery=nursery,
         metadata=metadata,
         auto_scale=AutoScalePolicy(enabled=settings.auto_scale),
     )
     await controller.recover()
+    await groups.recover()
     pruner = Pruner(
         layouts,
         topics,
         feeds,
         controller.turns,
+        elections,
         metadata=metadata,
         retention_ms=round(settings.segment_retention_seconds * 1000),
         now_ms=wall_clock_ms,
@@ -210,10 +226,6 @@ async def _compose(
             counters=buffers,
         ).run
     )
-    groups = StreamGroups(
-        topics, feeds, metadata=metadata, nursery=nursery, grace_seconds=settings.consumer_session_grace_seconds
-    )
-    await groups.recover()
     reporter = LoadReporter(topics, services.stirred, metadata=metadata, session=session, now_ms=wall_clock_ms)
     nursery.start_soon(reporter.run)
     scaler = AutoScaler(controller, layouts, groups, metadata=metadata, now_ms=wall_clock_ms)
@@ -226,6 +238,7 @@ async def _compose(
         feeds=feeds,
         namespaces=NamespaceFeeds(metadata, nursery),
         groups=groups,
+        elections=elections,
         schemas=Schemas(metadata, wall_clock_ms),
         coordinator=coordinator,
         traffic=traffic,

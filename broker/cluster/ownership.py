@@ -1,11 +1,11 @@
-"""Claims: who owns a segment or a persistent topic.
+"""Claims: who owns a segment or a persistent topic, and who controls a scalable one.
 
 A claim is an ephemeral record; losing the session releases it. Its version is the owner's proof: every metadata write
 that an owner makes is conditioned on it, so an owner that was replaced without noticing writes nothing (D4).
 """
 
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -15,7 +15,17 @@ KEY_PREFIX: Final = "/owners/"
 
 
 class OwnedElsewhere(Exception):
-    """Another broker owns the topic; the message names it."""
+    """Another broker owns the topic, or controls it; the message names it."""
+
+
+def claim_key(name: str) -> str:
+    """Where the claim of what has this name stands; of a beginning of a name, what all of these keys begin with."""
+    return KEY_PREFIX + quote(name, safe="")
+
+
+def claimed_name(key: str) -> str:
+    """What is claimed by the record under this key."""
+    return unquote(key.removeprefix(KEY_PREFIX))
 
 
 class Claims:
@@ -30,7 +40,7 @@ class Claims:
     def __init__(self, metadata: MetadataStore, session: Session, *, broker_id: str, service_url: str) -> None:
         self._metadata = metadata
         self._session = session
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._held: set[str] = set()
         """Keys of the claims that somebody in this process takes, or has taken and not given up."""
         self._value = orjson.dumps({"broker": broker_id, "service_url": service_url})
@@ -41,9 +51,9 @@ class Claims:
         Raises:
             OwnedElsewhere: another broker holds the claim, or somebody else in this one.
         """
-        key = KEY_PREFIX + quote(topic, safe="")
+        key = claim_key(topic)
         if key in self._held:
-            raise OwnedElsewhere(f"{topic} is owned by {self._broker_id}")
+            raise OwnedElsewhere(f"{topic} is owned by {self.broker_id}")
         self._held.add(key)
         try:
             return await self._take(topic, key)
@@ -61,14 +71,20 @@ class Claims:
                 if held is None:
                     expected = ABSENT
                     continue
-                owner = orjson.loads(held.value)["broker"]
-                if owner != self._broker_id:
-                    raise OwnedElsewhere(f"{topic} is owned by {owner}") from conflict
+                claim = orjson.loads(held.value)
+                owner = claim["broker"]
+                if owner != self.broker_id:
+                    where = claim.get("service_url", "an address that it does not say")
+                    raise OwnedElsewhere(f"{topic} is owned by {owner} at {where}") from conflict
                 expected = held.version
+
+    def forget(self, claim: Check) -> None:
+        """The claim is lost; it may be taken anew."""
+        self._held.discard(claim.key)
 
     async def release(self, claim: Check) -> None:
         """Give the claim up; harmless if it was lost."""
-        self._held.discard(claim.key)
+        self.forget(claim)
         try:
             await self._metadata.commit([Delete(claim.key, claim.expected)])
         except Conflict:

@@ -9,6 +9,7 @@ import structlog
 import trio
 
 from broker.addresses import Address
+from broker.cluster.elections import Elections
 from broker.pulsar.consuming import ConsumerFace
 from broker.pulsar.lookup import LookupFace
 from broker.pulsar.namespaces import NamespaceFace
@@ -48,6 +49,7 @@ class PulsarServices:
     feeds: LayoutFeeds
     namespaces: NamespaceFeeds
     groups: StreamGroups
+    elections: Elections
     schemas: Schemas
     coordinator: Coordinator
     traffic: Traffic
@@ -96,7 +98,9 @@ def _session(stream: trio.SocketStream, services: PulsarServices, service_url: s
     schemas = SchemaGate(services.schemas, services.topics, services.layouts)
     session.use(SchemaFace(outbox, schemas))
     session.use(ProducerFace(outbox, services.topics, schemas, services.traffic, nursery))
-    scalable = ScalableFace(outbox, services.layouts, services.feeds, services.groups, service_url=service_url)
+    scalable = ScalableFace(
+        outbox, services.layouts, services.feeds, services.groups, services.elections, service_url=service_url
+    )
     session.use(scalable)
     session.use(NamespaceFace(outbox, services.namespaces, nursery))
     session.use(

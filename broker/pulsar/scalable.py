@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import trio
 
+from broker.cluster.elections import Elections
 from broker.errors import NotSupported, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.pulsar.openings import Openings
@@ -32,6 +33,7 @@ class _LayoutSession:
         asked: "Asked",
         outbox: Outbox,
         service_url: str,
+        elections: Elections,
         on_refused: Callable[["_LayoutSession"], None],
     ) -> None:
         """Set up; `on_refused` is told when it turns out that there is nothing to push."""
@@ -41,7 +43,9 @@ class _LayoutSession:
         self._on_refused = on_refused
         self._outbox = outbox
         self._service_url = service_url
+        self._elections = elections
         self._sent: Layout | None = None
+        self._is_deleted = False
         self._updates = 0
 
     def layout_changed(self, layout: Layout | None) -> None:
@@ -52,6 +56,7 @@ class _LayoutSession:
         and subscriptions, which are not the client's concern. A regular topic is its own only segment, until there is
         a layout.
         """
+        self._is_deleted = layout is None
         if layout is None and self._sent is None and self._regular is not None:
             layout = synthetic_layout(self._regular)
         if layout is not None and (self._sent is None or _version(layout) != _version(self._sent)):
@@ -71,10 +76,25 @@ class _LayoutSession:
         if self._updates and self._sent is not None:
             self._push(self._sent)
 
+    def controller_changed(self) -> None:
+        """Push again what the client has, with the controller's new address, or none."""
+        if self._sent is not None and not self._is_deleted:
+            self._push(self._sent)
+
     def _push(self, layout: Layout) -> None:
         self._sent = layout
+        controller = self._elections.controller_of(self.topic)
+        if controller is None:
+            controller_url = None
+        elif self._elections.is_elsewhere(self.topic):
+            controller_url = controller.service_url
+        else:
+            # As this client reached this broker, which may have several addresses.
+            controller_url = self._service_url
         update = commands.scalable_topic_update(
-            self.session_id, dag_of(layout, self._service_url), resolved_topic_name=str(self.topic)
+            self.session_id,
+            dag_of(layout, self._service_url, controller_url=controller_url),
+            resolved_topic_name=str(self.topic),
         )
         self._outbox.put(encode_command(update))
 
@@ -165,12 +185,21 @@ class ScalableFace:
     """Serves the scalable-topic commands of one connection."""
 
     def __init__(
-        self, outbox: Outbox, layouts: Layouts, feeds: LayoutFeeds, groups: StreamGroups, *, service_url: str
+        self,
+        outbox: Outbox,
+        layouts: Layouts,
+        feeds: LayoutFeeds,
+        groups: StreamGroups,
+        elections: Elections,
+        *,
+        service_url: str,
     ) -> None:
         self._outbox = outbox
         self._layouts = layouts
         self._feeds = feeds
         self._groups = groups
+        self._elections = elections
+        self._elections.attach(self._controller_changed)
         self._service_url = service_url
         self._sessions: dict[int, _LayoutSession] = {}
         self._openings = Openings("layout session")
@@ -204,12 +233,18 @@ class ScalableFace:
 
     def close(self) -> None:
         """See `Face`. A consumer whose connection is gone keeps its segments for a while."""
+        self._elections.detach(self._controller_changed)
         for session in self._sessions.values():
             self._feeds.unfollow(session.topic, session.layout_changed)
         self._sessions.clear()
         for consumer in self._consumers:
             self._groups.lose(consumer.group, consumer)
         self._consumers.clear()
+
+    def _controller_changed(self, topic: TopicName) -> None:
+        for session in self._sessions.values():
+            if session.topic == topic:
+                session.controller_changed()
 
     def ordered_consumer(self, consumer_id: int) -> tuple[TopicName, str] | None:
         """The topic and subscription of the ordered consumer that was registered under this id."""
@@ -299,7 +334,9 @@ class ScalableFace:
             await self._require(asked)
             # From here on nothing waits: it is open, or was called off before.
             await trio.lowlevel.checkpoint_if_cancelled()
-            session = _LayoutSession(request.session_id, asked, self._outbox, self._service_url, self._end_session)
+            session = _LayoutSession(
+                request.session_id, asked, self._outbox, self._service_url, self._elections, self._end_session
+            )
             self._sessions[request.session_id] = session
             self._feeds.follow(asked.topic, session.layout_changed)
 
@@ -379,9 +416,9 @@ def _version(layout: Layout) -> tuple[str, int]:
     return layout.creation_id, layout.epoch
 
 
-def dag_of(layout: Layout, service_url: str) -> pb.ScalableTopicDAG:
-    """The layout as clients read it. Every segment and the controller are at this broker."""
-    dag = pb.ScalableTopicDAG(epoch=layout.epoch, controller_broker_url=service_url)
+def dag_of(layout: Layout, service_url: str, *, controller_url: str | None) -> pb.ScalableTopicDAG:
+    """The layout as clients read it. Every segment is at this broker; the controller, if there is one, may be not."""
+    dag = pb.ScalableTopicDAG(epoch=layout.epoch, controller_broker_url=controller_url)
     dag.segments.extend(_segment_info(segment) for segment in layout.segments.values())
     for segment in layout.active():
         dag.segment_brokers.add(segment_id=segment.id, broker_url=service_url)

@@ -67,6 +67,7 @@ class AutoScaler:
         """Look after the topics until cancelled."""
         self._since_ms = self._now_ms()
         self._groups.attach(self._changed)
+        self._controller.elections.attach(self._changed)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_layouts)
@@ -80,6 +81,7 @@ class AutoScaler:
                     for due_ms in self._due_ms.values():
                         self._alarm.at_latest(due_ms)
         finally:
+            self._controller.elections.detach(self._changed)
             self._groups.detach(self._changed)
 
     def _changed(self, topic: TopicName) -> None:
@@ -127,7 +129,7 @@ class AutoScaler:
 
     async def _look(self, topic: TopicName, nursery: trio.Nursery) -> None:
         """Ask what to do with one topic, and do it in a task of its own: producers take a while to leave."""
-        if topic in self._acting or not self._is_known(topic):
+        if topic in self._acting or not self._is_known(topic) or self._controller.elections.is_elsewhere(topic):
             return
         try:
             layout = await self._layouts.get(topic)

@@ -26,8 +26,17 @@ from typing import Final
 import structlog
 import trio
 
+from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import BrokerError, IntentOpen, LayoutUnreadable, TopicClosed, TopicExists, TopicInUse
+from broker.errors import (
+    BrokerError,
+    IntentOpen,
+    LayoutUnreadable,
+    TopicClosed,
+    TopicExists,
+    TopicInUse,
+    TopicNotFound,
+)
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.feeds import LayoutFeeds
@@ -36,13 +45,14 @@ from broker.scalable.layout_parts import Intent, StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_topic
 from broker.scalable.migration import Migrations
+from broker.scalable.stream_groups import StreamGroups
 from broker.scalable.subscriptions import ScalableSubscriptions
 from broker.scalable.turns import Turns
 from broker.topics import Topics
 from storage.clock import WallClock
 from storage.cursor import CursorError
 from storage.errors import StorageError
-from storage.metadata.store import MetadataStore
+from storage.metadata.store import Check, MetadataStore
 from storage.position import EARLIEST
 from txn.errors import OwnershipLost
 
@@ -75,6 +85,8 @@ class Controller:
         layouts: Layouts,
         topics: Topics,
         feeds: LayoutFeeds,
+        groups: StreamGroups,
+        elections: Elections,
         *,
         now_ms: WallClock,
         nursery: trio.Nursery,
@@ -87,11 +99,15 @@ class Controller:
             layouts: what is changed.
             topics: the segments.
             feeds: who has to know of a layout before producers are sent away.
+            groups: the consumers that share a topic.
+            elections: who may do all this for which topic.
             now_ms: the clock of the layouts' times.
             nursery: runs the splits and merges.
             metadata: where everything stands that a topic takes along when it becomes scalable.
             auto_scale: the policy of topics that do not say otherwise; None: the defaults.
         """
+        self.elections = elections
+        self._groups = groups
         self._nursery = nursery
         self._layouts = layouts
         self._topics = topics
@@ -104,7 +120,7 @@ class Controller:
         self._migrations = Migrations(layouts, topics, metadata, now_ms=now_ms)
 
     async def recover(self) -> None:
-        """Finish everything that an earlier controller left half done (D10).
+        """Finish everything that an earlier controller left half done (D10), and from now on what others leave so.
 
         A topic of which that cannot be done, because its layout or a segment is damaged, is left as it is and said so;
         the others are served.
@@ -112,11 +128,29 @@ class Controller:
         for topic, layout in (await self._layouts.scan()).items():
             if isinstance(layout, LayoutUnreadable):
                 log.error("topic is unavailable, its layout is damaged", topic=str(topic), reason=str(layout))
-                continue
-            try:
-                await self._finish_all(topic, layout)
-            except (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError) as error:
-                log.error("what was begun on a topic cannot be finished", topic=str(topic), reason=str(error))
+            else:
+                await self._take_up(topic, layout)
+        self.elections.attach(self._controller_changed)
+
+    def _controller_changed(self, topic: TopicName) -> None:
+        if self.elections.controller_of(topic) is None:
+            self._nursery.start_soon(self._take_up, topic)
+
+    async def _take_up(self, topic: TopicName, layout: Layout | None = None) -> None:
+        """Finish what was begun on a topic that has no controller; its open mark elects this broker."""
+        try:
+            async with self.turns.of(topic):
+                layout = layout or await self._layouts.stored(topic)
+                if layout.is_half_done:
+                    await self.elections.elect(topic)
+                    await self._finish_all(topic, layout)
+        except TopicNotFound:
+            # Nothing is left of it.
+            return
+        except OwnedElsewhere as elsewhere:
+            log.info("what was begun on a topic is left to its controller", topic=str(topic), reason=str(elsewhere))
+        except (BrokerError, OwnershipLost, CursorError, StorageError) as error:
+            log.error("what was begun on a topic cannot be finished", topic=str(topic), reason=str(error))
 
     async def _finish_all(self, topic: TopicName, layout: Layout) -> None:
         if layout.is_deleting:
@@ -174,7 +208,12 @@ class Controller:
         return await self._in_background(topic, partial(self._migrate, topic, force=force))
 
     async def _migrate(self, topic: TopicName, *, force: bool) -> Layout:
-        await self._migrations.make_scalable(topic, force=force)
+        await self.elections.elect(topic)
+        try:
+            await self._migrations.make_scalable(topic, force=force)
+        except TopicNotFound:
+            await self._resign(topic)
+            raise
         return await self._finish_open(topic)
 
     async def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
@@ -224,13 +263,14 @@ class Controller:
         """
         async with self.turns.of(topic):
             layout = await self._layouts.stored(topic)
+            claim = await self.elections.elect(topic)
             names = self._names_left(topic, layout)
             in_use = not layout.is_deleting and any(self._topics.is_in_use(name) for name in names)
             if in_use and not force:
                 raise TopicInUse(f"{topic} has connected producers or consumers; delete it with force=true to end them")
             with self._topics.deleting(names):
                 if not layout.is_deleting:
-                    layout = await self._layouts.change(topic, Layout.begin_deletion)
+                    layout = await self._layouts.change(topic, Layout.begin_deletion, claim=claim)
                 await self._finish_deletion(topic, layout)
 
     async def _finish_deletion(self, topic: TopicName, layout: Layout) -> None:
@@ -239,6 +279,12 @@ class Controller:
             for name in names:
                 await self._topics.delete(name)
             await self._layouts.remove(topic, layout.creation_id)
+            await self._resign(topic)
+
+    async def _resign(self, topic: TopicName) -> None:
+        """There is no such topic, so it needs no controller; unless consumers wait here for one of its name."""
+        if not self._groups.consumers_of(topic):
+            await self.elections.resign(topic)
 
     async def add_subscription(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
         """See `ScalableSubscriptions.add`."""
@@ -255,12 +301,14 @@ class Controller:
         return await self._in_background(topic, partial(self._begin_and_finish, topic, begin))
 
     async def _begin_and_finish(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
+        await self._layouts.get(topic)
+        claim = await self.elections.elect(topic)
         try:
-            await self._layouts.change(topic, begin)
+            await self._layouts.change(topic, begin, claim=claim)
         except IntentOpen:
             # Left by a controller that is gone: in this process the lock admits one at a time.
             await self._finish_open(topic)
-            await self._layouts.change(topic, begin)
+            await self._layouts.change(topic, begin, claim=claim)
         return await self._finish_open(topic)
 
     async def _in_background(self, topic: TopicName, make: Callable[[], Awaitable[Layout]]) -> Layout:
@@ -294,11 +342,12 @@ class Controller:
 
     async def _finish_open(self, topic: TopicName) -> Layout:
         """Steps 2 to 8 of the open intent."""
+        claim = await self.elections.elect(topic)
         layout = await self._layouts.get(topic)
         intent = layout.intent
         assert intent is not None, "the caller has just opened or found an intent"
         if not intent.sealing:
-            layout = await self._replace_segments(topic, intent)
+            layout = await self._replace_segments(topic, intent, claim)
         await self._feeds.reached(topic, layout.epoch)
         parents = [await self._topics.get(segment_topic(topic, layout.segment(parent))) for parent in intent.parents]
         with trio.move_on_after(LEAVING_SECONDS_MAX):
@@ -309,11 +358,11 @@ class Controller:
         for parent in parents:
             await parent.seal()
             parent.mark_replaced()
-        layout = await self._layouts.change(topic, Layout.finish)
+        layout = await self._layouts.change(topic, Layout.finish, claim=claim)
         log.info("segments replaced", topic=str(topic), parents=intent.parents, epoch=layout.epoch)
         return layout
 
-    async def _replace_segments(self, topic: TopicName, intent: Intent) -> Layout:
+    async def _replace_segments(self, topic: TopicName, intent: Intent, claim: Check) -> Layout:
         children = [await self._topics.get(topic.segment_name(child.descriptor)) for child in intent.children]
         ready: set[str] = set()
 
@@ -322,7 +371,7 @@ class Controller:
             return layout.replace_segments(intent, self._now_ms()) if ready >= layout.living_subscriptions() else layout
 
         while True:
-            layout = await self._layouts.change(topic, replaced)
+            layout = await self._layouts.change(topic, replaced, claim=claim)
             if layout.intent is not None and layout.intent.sealing:
                 return layout
             for subscription in layout.living_subscriptions() - ready:

@@ -98,6 +98,15 @@ class Layout:
             raise UnknownSegment(f"The topic has no segment {segment_id}.")
         return segment
 
+    @property
+    def is_half_done(self) -> bool:
+        """Whether something is marked as begun that somebody has to finish."""
+        return (
+            self.intent is not None
+            or self.is_deleting
+            or any(subscription.is_deleting or subscription.is_creating for subscription in self.subscriptions.values())
+        )
+
     def living_subscriptions(self) -> frozenset[str]:
         """The names of those that are not being deleted: every segment holds a cursor for each."""
         return frozenset(name for name, subscription in self.subscriptions.items() if not subscription.is_deleting)

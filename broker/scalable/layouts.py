@@ -6,6 +6,7 @@ from urllib.parse import quote, unquote
 
 import structlog
 
+from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import LayoutUnreadable, TopicExists, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.scalable import registrations
@@ -13,7 +14,7 @@ from broker.scalable.layout import Layout
 from broker.scalable.layout_record import from_json, to_json
 from broker.schemas.registry import removal_of
 from storage.managed_ledger_record import is_there
-from storage.metadata.store import ABSENT, Conflict, Delete, MetadataStore, Op, Put, starting_with
+from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Op, Put, starting_with
 
 KEY_PREFIX: Final = "/topics/"
 
@@ -68,13 +69,17 @@ class Layouts:
         """Whether there is a `persistent://` topic of this name: somebody has attached to it once."""
         return await is_there(str(regular), self._metadata)
 
-    async def change(self, topic: TopicName, change: Callable[[Layout], Layout]) -> Layout:
+    async def change(
+        self, topic: TopicName, change: Callable[[Layout], Layout], *, claim: Check | None = None
+    ) -> Layout:
         """Replace the layout by `change` of it, and again of a newer one when somebody else was faster.
 
-        Returns the layout that is durable then. If `change` returns its argument, nothing is written.
+        Returns the layout that is durable then. If `change` returns its argument, nothing is written. What only the
+        topic's controller does is conditioned on its `claim`.
 
         Raises:
             TopicNotFound: there is no such topic, or it is being deleted.
+            OwnedElsewhere: whoever has the claim is not the controller any more; nothing was written.
             LayoutError: raised by `change`, or the record is damaged; nothing was written.
         """
         while True:
@@ -82,9 +87,14 @@ class Layouts:
             changed = change(layout)
             if changed is layout:
                 return layout
+            ops: list[Op] = [Put(layout_key(topic), to_json(changed), version)]
+            if claim is not None:
+                ops.append(claim)
             try:
-                await self._metadata.put(layout_key(topic), to_json(changed), expected=version)
-            except Conflict:
+                await self._metadata.commit(ops)
+            except Conflict as conflict:
+                if claim is not None and conflict.key == claim.key:
+                    raise OwnedElsewhere(f"{topic} is controlled by another broker now") from conflict
                 # Decided again on what won: the loop ends because each turn somebody makes progress.
                 continue
             return changed

@@ -16,6 +16,7 @@ from functools import partial
 import structlog
 import trio
 
+from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, NotPrunable, TopicNotFound
 from broker.names import TopicName
@@ -59,6 +60,7 @@ class Pruner:
         topics: Topics,
         feeds: LayoutFeeds,
         turns: Turns[TopicName],
+        elections: Elections,
         *,
         metadata: MetadataStore,
         retention_ms: int,
@@ -71,6 +73,7 @@ class Pruner:
             topics: the segments.
             feeds: who has to know of a layout before data goes.
             turns: those of changes of a topic's segments.
+            elections: a topic's controller alone prunes it.
             metadata: where cursors and layouts are watched.
             retention_ms: how long a segment is kept at least, from when it was replaced.
             now_ms: the clock of the layouts' times.
@@ -79,6 +82,7 @@ class Pruner:
         self._topics = topics
         self._feeds = feeds
         self._turns = turns
+        self._elections = elections
         self._metadata = metadata
         self._retention_ms = retention_ms
         self._now_ms = now_ms
@@ -131,6 +135,7 @@ class Pruner:
             due.at_latest(segment.sealed_at_ms)
             await due.wait()
             try:
+                await self._elections.wait_not_elsewhere(topic)
                 await self._prune_when_drained(topic, segment)
             except EXPECTED as error:
                 log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
@@ -169,7 +174,7 @@ class Pruner:
                 return layout
 
         async with self._turns.of(topic):
-            layout = await self._layouts.change(topic, pruned)
+            layout = await self._layouts.change(topic, pruned, claim=await self._elections.elect(topic))
         if segment_id in layout.pruned:
             log.info("segment pruned", topic=str(topic), segment=segment_id, epoch=layout.epoch)
         return segment_id not in layout.segments
@@ -177,7 +182,9 @@ class Pruner:
     async def _remove(self, topic: TopicName) -> None:
         """Remove the data of what was taken out."""
         try:
+            await self._elections.wait_not_elsewhere(topic)
             async with self._turns.of(topic):
+                claim = await self._elections.elect(topic)
                 while (layout := await self._layouts.get(topic)).pruned:
                     # Clients turn away from it before it turns them away.
                     await self._feeds.reached(topic, layout.epoch)
@@ -185,7 +192,7 @@ class Pruner:
                     name = segment_topic(topic, segment)
                     with self._topics.deleting([name]):
                         await self._topics.delete(name)
-                        await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id))
+                        await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
         except TopicNotFound:
             # The whole topic is being deleted, and what is left of its segments with it.
             log.debug("topic deleted while pruning", topic=str(topic))

@@ -16,7 +16,7 @@ import orjson
 import structlog
 
 from broker.names import Domain, InvalidTopicName, TopicName
-from storage.metadata.store import Delete, DeleteRange, MetadataStore, Op, Put, Record, starting_with
+from storage.metadata.store import Check, Delete, DeleteRange, MetadataStore, Op, Put, Record, starting_with
 
 KEY_PREFIX: Final = "/consumers/"
 
@@ -67,12 +67,16 @@ class Registrations:
             found[group][consumer] = segments
         return dict(found)
 
-    async def write(self, group: GroupId, shares: Shares, gone: Iterable[str] = ()) -> None:
-        """Write these registrations and remove those that are gone; durable on return."""
+    async def write(self, group: GroupId, claim: Check, shares: Shares, gone: Iterable[str] = ()) -> None:
+        """Write these registrations and remove those that are gone; durable on return.
+
+        Raises:
+            Conflict: whoever has the `claim` is not the topic's controller any more.
+        """
         ops: list[Op] = [Delete(registration_key(group, consumer)) for consumer in gone]
         ops += [Put(registration_key(group, consumer), _encode(segments)) for consumer, segments in shares.items()]
         for first in range(0, len(ops), RECORDS_AT_ONCE):
-            await self._metadata.commit(ops[first : first + RECORDS_AT_ONCE])
+            await self._metadata.commit([*ops[first : first + RECORDS_AT_ONCE], claim])
 
 
 def registration_key(group: GroupId, consumer: str) -> str:

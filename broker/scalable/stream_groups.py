@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import structlog
 import trio
 
+from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, NotSupported, TopicNotFound
 from broker.names import NAME_BYTES_MAX, TopicName
@@ -34,7 +35,7 @@ from broker.topics import Topics
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
 from storage.errors import CursorCorrupt, StorageError
-from storage.metadata.store import MetadataError, MetadataStore, Record
+from storage.metadata.store import Check, Conflict, MetadataError, MetadataStore, Record
 from storage.position import Position
 from txn.errors import OwnershipLost
 
@@ -93,6 +94,7 @@ class StreamGroups:
         self,
         topics: Topics,
         feeds: LayoutFeeds,
+        elections: Elections,
         *,
         metadata: MetadataStore,
         nursery: trio.Nursery,
@@ -103,24 +105,27 @@ class StreamGroups:
         Args:
             topics: the segments.
             feeds: the layouts.
+            elections: a topic's controller alone hands out its segments.
             metadata: where cursors are watched and registrations stand.
             nursery: runs the watching, the writing and the grace periods.
             grace_seconds: how long a consumer whose connection is lost keeps its segments.
         """
         self._topics = topics
         self._feeds = feeds
+        self._elections = elections
         self._metadata = metadata
         self._nursery = nursery
         self._registrations = Registrations(metadata)
         self._graces: GracePeriods[tuple[GroupId, str]] = GracePeriods(grace_seconds, self._expired, nursery)
         self._groups: dict[GroupId, _Group] = {}
-        self._taken_over: set[TopicName] = set()
-        """Topics whose registrations of before were read."""
+        self._taken_over: dict[TopicName, Check] = {}
+        """The election of this broker after which the registrations of before were read, by topic."""
         self._turns: Turns[TopicName] = Turns()
         self._unwritten: dict[GroupId, None] = {}
         """Groups whose registrations may differ from what is recorded, longest first."""
         self._is_writing = False
         self._listeners: list[Callable[[TopicName], None]] = []
+        elections.attach(self._controller_changed)
 
     def attach(self, listener: Callable[[TopicName], None]) -> None:
         """Call `listener` with a topic whenever consumers of it have come or gone. It must not block."""
@@ -146,13 +151,17 @@ class StreamGroups:
     async def recover(self) -> None:
         """Take over every group that an earlier run had, so that whoever does not come back is forgotten."""
         for topic in {id_.topic for id_ in await self._registrations.load()}:
-            await self._take_over(topic)
+            try:
+                await self._take_over(topic)
+            except OwnedElsewhere as elsewhere:
+                log.info("consumers are left to their controller", topic=str(topic), reason=str(elsewhere))
 
-    async def _take_over(self, topic: TopicName) -> None:
-        """Take in what was registered before this process had the topic, with a grace period from now."""
+    async def _take_over(self, topic: TopicName) -> Check:
+        """Be the topic's controller, and take in what was registered before, with a grace period from now."""
         async with self._turns.of(topic):
-            if topic in self._taken_over:
-                return
+            claim = await self._elections.elect(topic)
+            if self._taken_over.get(topic) == claim:
+                return claim
             for id_, shares in (await self._registrations.load(topic)).items():
                 group = self._groups.setdefault(id_, _Group(id_))
                 for name in sorted(shares.keys() - group.members.keys()):
@@ -161,7 +170,13 @@ class StreamGroups:
                     self._graces.begin((id_, name))
                 log.info("ordered consumers may come back", topic=str(topic), group=id_.name, consumers=len(shares))
                 self._follow(group)
-            self._taken_over.add(topic)
+            self._taken_over[topic] = claim
+            return claim
+
+    def _controller_changed(self, topic: TopicName) -> None:
+        if self._elections.controller_of(topic) is None:
+            # Given up with the topic, whose registrations are gone; or lost, and others see to them.
+            self._taken_over.pop(topic, None)
 
     async def join(self, id_: GroupId, member: Member, *, regular: TopicName | None = None) -> None:
         """Add a consumer; its assignment was handed to it when this returns, and is again whenever it changes.
@@ -171,15 +186,16 @@ class StreamGroups:
 
         Raises:
             TopicNotFound: there is no such topic.
+            OwnedElsewhere: another broker is its controller.
             NotSupported: the group is full, or the name too long.
         """
-        await self._take_over(id_.topic)
+        claim = await self._take_over(id_.topic)
         group = self._groups.setdefault(id_, _Group(id_))
         name = member.name
         group.joining += 1
         try:
             if name not in group.members:
-                await self._register(group, name)
+                await self._register(group, name, claim)
             group.members[name] = member
         finally:
             group.joining -= 1
@@ -198,14 +214,17 @@ class StreamGroups:
                 raise TopicNotFound(f"{id_.topic} does not exist")
             await group.turned.wait()
 
-    async def _register(self, group: _Group, name: str) -> None:
+    async def _register(self, group: _Group, name: str, claim: Check) -> None:
         if len(group.members) >= MEMBERS_MAX:
             raise NotSupported(f"{group.id.name} has {MEMBERS_MAX} consumers, and no more may share it")
         if len(name.encode()) > NAME_BYTES_MAX:
             raise NotSupported(f"a consumer's name is at most {NAME_BYTES_MAX} bytes long")
         async with group.writing:
             group.recorded[name] = None
-            await self._registrations.write(group.id, {name: frozenset()})
+            try:
+                await self._registrations.write(group.id, claim, {name: frozenset()})
+            except Conflict as conflict:
+                raise OwnedElsewhere(f"{group.id.topic} is controlled by another broker now") from conflict
             group.recorded[name] = frozenset()
 
     def lose(self, id_: GroupId, member: Member) -> None:
@@ -276,8 +295,11 @@ class StreamGroups:
             changed = {}
         if not gone and not changed:
             return
+        claim = self._taken_over.get(group.id.topic)
+        if claim is None:
+            return
         try:
-            await self._registrations.write(group.id, changed, gone)
+            await self._registrations.write(group.id, claim, changed, gone)
         except MetadataError as error:
             # Tried again with the next change; until then a restart would move segments or wait for who is gone.
             log.warning("registrations were not written", topic=str(group.id.topic), reason=str(error))

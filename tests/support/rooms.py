@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
+from broker.cluster.elections import Elections
 from broker.cluster.ownership import Claims
 from broker.names import TopicName
 from broker.scalable.controller import Controller
@@ -62,11 +64,13 @@ class Rooms:
         session: Session,
         clock: WallClock,
         grace_seconds: float,
+        broker_id: str,
     ) -> None:
         self.metadata = metadata
         self.session = session
         self.headers = HeaderWatch(metadata)
-        self.claims = Claims(metadata, session, broker_id="broker-1", service_url="pulsar://127.0.0.1:6650")
+        self.claims = Claims(metadata, session, broker_id=broker_id, service_url=f"pulsar://{broker_id}:6650")
+        self.elections = Elections(self.claims, metadata)
         self.layouts = Layouts(metadata)
         self.feeds = LayoutFeeds(metadata, nursery)
         self.namespaces = NamespaceFeeds(metadata, nursery)
@@ -82,11 +86,18 @@ class Rooms:
         self.opened: list[TopicName] = []
         """Every topic that was taken over, in order."""
         self.topics = Topics(self.claims, self.layouts, self._open_topic, nursery, 7)
-        self.controller = Controller(
-            self.layouts, self.topics, self.feeds, now_ms=clock, nursery=nursery, metadata=metadata
-        )
         self.groups = StreamGroups(
-            self.topics, self.feeds, metadata=metadata, nursery=nursery, grace_seconds=grace_seconds
+            self.topics, self.feeds, self.elections, metadata=metadata, nursery=nursery, grace_seconds=grace_seconds
+        )
+        self.controller = Controller(
+            self.layouts,
+            self.topics,
+            self.feeds,
+            self.groups,
+            self.elections,
+            now_ms=clock,
+            nursery=nursery,
+            metadata=metadata,
         )
         self.finals = Alarm(clock, delay_ms=60_000)
         """Rings when the retention of a finished transaction may be over, a minute after its end."""
@@ -106,10 +117,16 @@ class Rooms:
             self.topics,
             self.feeds,
             self.controller.turns,
+            self.elections,
             metadata=self.metadata,
             retention_ms=retention_ms,
             now_ms=clock,
         )
+
+    async def control(self, topic: TopicName = TOPIC) -> None:
+        """Be the topic's controller, and everybody here knows it."""
+        await self.elections.elect(topic)
+        await wait_all_tasks_blocked()
 
     async def segment(self, topic: TopicName, segment_id: int) -> TopicName:
         """The name of a segment."""
@@ -138,13 +155,19 @@ async def visible(topic: Topic) -> list[Entry]:
 
 @asynccontextmanager
 async def rooms(
-    metadata: MetadataStore, files: SimulatedFiles, *, clock: WallClock = now_ms, grace_seconds: float = 60
+    metadata: MetadataStore,
+    files: SimulatedFiles,
+    *,
+    clock: WallClock = now_ms,
+    grace_seconds: float = 60,
+    broker_id: str = "broker-1",
 ) -> AsyncIterator[Rooms]:
     """One broker's rooms, running."""
-    async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
+    async with ledger_store(files, broker_id=broker_id) as ledgers, trio.open_nursery() as nursery:
         session = await metadata.open_session(10)
-        made = Rooms(metadata, ledgers, nursery, session, clock, grace_seconds)
+        made = Rooms(metadata, ledgers, nursery, session, clock, grace_seconds, broker_id)
         await nursery.start(made.headers.run)
+        await nursery.start(made.elections.run)
         try:
             yield made
         finally:

@@ -104,6 +104,7 @@ async def listening(broker: Rooms) -> AsyncIterator[trio.SocketListener]:
         feeds=broker.feeds,
         namespaces=broker.namespaces,
         groups=broker.groups,
+        elections=broker.elections,
         schemas=Schemas(broker.metadata, now_ms),
         coordinator=broker.coordinator,
         traffic=Traffic(),

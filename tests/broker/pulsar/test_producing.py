@@ -108,6 +108,7 @@ async def test_closing_a_producer_answers_its_sends_first(broker: Rooms, client:
 async def test_sends_under_way_at_a_split_are_taken(broker: Rooms, client: WireClient) -> None:
     """T20: the client hears of the children first and leaves behind its last send, so nothing of it fails."""
     name = await segment(broker)
+    await broker.control()
     await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
     await client.produce(1, name)
     async with trio.open_nursery() as nursery:
@@ -131,6 +132,7 @@ async def test_a_producer_that_does_not_leave_is_sent_away_behind_the_seal(
     """T20: the update stands before CLOSE_PRODUCER on the wire; a later send is dropped, its client resends it."""
     monkeypatch.setattr(controller, "LEAVING_SECONDS_MAX", 0)
     name = await segment(broker)
+    await broker.control()
     first = await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
     assert first.scalable_topic_update.dag.epoch == 0
     await client.produce(1, name)
@@ -148,6 +150,7 @@ async def test_sends_that_meet_the_seal_are_refused_behind_the_layout(monkeypatc
     store = SteeredStore()
     async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
         name = await segment(broker)
+        await broker.control()
         async with connected(listener) as client, trio.open_nursery() as nursery:
             await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
             await client.produce(1, name)

@@ -173,6 +173,7 @@ async def test_a_layout_session_of_a_topic_deleted_just_then_is_answered(broker:
 async def test_a_topic_made_again_under_its_name_is_pushed(broker: Rooms, client: WireClient) -> None:
     """Its first epoch is the old one's, but nothing else of it is."""
     await broker.controller.create_topic(TOPIC, 1, {})
+    await broker.control()
     await client.ask(commands.scalable_topic_lookup(5, str(TOPIC)))
     await broker.controller.delete_topic(TOPIC, force=True)
     await broker.controller.create_topic(TOPIC, 4, {})

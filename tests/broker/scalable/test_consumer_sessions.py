@@ -180,6 +180,7 @@ async def test_of_a_group_that_nobody_comes_back_to_nothing_is_left(autojump_clo
 
 async def test_a_registration_is_durable_before_its_consumer_is_told(broker: Rooms) -> None:
     await topic_with(broker, 1)
+    await broker.control()
     real = broker.metadata.commit
     held = trio.Event()
     told: list[str] = []
@@ -204,6 +205,7 @@ async def test_a_registration_is_durable_before_its_consumer_is_told(broker: Roo
 
 async def test_who_gives_up_while_registering_leaves_nothing(broker: Rooms) -> None:
     await topic_with(broker, 1)
+    await broker.control()
     real = broker.metadata.commit
 
     async def lost(ops: object) -> object:

@@ -496,6 +496,7 @@ async def test_a_deletion_leaves_a_topic_made_again_meanwhile_alone(broker: Room
 async def test_an_interrupted_deletion_is_repeated(broker: Rooms, store: SteeredStore) -> None:
     """D16: by whoever asks again, although the topic does not exist any more."""
     await broker.controller.create_topic(TOPIC, 2, {})
+    await broker.control()
     with trio.CancelScope() as scope:
 
         async def hang_up(ops: Sequence[Op]) -> None:

@@ -1,0 +1,126 @@
+"""Elections of controllers: one at a time, everybody hears who, and a death frees what it controlled."""
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.cluster.elections import Controlling, Elections
+from broker.cluster.ownership import Claims, OwnedElsewhere
+from broker.names import TopicName
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Conflict, Put, Session, SessionLost
+from tests.support.rooms import TOPIC
+
+OTHER = TopicName.parse("topic://public/default/b%2F c")
+
+
+async def taking_part(store: MemoryStore, broker_id: str, nursery: trio.Nursery) -> tuple[Elections, Session]:
+    session = await store.open_session(10)
+    claims = Claims(store, session, broker_id=broker_id, service_url=f"pulsar://{broker_id}:1")
+    elections = Elections(claims, store)
+    await nursery.start(elections.run)
+    return elections, session
+
+
+async def test_who_is_needed_first_is_elected(nursery: trio.Nursery) -> None:
+    """D4: the other is told by whom, and both know without asking."""
+    store = MemoryStore()
+    (one, _), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
+    assert one.controller_of(TOPIC) is None
+    claim = await one.elect(TOPIC)
+    assert await one.elect(TOPIC) == claim
+    with pytest.raises(OwnedElsewhere, match="one at pulsar://one:1"):
+        await two.elect(TOPIC)
+    await two.elect(OTHER)
+    await wait_all_tasks_blocked()
+    for elections in (one, two):
+        assert elections.controller_of(TOPIC) == Controlling("one", "pulsar://one:1")
+        assert elections.controller_of(OTHER) == Controlling("two", "pulsar://two:1")
+    assert (one.is_elsewhere(TOPIC), two.is_elsewhere(TOPIC)) == (False, True)
+
+
+async def test_a_death_frees_what_it_controlled(nursery: trio.Nursery) -> None:
+    """D4: what the dead one still writes is refused."""
+    store = MemoryStore()
+    (one, session), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
+    claim = await one.elect(TOPIC)
+    await wait_all_tasks_blocked()
+    heard: list[TopicName] = []
+    two.attach(heard.append)
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(two.wait_not_elsewhere, TOPIC)
+        await wait_all_tasks_blocked()
+        assert waiting.child_tasks
+        await session.close()
+    assert heard == [TOPIC]
+    assert two.controller_of(TOPIC) is None
+    later = await two.elect(TOPIC)
+    await wait_all_tasks_blocked()
+    assert heard == [TOPIC, TOPIC]
+    assert two.controller_of(TOPIC) == Controlling("two", "pulsar://two:1")
+    with pytest.raises(Conflict):
+        await store.commit([Put("/x", b"stale"), claim])
+    await store.commit([Put("/x", b"new"), later])
+    with pytest.raises(SessionLost):
+        await one.elect(TOPIC)
+    two.detach(heard.append)
+
+
+async def test_giving_up_and_being_elected_again(nursery: trio.Nursery) -> None:
+    """News of the first term that comes in the second does not end it."""
+    store = MemoryStore()
+    (one, _), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
+    for _ in range(3):
+        first = await one.elect(TOPIC)
+        await one.resign(TOPIC)
+        await one.resign(TOPIC)
+        second = await one.elect(TOPIC)
+        assert second.expected > first.expected
+        await wait_all_tasks_blocked()
+        assert await one.elect(TOPIC) == second
+        await one.resign(TOPIC)
+    await two.elect(TOPIC)
+    await two.resign(OTHER)
+
+
+async def test_another_run_of_the_same_broker_takes_over(nursery: trio.Nursery) -> None:
+    """D4: the earlier one hears that it controls nothing any more."""
+    store = MemoryStore()
+    (earlier, _), (later, _) = await taking_part(store, "one", nursery), await taking_part(store, "one", nursery)
+    await earlier.elect(TOPIC)
+    claim = await later.elect(TOPIC)
+    await wait_all_tasks_blocked()
+    assert await later.elect(TOPIC) == claim
+    again = await earlier.elect(TOPIC)
+    assert again.expected > claim.expected
+
+
+async def test_of_two_at_once_one_is_elected(nursery: trio.Nursery) -> None:
+    store = MemoryStore()
+    (one, _), (two, _) = await taking_part(store, "one", nursery), await taking_part(store, "two", nursery)
+    won: list[Elections] = []
+
+    async def elect(elections: Elections) -> None:
+        try:
+            await elections.elect(TOPIC)
+        except OwnedElsewhere:
+            return
+        won.append(elections)
+
+    async with trio.open_nursery() as at_once:
+        for elections in (one, two, one, two):
+            at_once.start_soon(elect, elections)
+    assert len(won) == 2
+    assert won[0] is won[1]
+
+
+async def test_claims_of_segments_are_no_elections(nursery: trio.Nursery) -> None:
+    store = MemoryStore()
+    elections, session = await taking_part(store, "one", nursery)
+    claims = Claims(store, session, broker_id="one", service_url="pulsar://one:1")
+    heard: list[TopicName] = []
+    elections.attach(heard.append)
+    for name in ("segment://public/default/x/0000-ffff-0", "persistent://public/default/x", "topic://nonsense"):
+        await claims.claim(name)
+    await wait_all_tasks_blocked()
+    assert heard == []

@@ -1,0 +1,180 @@
+"""Two brokers on one metadata store: exactly one of them controls a topic, and the other takes over when it dies."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.scalable.autoscaler import AutoScaler
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import StartPosition, SubscriptionKind
+from broker.scalable.load_reports import load_key
+from broker.scalable.registrations import GroupId
+from storage.metadata.memory import MemoryStore
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import TOPIC, Rooms, now_ms, rooms
+from tests.support.wire import WireClient, connected, listening
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+GROUP = GroupId(TOPIC, "s")
+
+
+@asynccontextmanager
+async def broker_named(store: MemoryStore, broker_id: str) -> AsyncIterator[Rooms]:
+    """A broker with data of its own: what it does here needs no ledger of another's."""
+    async with rooms(store, SimulatedFiles(seed=5), broker_id=broker_id) as made:
+        await made.controller.recover()
+        yield made
+
+
+class Member:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.told: list[set[int]] = []
+
+    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
+        self.told.append(set(segments))
+
+
+async def register(client: WireClient, name: str) -> pb.CommandScalableTopicSubscribeResponse:
+    answer = await client.ask(commands.scalable_topic_subscribe(70, str(TOPIC), "s", name, 30))
+    assert answer.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    return answer.scalable_topic_subscribe_response
+
+
+async def controller_url(client: WireClient) -> str | None:
+    """What the next update says."""
+    update = await client.receive()
+    assert update.type == Type.SCALABLE_TOPIC_UPDATE
+    dag = update.scalable_topic_update.dag
+    return dag.controller_broker_url if dag.HasField("controller_broker_url") else None
+
+
+async def test_clients_are_told_who_controls_the_topic() -> None:
+    """DESIGN 6: nobody at first; then the broker that the first consumer asked, from either; and its death."""
+    store = MemoryStore()
+    async with broker_named(store, "two") as two, listening(two) as at_two, connected(at_two) as watching:
+        async with broker_named(store, "one") as one, listening(one) as at_one, connected(at_one) as client:
+            await one.controller.create_topic(TOPIC, 1, {})
+            for each in (client, watching):
+                await each.send(commands.scalable_topic_lookup(5, str(TOPIC)))
+                assert await controller_url(each) is None
+            await client.send(commands.scalable_topic_subscribe(70, str(TOPIC), "s", "a", 30))
+            own = f"pulsar://127.0.0.1:{at_one.socket.getsockname()[1]}"
+            assert await controller_url(client) == own, "as the client has reached it"
+            assert (await client.receive()).type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+            assert await controller_url(watching) == "pulsar://one:6650"
+            refused = await register(watching, "b")
+            assert refused.error == pb.ServiceNotReady, "worth another try, after another look at the layout"
+            assert "pulsar://one:6650" in refused.message
+            await watching.receives_nothing_more()
+        assert await controller_url(watching) is None
+        watching.ignored.add(Type.SCALABLE_TOPIC_UPDATE)
+        assert not (await register(watching, "b")).HasField("error")
+
+
+async def test_the_next_controller_waits_for_the_consumers_of_the_last(autojump_clock: MockClock) -> None:
+    """D10: their registrations are read when it is elected, and count from then on."""
+    store = MemoryStore()
+    async with broker_named(store, "two") as two:
+        async with broker_named(store, "one") as one:
+            await one.controller.create_topic(TOPIC, 2, {})
+            await one.controller.add_subscription(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+            for name in ("b", "a"):
+                await one.groups.join(GROUP, Member(name))
+            await wait_all_tasks_blocked()
+            with pytest.raises(OwnedElsewhere):
+                await two.groups.join(GROUP, Member("c"))
+            await two.groups.recover()
+        await trio.sleep(1000)
+        newcomer, back = Member("c"), Member("a")
+        await two.groups.join(GROUP, newcomer)
+        assert newcomer.told == [set()]
+        await two.groups.join(GROUP, back)
+        assert back.told == [{1}], "who came second had the second one"
+        await trio.sleep(100)
+        assert back.told[-1] | newcomer.told[-1] == {0, 1}
+
+
+async def test_only_the_controller_changes_the_layout() -> None:
+    """DESIGN 6: a request to another is refused for now; so is what the controller of before still writes."""
+    store = MemoryStore()
+    async with broker_named(store, "two") as two:
+        async with broker_named(store, "one") as one:
+            await one.controller.create_topic(TOPIC, 1, {})
+            await one.controller.split(TOPIC, 0)
+            await wait_all_tasks_blocked()
+            before = await store.scan("/topics/", "/topics0")
+            for refused in (
+                two.controller.split(TOPIC, 1),
+                two.controller.merge(TOPIC, 1, 2),
+                two.controller.delete_topic(TOPIC, force=True),
+            ):
+                with pytest.raises(OwnedElsewhere, match="pulsar://one:6650"):
+                    await refused
+            assert await store.scan("/topics/", "/topics0") == before
+            stale = await one.elections.elect(TOPIC)
+            await one.session.close()
+            await two.elections.elect(TOPIC)
+            with pytest.raises(OwnedElsewhere):
+                await one.layouts.change(TOPIC, lambda layout: layout.begin_split(1), claim=stale)
+        assert (await two.layouts.get(TOPIC)).intent is None
+
+
+async def test_an_open_mark_elects_who_is_left(autojump_clock: MockClock) -> None:
+    """D10: a split that the dead controller has begun is finished without anybody asking."""
+    store = MemoryStore()
+    async with broker_named(store, "two") as two:
+        async with broker_named(store, "one") as one:
+            await one.controller.create_topic(TOPIC, 1, {})
+            claim = await one.elections.elect(TOPIC)
+            await one.layouts.change(TOPIC, lambda layout: layout.begin_split(0), claim=claim)
+            await wait_all_tasks_blocked()
+            assert (await two.layouts.get(TOPIC)).intent is not None, "it is its controller's"
+            async with broker_named(store, "three"):
+                assert (await two.layouts.get(TOPIC)).intent is not None, "also for who comes later"
+        await trio.sleep(10)
+        layout = await two.layouts.get(TOPIC)
+        assert layout.intent is None
+        assert [segment.id for segment in layout.active()] == [1, 2]
+        assert not two.elections.is_elsewhere(TOPIC)
+        assert two.elections.controller_of(TOPIC) is not None
+
+
+async def test_what_a_topic_had_goes_with_it() -> None:
+    """D16: the claim too; made again, its first consumer elects anew."""
+    store = MemoryStore()
+    async with broker_named(store, "two") as two, broker_named(store, "one") as one:
+        await one.controller.create_topic(TOPIC, 1, {})
+        await one.controller.split(TOPIC, 0)
+        await one.controller.delete_topic(TOPIC, force=True)
+        await wait_all_tasks_blocked()
+        assert await store.scan("/owners/topic", "/owners/topid") == []
+        await two.controller.create_topic(TOPIC, 1, {})
+        member = Member("a")
+        await two.groups.join(GROUP, member)
+        assert member.told == [{0}]
+
+
+async def test_only_the_controller_scales_by_itself(autojump_clock: MockClock) -> None:
+    """Who takes over goes on with what he knows already."""
+    store = MemoryStore()
+    async with broker_named(store, "two") as two, trio.open_nursery() as nursery:
+        scaler = AutoScaler(two.controller, two.layouts, two.groups, metadata=store, now_ms=now_ms)
+        nursery.start_soon(scaler.run)
+        async with broker_named(store, "one") as one:
+            await one.controller.create_topic(TOPIC, 1, {})
+            await one.control()
+            busy = {"msgRateIn": 1e9, "bytesRateIn": 1e9, "msgRateOut": 1e9, "bytesRateOut": 1e9, "sinceMs": now_ms()}
+            await store.put(load_key(await one.segment(TOPIC, 0)), orjson.dumps(busy))
+            await trio.sleep(1000)
+            assert len((await two.layouts.get(TOPIC)).active()) == 1
+        await trio.sleep(10)
+        assert len((await two.layouts.get(TOPIC)).active()) == 2
+        nursery.cancel_scope.cancel()

@@ -120,6 +120,22 @@ async def test_all_segments_or_none() -> None:
             assert broker.headers.transactions_joined == 0
 
 
+async def test_every_message_comes_again_after_an_abort_the_last_one_too() -> None:
+    """T23: to a consumer that stays, of whichever kind; nothing has to come behind them."""
+    for kind in (SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED):
+        async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+            ((topic, subscription),) = await filled(broker)
+            consumer, outlet = recording_consumer()
+            subscription.add_consumer(consumer, kind)
+            subscription.flow(consumer, 100)
+            await wait_all_tasks_blocked()
+            sent = outlet.positions
+            txn = await begin(broker)
+            await topic.acknowledge_in_transaction(subscription, txn, [Acknowledgement(at) for at in sent])
+            await end(broker, txn, EndAction.ABORT)
+            assert outlet.positions == [*sent, *sent]
+
+
 async def test_a_removed_subscription_takes_its_records_with_it() -> None:
     """D16: one of the same name is another; the old transaction's commit leaves it alone."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:

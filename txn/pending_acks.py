@@ -77,6 +77,7 @@ class PendingAcks:
         """Op records of before the cursor was moved; they go once that is durable."""
         self._era = 0
         """Counts the times the cursor was moved or removed, or goes back; what was read before one is void after it."""
+        self._has_left = False
         self._lost: str | None = None
         """Why the segment is not this owner's any more, or may not be."""
 
@@ -132,7 +133,7 @@ class PendingAcks:
                     await self._remove([key])
                 else:
                     command.key = key
-                    self._counters.op_records_outstanding += 1
+                    self._count(1)
         except Conflict as conflict:
             # Nothing was written. After any other error that is not known, so the messages stay reserved.
             self._withdraw(pending, command)
@@ -174,7 +175,7 @@ class PendingAcks:
                 op = AckOp.from_record(hit.record)
                 if op.creation_id == self._cursor.creation_id:
                     self._begin(op.txn, Command(op.acks, op.cumulative, len(hit.record.value), hit.record.key))
-                    self._counters.op_records_outstanding += 1
+                    self._count(1)
                 else:
                     # It belongs to a subscription of the same name that was removed (D16).
                     strangers.append(hit.record.key)
@@ -363,7 +364,7 @@ class PendingAcks:
         """Nothing of the transaction is left here."""
         if not self._book.forget(pending):
             return
-        self._counters.op_records_outstanding -= len(pending.keys)
+        self._count(-len(pending.keys))
         self._headers.leave(pending.txn, self)
         if pending in self._settling:
             self._settling.remove(pending)
@@ -372,7 +373,13 @@ class PendingAcks:
         """The subscription is served here no more; its next owner recovers what is left."""
         for pending in self._book:
             self._headers.leave(pending.txn, self)
-            self._counters.op_records_outstanding -= len(pending.keys)
+            self._count(-len(pending.keys))
+        self._has_left = True
+
+    def _count(self, op_records: int) -> None:
+        """So many more are outstanding here, unless that is the next owner's to say."""
+        if not self._has_left:
+            self._counters.op_records_outstanding += op_records
 
     def _discarded(self) -> PendingAcksDiscarded:
         return PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} was moved or goes back")

@@ -133,6 +133,30 @@ async def test_what_an_earlier_segment_of_the_name_left_changes_nothing(desk: Of
     assert await new.visible() == [b"new"]
 
 
+async def test_a_record_that_is_answered_after_the_segment_was_closed_is_not_counted(
+    desk: Office, store: SteeredStore
+) -> None:
+    """T34: it is the next owner's, who counts it; nobody is told of the decision twice."""
+    segment = await desk.own()
+    txn = await desk.begin()
+    go_on = trio.Event()
+
+    async def hold(ops: Sequence[Op]) -> None:
+        if puts_an_op(ops):
+            await go_on.wait()
+
+    store.after = hold
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(segment.buffer.publish, b"a", 1, txn)
+        await wait_all_tasks_blocked()
+        segment.scope.cancel()
+        await wait_all_tasks_blocked()
+        go_on.set()
+    assert desk.headers.transactions_joined == desk.counters.op_records_outstanding == 0
+    await desk.own()
+    assert desk.headers.transactions_joined == desk.counters.op_records_outstanding == 1
+
+
 # -- a broker whose image is behind
 
 

@@ -248,6 +248,24 @@ async def test_acknowledging_cancelled_at_any_step() -> None:
         assert rig.is_acknowledged(0)
 
 
+async def test_a_record_that_is_answered_after_the_subscription_was_closed_is_not_counted() -> None:
+    """T34: it is the next owner's, who counts it."""
+    store = SteeredStore()
+    go_on = trio.Event()
+
+    async def hold(ops: Sequence[Op]) -> None:
+        if writes(ops, PutSequential, OPS):
+            await go_on.wait()
+
+    async with trio.open_nursery() as nursery:
+        async with owned(store, stream_of(3)) as rig:
+            store.after = hold
+            nursery.start_soon(rig.acknowledge, await rig.begin(), 1)
+            await wait_all_tasks_blocked()
+        go_on.set()
+    assert rig.counters.op_records_outstanding == rig.headers.transactions_joined == 0
+
+
 async def test_clearing_cancelled_at_any_step() -> None:
     """D16: it is done as a whole."""
     async with owned(SteeredStore(), stream_of(3)) as rig:

@@ -169,6 +169,33 @@ async def test_a_moved_cursor_forgets_what_is_pending_and_what_is_being_written(
         rig.assert_clean()
 
 
+async def test_an_acknowledgement_that_waited_through_a_move_is_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D5, D16: the header was looked for behind a barrier meanwhile; it would undo the move."""
+    store = LaggingStore()
+    async with owned(store, stream_of(3)) as rig:
+        txn = await rig.begin()
+        go_on, plain = trio.Event(), store.barrier
+
+        async def slow() -> int:
+            await go_on.wait()
+            return await plain()
+
+        async def acknowledge_late() -> None:
+            with pytest.raises(PendingAcksDiscarded):
+                await rig.acknowledge(txn, 1)
+
+        monkeypatch.setattr(store, "barrier", slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acknowledge_late)
+            await wait_all_tasks_blocked()
+            rig.cursor.move(EARLIEST)
+            rig.acks.forget()
+            await rig.cursor.synced()
+            go_on.set()
+        assert await rig.op_keys() == []
+        await rig.acknowledge(txn, 1)
+
+
 async def test_more_than_the_cursor_can_remember(monkeypatch: pytest.MonkeyPatch) -> None:
     """T23, T29: what a commit acknowledges and the cursor has no room for stays pending until it has."""
     monkeypatch.setattr(ranges, "RANGES_MAX", 2)

@@ -19,8 +19,9 @@ from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subsc
 from storage.cursor import Cursor, CursorError, cursor_key
 from storage.entry import TxnId
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, starting_with
+from storage.metadata.store import Check, Conflict, DeleteRange, exactly, starting_with
 from storage.position import Position
+from txn.errors import OwnershipLost
 from txn.op_removal import remove_strange_acks
 from txn.pending_acks import PendingAcks
 
@@ -103,6 +104,7 @@ class DurableSubscriptions:
             running()
             subscription = self._subscriptions.get(name)
             if subscription is None:
+                await self._remove_cursors(*exactly(cursor_key(self._ledger.name, name)))
                 return
             await subscription.unsubscribe(force=True)
             if self._subscriptions.get(name) is subscription:
@@ -115,6 +117,7 @@ class DurableSubscriptions:
             # Whoever was creating a cursor has done so by now, and nobody begins to any more.
             for subscription in tuple(self._subscriptions.values()):
                 await subscription.unsubscribe(force=True)
+            await self._remove_cursors(*starting_with(cursor_key(self._ledger.name, "")))
 
     async def close(self) -> None:
         """Write what the cursors still hold, of a topic that is going away."""
@@ -144,6 +147,14 @@ class DurableSubscriptions:
             raise AcknowledgementRefused(f"{subscription.name} remembers nothing, so it acknowledges in no transaction")
         acks = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
         await pending.acknowledge(txn, acks, cumulative=cumulative)
+
+    async def _remove_cursors(self, start: str, end: str) -> None:
+        """Remove those that are not open: whoever created them gave up before they were."""
+        if await self._services.metadata.scan(start, end, limit=1):
+            try:
+                await self._services.metadata.commit([self._claim, DeleteRange(start, end)])
+            except Conflict as conflict:
+                raise OwnershipLost(f"{self._ledger.name}: {conflict}") from conflict
 
     def _pending_acks(self, cursor: Cursor) -> PendingAcks:
         return PendingAcks(

@@ -1,12 +1,14 @@
 """Pending acknowledgements while the topic under them is split, moved, emptied or removed."""
 
+import contextlib
+
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.errors import TopicClosed
+from broker.errors import TopicClosed, TopicNotFound
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
-from storage.cursor import CursorError
+from storage.cursor import CursorError, cursor_key
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
@@ -277,6 +279,48 @@ async def test_a_deleted_topic_leaves_no_records() -> None:
         await end(broker, txn)
         assert broker.headers.transactions_joined == 0
         assert broker.services.buffers.op_records_outstanding == 0
+
+
+async def test_a_deletion_that_is_given_up_is_finished_by_the_next() -> None:
+    """T28, D16: at whichever step, of the topic's making too; then no record of it is left, in any room."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+
+        async def make_and_delete() -> None:
+            ((topic, subscription),) = await filled(broker)
+            txn = await begin(broker)
+            await acknowledge_all(topic, subscription, txn)
+            await publish(topic, b"out", txn)
+            await broker.controller.delete_topic(TOPIC, force=True)
+
+        async def check() -> None:
+            await wait_all_tasks_blocked()
+            with contextlib.suppress(TopicNotFound):
+                await broker.controller.delete_topic(TOPIC, force=True)
+            await wait_all_tasks_blocked()
+            keys = [record.key for record in await broker.metadata.scan("", "\U0010ffff")]
+            assert [key for key in keys if not key.startswith(("/txn/id/", "/txn/tc-seq/", "/ids/"))] == []
+            assert broker.headers.transactions_joined == 0
+            assert broker.services.buffers.op_records_outstanding == 0
+
+        assert await cancel_at_each_step(make_and_delete, check) > 50
+
+
+async def test_a_subscription_whose_creator_gave_up_can_be_removed() -> None:
+    """D16: whether it was open already or not; the segment's next owner does not find it."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        ((topic, _),) = await filled(broker)
+
+        async def subscribe() -> None:
+            await topic.subscribe("new", EARLIEST)
+
+        async def check() -> None:
+            await wait_all_tasks_blocked()
+            await topic.unsubscribe("new")
+            cursors = await broker.metadata.scan(*starting_with(cursor_key(str(topic.name), "")))
+            assert len(cursors) == 1
+            assert await broker.topics.get(topic.name) is topic
+
+        assert await cancel_at_each_step(subscribe, check) > 5
 
 
 async def test_idle_while_transactions_are_open(autojump_clock: MockClock) -> None:

@@ -9,7 +9,8 @@ from trio.testing import wait_all_tasks_blocked
 from broker.names import TopicName
 from broker.pulsar import producing
 from broker.scalable import controller
-from storage.metadata.store import Op, Put
+from storage.entry import TxnId
+from storage.metadata.store import Op, Put, PutSequential
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms, visible
@@ -18,6 +19,8 @@ from tests.support.wire import WireClient, connected, listening, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from txn.headers import txn_name
+from txn.ops import KEY_PREFIX
 
 Type = pb.BaseCommand.Type
 PLAIN = "persistent://public/default/plain"
@@ -103,6 +106,36 @@ async def test_closing_a_producer_answers_its_sends_first(broker: Rooms, client:
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     assert topic.producer_count == 0
     assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
+
+
+async def test_closing_a_producer_waits_for_the_send_that_is_being_published() -> None:
+    """T20: its op record takes a while, and by then everything else is answered."""
+    store = SteeredStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as broker, listening(broker) as listener:
+        name = await segment(broker)
+        async with connected(listener) as client:
+            await client.produce(1, name)
+            opened = [(await client.ask(commands.new_txn(i, 0, 60_000))).new_txn_response for i in range(2)]
+            txns = [(answer.txnid_most_bits, answer.txnid_least_bits) for answer in opened]
+            go_on = {KEY_PREFIX + txn_name(TxnId(*txn)): trio.Event() for txn in txns}
+
+            async def hold(ops: Sequence[Op]) -> None:
+                for op in ops:
+                    if isinstance(op, PutSequential) and op.prefix in go_on:
+                        await go_on[op.prefix].wait()
+
+            store.before = hold
+            for number, txn in enumerate(txns):
+                await client.publish(1, number, txn=txn)
+            await client.send(commands.close_producer(1, 77))
+            await client.receives_nothing_more()
+            first, second = go_on.values()
+            first.set()
+            assert (await client.receive()).send_receipt.sequence_id == 0
+            await client.receives_nothing_more()
+            second.set()
+            assert (await client.receive()).send_receipt.sequence_id == 1
+            assert (await client.receive()).success.request_id == 77
 
 
 async def test_sends_under_way_at_a_split_are_taken(broker: Rooms, client: WireClient) -> None:

@@ -15,7 +15,7 @@ from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging, DurableAnswers
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
-from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, reader_start, stretch_of
+from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, place_of, reader_start, stretch_of
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaGate
@@ -356,7 +356,7 @@ class ConsumerFace:
             return
         session = self._session(request.consumer_id)
         if request.HasField("message_id"):
-            target = Position(*position(request.message_id))
+            target = place_of(request.message_id)
             # The entry sought is the next to be delivered, unless it is one of the two ends.
             mark_delete = target if target in (EARLIEST, LATEST) else target.before()
         else:
@@ -373,7 +373,7 @@ class ConsumerFace:
         Pulsar has no command for it; its clients never send this.
         """
         subscriptions = self._controller.subscriptions
-        target = Position(*position(request.message_id)) if request.HasField("message_id") else None
+        target = place_of(request.message_id) if request.HasField("message_id") else None
         if target is None:
             await subscriptions.seek_to_time(topic, subscription, request.message_publish_time)
         elif target == EARLIEST:

@@ -22,6 +22,14 @@ INDEXED: Final = "tidewire.indexed"
 ISOLATION: Final = "tidewire.isolation"
 
 
+def place_of(identity: pb.MessageIdData) -> Position:
+    """Where an id from the wire stands. What is below everything is EARLIEST: of places there are no lower ones."""
+    place = Position(*position(identity))
+    if place.ledger < 0:
+        return EARLIEST
+    return place if place.entry >= 0 else Position(place.ledger, -1)
+
+
 async def reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
     """The mark-delete position of a reader: it is sent what comes after its start message, or what is young enough."""
     if request.start_message_rollback_duration_sec:
@@ -29,7 +37,7 @@ async def reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
         return (await topic.ledger.position_of_age(age_ms)).before()
     if not request.HasField("start_message_id"):
         return EARLIEST if request.initial_position == pb.CommandSubscribe.Earliest else LATEST
-    start = Position(*position(request.start_message_id))
+    start = place_of(request.start_message_id)
     if start in (EARLIEST, LATEST) or request.start_message_id.batch_index < 0:
         return start
     # Inside a batch: the whole entry is sent again, and the client drops what comes before its start.

@@ -184,6 +184,40 @@ async def test_a_seek_to_nowhere_moves_nothing(broker: Rooms, client: WireClient
     await client.receives_nothing_more()
 
 
+@pytest.mark.parametrize(
+    ("ledger", "entry", "backlog"),
+    [
+        (2**63, 2**63, 2),
+        (2**64 - 5, 0, 2),
+        (0, 2**63, 2),
+        (0, 2**64 - 5, 2),
+        (2**63 - 1, 5, 0),
+        (2**63 - 2, 2**63 - 1, 0),
+    ],
+)
+async def test_a_seek_to_a_place_that_cannot_be(
+    broker: Rooms, client: WireClient, ledger: int, entry: int, backlog: int
+) -> None:
+    """What is below or above everything is the beginning or the end; what comes then is delivered."""
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    for _ in range(2):
+        await publish(topic, message())
+    assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
+    place = pb.MessageIdData(ledger_id=ledger, entry_id=entry)
+    assert (await client.ask(commands.seek(1, 6, to=place))).type == Type.SUCCESS
+    assert (await client.receive()).type == Type.CLOSE_CONSUMER
+    assert topic.subscriptions["s"].backlog_entries == backlog
+    await publish(topic, message())
+    assert topic.subscriptions["s"].backlog_entries == backlog + 1
+    reader = commands.subscribe(PLAIN, "r", 2, 7, durable=False, start=place)
+    assert (await client.ask(reader)).type == Type.SUCCESS
+    await client.send(commands.flow(2, 10))
+    await publish(topic, message(b"last"))
+    while (delivered := await client.receive_frame()) is not None and not str(delivered.payload).endswith("last'"):
+        continue
+    assert delivered is not None
+
+
 async def test_a_last_message_that_cannot_be_read_has_a_place_all_the_same(broker: Rooms, client: WireClient) -> None:
     """A payload is stored as it was sent; whoever asks where the topic ends did not send it."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))

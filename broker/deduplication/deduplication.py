@@ -5,7 +5,8 @@
 The log itself says who sent an entry and under which id, so nothing is written for a send. After SNAPSHOT_ENTRIES
 entries, or SNAPSHOT_BYTES, the memory is written down, once all of it is durable: a snapshot never says of an entry
 that it is there when a crash may still lose it. A new owner reads the snapshot and the entries behind it. When
-snapshots cannot be written, publishing waits, so the tail has a bound.
+snapshots cannot be written, publishing waits, so the tail has a bound; the topic goes on meanwhile, and one that may or
+may not have been written is written again.
 
 A topic from before there were snapshots has its last TAIL_MESSAGES read.
 """
@@ -15,12 +16,13 @@ from typing import Final
 from urllib.parse import quote
 
 import orjson
+import structlog
 import trio
 
 from broker.deduplication.sequences import SendId, Sequences, Stored
 from storage.entry import Entry, EntryFormat
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreUnavailable
 from storage.position import Position
 from storage.signal import Signal
 from tidewire.wire.pulsar.errors import WireError
@@ -39,11 +41,16 @@ SNAPSHOT_BYTES: Final = 32 * 1024 * 1024
 BEHIND_MAX: Final = 4
 """Publishing waits when so many times what makes a snapshot due was appended since the last one."""
 
+RETRY_SECONDS: Final = 5.0
+"""After a snapshot that the metadata store did not take, the next try."""
+
 TAIL_MESSAGES: Final = 10_000
 """Messages that are read of a topic without a snapshot."""
 
 _READ_ENTRIES: Final = 500
 _READ_BYTES: Final = 4 * 1024 * 1024
+
+log = structlog.get_logger(__name__)
 
 
 def sequences_key(topic: str) -> str:
@@ -111,7 +118,13 @@ class Deduplication:
                 {"creation": self._ledger.creation_id, "upto": list(upto), "producers": self._sequences.to_json()}
             )
             await self._ledger.confirmed.wait_for(upto)
-            await self._commit(Put(self._key, value))
+            try:
+                await self._commit(Put(self._key, value))
+            except StoreUnavailable as unavailable:
+                log.warning("a snapshot of producers is late", topic=self._ledger.name, reason=str(unavailable))
+                await trio.sleep(RETRY_SECONDS)
+                self._due.set()
+                continue
             self._entries -= entries
             self._bytes -= size
             self._wake_if_due()

@@ -10,7 +10,7 @@ import pytest
 import trio
 from hypothesis import event
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.deduplication import deduplication as module
 from broker.deduplication.deduplication import Deduplication, send_id, sequences_key
@@ -226,6 +226,33 @@ async def test_publishing_waits_for_a_snapshot_that_is_far_behind() -> None:
             go_on.set()
             await wait_all_tasks_blocked()
             assert len(done) == 20
+
+
+async def test_a_snapshot_that_the_store_did_not_take_is_written_later(autojump_clock: MockClock) -> None:
+    """The topic goes on meanwhile, as far as the tail may grow; whether the store took it after all does not matter."""
+    store, files = SteeredStore(), SimulatedFiles(seed=1)
+    tries: list[float] = []
+
+    async def refuse(ops: object) -> None:
+        if module.KEY_PREFIX in repr(ops):
+            tries.append(trio.current_time())
+            if len(tries) < 4:
+                raise StoreUnavailable("etcd does not answer")
+
+    with patch.object(module, "SNAPSHOT_ENTRIES", 2):
+        async with opened(store, files) as segment:
+            store.before = refuse
+            start = trio.current_time()
+            for number in range(2 * module.BEHIND_MAX):
+                await segment.take("p", single(number))
+            assert trio.current_time() == start, "nobody has waited"
+            await segment.take("p", single(99))
+            assert [round(at - start) for at in tries[:4]] == [0, 5, 10, 15]
+            await wait_all_tasks_blocked()
+            assert await store.get(sequences_key(TOPIC)) is not None
+            store.before = None
+        async with opened(store, files) as segment:
+            assert segment.memory.last_id("p") == 99
 
 
 async def test_an_owner_that_lost_its_claim_writes_nothing() -> None:

@@ -85,16 +85,18 @@ class Topics:
         slot = self._slots.get(name)
         return slot is not None and slot.topic is not None and slot.topic.is_in_use
 
-    async def get(self, name: TopicName) -> Topic:
-        """The topic, loaded. A persistent topic is created by asking for it; a segment must be in its layout.
+    async def get(self, name: TopicName, *, creates: bool = True) -> Topic:
+        """The topic, loaded. A persistent topic is created by asking for it, unless told not to; a segment never is.
 
         Raises:
-            TopicNotFound: there is no such segment, or it is being deleted.
+            TopicNotFound: there is no such segment, or it is being deleted; or no such topic, and it is not created.
             OwnedElsewhere: another broker owns it.
             TopicClosed: it is being unloaded.
         """
         if name in self._deleting:
             raise TopicNotFound(f"{name} is being deleted")
+        if not creates and name.domain is Domain.PERSISTENT and not await self._layouts.has_regular(name):
+            raise TopicNotFound(f"{name} does not exist, and its creation was not asked for")
         return await self._load(name)
 
     async def _load(self, name: TopicName) -> Topic:

@@ -240,7 +240,7 @@ class ConsumerFace:
         wishes = {item.key: item.value for item in request.metadata}
         uncommitted = is_uncommitted(request, wishes)
         name = TopicName.parse(request.topic)
-        topic = await self._topics.get(name)
+        topic = await self._topics.get(name, creates=request.force_topic_creation)
         everything = Everything(topic) if uncommitted else None
         if request.HasField("schema"):
             # First, so that a schema which the topic refuses leaves no subscription there.

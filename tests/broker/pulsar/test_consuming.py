@@ -196,3 +196,25 @@ async def test_a_reader_may_begin_with_what_came_at_most_so_long_ago(broker: Roo
     await client.send(commands.flow(2, 10))
     assert (await frame_of(client)).payload == new
     await client.receives_nothing_more()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_consumer_that_creates_no_topic_is_told_that_there_is_none(
+    broker: Rooms, client: WireClient, durable: bool
+) -> None:
+    """As Pulsar's brokers say it; nothing of the topic is there afterwards, and once it is there it is consumed."""
+
+    async def ask(number: int) -> pb.BaseCommand:
+        command = commands.subscribe(PLAIN, "s", number, 100 + number, durable=durable)
+        command.subscribe.force_topic_creation = False
+        return await client.ask(command)
+
+    refused = await ask(1)
+    assert (refused.type, refused.error.error, refused.error.request_id) == (Type.ERROR, pb.TopicNotFound, 101)
+    assert list(broker.topics) == []
+    assert not await broker.layouts.has_regular(TopicName.parse(PLAIN))
+    await fill(broker, 1)
+    assert (await ask(2)).type == Type.SUCCESS
+    await broker.topics.unload(TopicName.parse(PLAIN))
+    await client.receive()
+    assert (await ask(3)).type == Type.SUCCESS

@@ -248,7 +248,7 @@ class Topics:
             return scalable if str(name) in legacy_names | pruned_names else None
         if str(name) in legacy_names and not layout.is_deleting:
             return scalable
-        if layout.is_deleting or str(name) in pruned_names or not await self._layouts.has_regular(name):
+        if layout.is_deleting or str(name) in pruned_names or not await self._layouts.is_made(name):
             raise TopicNotFound(f"{name} does not exist; {scalable} does, and is for v5 clients")
         return None
 

@@ -175,7 +175,7 @@ class Controller:
             TopicExists, SegmentCountInvalid: nothing was changed. A regular topic has the name too: it is to be
                 migrated, as else its clients would be sent away from its messages.
         """
-        if await self._layouts.has_regular(topic.as_regular):
+        if await self._layouts.is_made(topic.as_regular):
             raise TopicExists(f"{topic.as_regular} exists; migrate it to have a scalable topic of its name")
         layout = create(segments, self._now_ms(), creation_id=uuid.uuid4().hex, properties=properties)
         await self._layouts.create(topic, layout)

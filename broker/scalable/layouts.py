@@ -65,9 +65,9 @@ class Layouts:
                 raise
             raise TopicExists(f"{topic} exists already") from conflict
 
-    async def has_regular(self, regular: TopicName) -> bool:
-        """Whether there is a `persistent://` topic of this name: somebody has attached to it once."""
-        return await is_there(str(regular), self._metadata)
+    async def is_made(self, name: TopicName) -> bool:
+        """Whether anybody has made the regular topic, or the segment, of this name: it is when it is first loaded."""
+        return await is_there(str(name), self._metadata)
 
     async def change(
         self, topic: TopicName, change: Callable[[Layout], Layout], *, claim: Check | None = None

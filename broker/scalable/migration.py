@@ -61,14 +61,14 @@ class Migrations:
             # Written, but the answer was lost; or by a broker that is gone.
             (await self._topics.get(topic.as_regular)).scalable_topic = topic
             return
-        if not await self._layouts.has_regular(topic.as_regular):
+        if not await self._layouts.is_made(topic.as_regular):
             raise TopicNotFound(f"{topic.as_regular} does not exist")
         regular = await self._topics.get(topic.as_regular)
         if not force:
             _require_followers(regular)
         name = topic.segment_name(FIRST_CHILD.descriptor)
         with self._topics.preparing(name):
-            if await self._layouts.has_regular(name):
+            if await self._layouts.is_made(name):
                 log.info("removing what an unfinished migration left", topic=str(topic))
                 await self._topics.delete(name)
             try:

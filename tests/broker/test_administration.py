@@ -20,6 +20,7 @@ from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import SubscriptionKind
 from broker.scalable.registrations import GroupId
 from storage.metadata.memory import MemoryStore
+from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.http import FakeMonitor, request
 from tests.support.outlet import recording_consumer
@@ -225,3 +226,17 @@ def test_a_refused_request_changes_nothing_and_is_never_a_fault_of_ours(
             nursery.cancel_scope.cancel()
 
     trio.run(play)
+
+
+async def test_the_old_part_of_a_migrated_topic_is_administrated_as_a_segment() -> None:
+    async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
+        admin = Administration(broker.controller, broker.layouts, broker.topics, broker.groups, initial_segments=1)
+        regular = await broker.topics.get(TOPIC.as_regular)
+        await regular.subscribe("s", EARLIEST)
+        for payload in (b"a", b"b"):
+            await publish(regular, payload)
+        await admin.migrate(TOPIC, force=False)
+        assert await backlogs(broker, admin) == [2, 0]
+        assert (await admin.statistics(TOPIC)).subscriptions["s"].backlog_entries == 2
+        await admin.skip_all(await broker.segment(TOPIC, 0), "s")
+        assert await backlogs(broker, admin) == [0, 0]

@@ -29,6 +29,10 @@ class Admin:
         """Delete a scalable topic, whoever uses it."""
         self._call("DELETE", f"{self._path(topic)}?force=true")
 
+    def migrate(self, topic: str) -> None:
+        """Make the scalable topic of the regular one of its name."""
+        self._call("POST", f"{self._path(topic)}/migrate")
+
     def active_segments(self, topic: str) -> list[int]:
         """The ids of the segments that take messages."""
         layout = self._call("GET", self._path(topic))

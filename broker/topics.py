@@ -95,7 +95,7 @@ class Topics:
         """
         if name in self._deleting:
             raise TopicNotFound(f"{name} is being deleted")
-        if not creates and name.domain is Domain.PERSISTENT and not await self._layouts.has_regular(name):
+        if not creates and name.domain is Domain.PERSISTENT and not await self._layouts.is_made(name):
             raise TopicNotFound(f"{name} does not exist, and its creation was not asked for")
         return await self._load(name)
 

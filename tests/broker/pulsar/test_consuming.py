@@ -212,7 +212,7 @@ async def test_a_consumer_that_creates_no_topic_is_told_that_there_is_none(
     refused = await ask(1)
     assert (refused.type, refused.error.error, refused.error.request_id) == (Type.ERROR, pb.TopicNotFound, 101)
     assert list(broker.topics) == []
-    assert not await broker.layouts.has_regular(TopicName.parse(PLAIN))
+    assert not await broker.layouts.is_made(TopicName.parse(PLAIN))
     await fill(broker, 1)
     assert (await ask(2)).type == Type.SUCCESS
     await broker.topics.unload(TopicName.parse(PLAIN))

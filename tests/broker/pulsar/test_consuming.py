@@ -218,3 +218,16 @@ async def test_a_consumer_that_creates_no_topic_is_told_that_there_is_none(
     await broker.topics.unload(TopicName.parse(PLAIN))
     await client.receive()
     assert (await ask(3)).type == Type.SUCCESS
+
+
+async def test_a_reader_that_begins_inside_a_batch_gets_it_once_more(broker: Rooms, client: WireClient) -> None:
+    """Its client drops what it had of it; begun behind the batch, the rest of it would never come."""
+    payloads = await fill(broker, 2)
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    first = topic.next_after(EARLIEST)
+    for number, (batch_index, expected) in enumerate([(0, payloads), (-1, payloads[1:])], 1):
+        start = message_id(*first, batch_index=batch_index)
+        await subscribe(client, number, f"r{number}", durable=False, start=start)
+        await client.send(commands.flow(number, 10))
+        assert [(await frame_of(client)).payload for _ in expected] == expected
+        await client.receives_nothing_more()

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from trio.testing import wait_all_tasks_blocked
+
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
@@ -78,6 +80,27 @@ async def test_a_send_comes_again_after_a_restart() -> None:
                 pass
             assert answer.producer_success.last_sequence_id == 3
         assert await stored(broker, name) == 4
+
+
+async def test_a_send_that_comes_again_is_answered_when_its_first_copy_is_durable() -> None:
+    """DESIGN section 9, invariant 1: that it is on its way to the disk is no receipt."""
+    files = SimulatedFiles(seed=5)
+    async with rooms(MemoryStore(), files) as broker, listening(broker) as listener, connected(listener) as other:
+        name = await one_segment(broker)
+        async with connected(listener) as client:
+            await client.produce(1, name, "me")
+            await send(client, "me", 0)
+            files.stop()
+            await client.stream.send_all(encode_payload_command(commands.send(1, 1), payload("me", 1)))
+            await client.receives_nothing_more()
+        while (await returns(other, name, "me")).type != Type.PRODUCER_SUCCESS:
+            pass
+        await other.stream.send_all(encode_payload_command(commands.send(1, 1), payload("me", 1)))
+        await wait_all_tasks_blocked()
+        await other.receives_nothing_more()
+        files.resume()
+        assert (await other.receive()).send_receipt.sequence_id == 1
+        assert await stored(broker, name) == 2
 
 
 async def test_a_send_comes_again_after_the_seal(broker: Rooms, client: WireClient, other: WireClient) -> None:

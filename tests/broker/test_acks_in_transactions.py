@@ -1,15 +1,18 @@
 """Acknowledge in transactions, decide, move and crash, in any order of the tasks, against a model of the rules."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from zlib import crc32
 
+import pytest
 import trio
 from hypothesis import event
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from broker.errors import TopicClosed
-from dispatch.subscription import SubscriptionKind
+from broker.errors import BrokerError, TopicClosed
+from dispatch.subscription import SubscriptionError, SubscriptionKind
+from storage.cursor import CursorError
 from storage.errors import LedgerFailed
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
@@ -21,6 +24,7 @@ from tests.support.ledgers import DATA
 from tests.support.rooms import Rooms, rooms
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore, Stopped
+from txn.errors import TxnError
 from txn.headers import KEY_PREFIX as HEADERS
 from txn.headers import Header, txn_of_key
 from txn.states import EndAction
@@ -62,6 +66,10 @@ async def play(stage: AckedSegment, step: Step) -> None:
             await stage.acknowledge(which, [entry_ack(stage, entry, left)], cumulative=True)
         case ("end", int(which), EndAction() as action):
             await stage.end(which, action)
+        case ("move",):
+            await stage.move()
+        case ("seek", int(entry)):
+            await stage.seek(entry)
         case ("join", SubscriptionKind() as kind):
             stage.join(kind)
         case _:
@@ -104,6 +112,25 @@ async def test_the_cursor_follows_from_the_decisions(
         await end_all(stage)
         await stage.check()
     event(f"{history.conflicts} conflicts")
+
+
+MAY_COME_OF_NO_ANSWER = (StoreUnavailable, TxnError, CursorError, BrokerError, SubscriptionError)
+
+STORY: list[Step] = [
+    ("join", SubscriptionKind.SHARED),
+    ("one", 0, [0, 2], 0b101),
+    ("one", 1, [3], 0),
+    ("one", 0, [2], 0b110),
+    ("one", None, [1], 0),
+    ("end", 0, EndAction.COMMIT),
+    ("end", 1, EndAction.ABORT),
+    ("leave",),
+    ("upto", 2, 3, 0),
+    ("move",),
+    ("seek", 1),
+    ("upto", 2, 4, 0),
+    ("end", 2, EndAction.COMMIT),
+]
 
 
 async def story(stage: AckedSegment) -> None:
@@ -154,6 +181,30 @@ async def test_a_crash_at_each_change_set() -> None:
             await end_all(stage)
             await stage.check()
     assert number > 15, "there was something to cut off"
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_no_answer_to_any_one_change_set(made: bool) -> None:
+    """M22, T23, T26: it was made or it was not; the segment is loaded anew if it has to be, and the broker goes on."""
+    number, was_met = 0, True
+    while was_met:
+        number += 1
+        metadata, history = SteeredStore(), History()
+        async with rooms(metadata, SimulatedFiles(seed=number)) as broker:
+            stage = await AckedSegment.prepare(broker, history)
+            metadata.leave_unanswered(number, made=made)
+            for step in STORY:
+                with contextlib.suppress(*MAY_COME_OF_NO_ANSWER):
+                    await play(stage, step)
+                await wait_all_tasks_blocked()
+                if stage.topic not in broker.topics:
+                    with contextlib.suppress(*MAY_COME_OF_NO_ANSWER):
+                        await broker.topics.get(stage.name)
+                    stage = await AckedSegment.reopen(broker, history)
+            was_met = not metadata.has_answered_all
+            await end_all(stage)
+            await stage.check()
+    assert number > 15, "there was something to leave unanswered"
 
 
 async def test_a_crash_at_each_change_set_of_the_takeover() -> None:

@@ -138,6 +138,31 @@ async def test_every_message_comes_again_after_an_abort_the_last_one_too() -> No
             assert outlet.positions == [*sent, *sent]
 
 
+async def test_a_batch_that_is_wholly_spoken_for_keeps_nothing_back() -> None:
+    """T24, T16: half of it in a transaction, half outside, and its consumer gone: what comes behind it is sent."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        topic = await segment(broker, 0)
+        batch = await topic.publish(b"batch", message_count=2, txn=None)
+        subscription = await topic.subscribe("s", EARLIEST)
+        first, other = recording_consumer()[0], recording_consumer()
+        for consumer in (first, other[0]):
+            subscription.add_consumer(consumer, SubscriptionKind.SHARED)
+        subscription.flow(first, 1)
+        await wait_all_tasks_blocked()
+        txn = await begin(broker)
+        await topic.acknowledge_in_transaction(subscription, txn, [Acknowledgement(batch, (0b10,), 2)])
+        subscription.remove_consumer(first)
+        subscription.acknowledge([Acknowledgement(batch, (0b01,), 2)])
+        await publish(topic, b"behind")
+        subscription.flow(other[0], 10)
+        with trio.move_on_after(1):
+            await wait_all_tasks_blocked()
+        assert other[1].positions == [last_of(topic)]
+        await end(broker, txn)
+        assert subscription.backlog_entries == 1
+
+
 async def test_a_removed_subscription_takes_its_records_with_it() -> None:
     """D16: one of the same name is another; the old transaction's commit leaves it alone."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:

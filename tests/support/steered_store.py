@@ -4,6 +4,7 @@ store = SteeredStore()
 store.before = hook           # awaited with the operations of each change set, before it is decided
 store.after = hook            # after it was decided and shown, before its caller hears of it
 store.fail_at(3)              # the third change set from now, and all later ones, raise `Stopped`
+store.leave_unanswered(3, made=True)    # the third change set from now is made, but its caller is not told
 store.late[key] = event       # watches of the key bring nothing before the event is set
 
 store = LaggingStore()        # `peek` shows what the last barrier showed, as on a broker without the controller
@@ -15,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Committed, KeyWatch, Op, Record
+from storage.metadata.store import Committed, KeyWatch, Op, Record, StoreUnavailable
 
 Hook = Callable[[Sequence[Op]], Awaitable[None]]
 
@@ -35,10 +36,20 @@ class SteeredStore(MemoryStore):
         """Change sets so far, those that were refused too."""
         self.late: dict[str, trio.Event] = {}
         self._stopped_at: int | None = None
+        self._unanswered: tuple[int, bool] | None = None
 
     def fail_at(self, number: int | None) -> None:
         """Take `number - 1` further change sets and no more; None: take them again."""
         self._stopped_at = None if number is None else self.commits + number
+
+    def leave_unanswered(self, number: int, *, made: bool) -> None:
+        """Raise `StoreUnavailable` for the `number`-th change set from now, which is `made` or not."""
+        self._unanswered = (self.commits + number, made)
+
+    @property
+    def has_answered_all(self) -> bool:
+        """Whether the change set that was to be left unanswered has not come."""
+        return self._unanswered is None or self.commits < self._unanswered[0]
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         """As the contract says, with the test's steps around it."""
@@ -47,7 +58,12 @@ class SteeredStore(MemoryStore):
             raise Stopped(f"change set {self.commits}")
         if self.before is not None:
             await self.before(ops)
+        unanswered, is_made = self._unanswered or (0, False)
+        if self.commits == unanswered and not is_made:
+            raise StoreUnavailable("no answer")
         committed = await super().commit(ops)
+        if self.commits == unanswered:
+            raise StoreUnavailable("no answer")
         if self.after is not None:
             await self.after(ops)
         return committed

@@ -8,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Conflict, Op, starting_with
+from storage.metadata.store import Conflict, Op, Record, starting_with
 from storage.position import Position
 from storage.ranges import EntryAck
 from tests.support.steered_store import SteeredStore
@@ -163,6 +163,27 @@ async def test_of_racing_ends_exactly_one_wins() -> None:
             nursery.start_soon(end, other, EndAction.ABORT)
         state = await one.state(txn)
         assert refused == [EndAction.ABORT if state is TxnState.COMMITTED else EndAction.COMMIT]
+
+
+async def test_a_transaction_that_another_broker_has_just_opened_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T7, T10, D5: what this broker's image lacks is looked for behind a barrier before it is said to be unknown."""
+    metadata = MemoryStore()
+    txn = await Office(metadata).coordinator.new_transaction(0, 10_000)
+    office = Office(metadata)
+    is_behind, get, barrier = True, metadata.get, metadata.barrier
+
+    async def get_from_the_image(key: str) -> Record | None:
+        return None if is_behind else await get(key)
+
+    async def catch_up() -> int:
+        nonlocal is_behind
+        is_behind = False
+        return await barrier()
+
+    monkeypatch.setattr(metadata, "get", get_from_the_image)
+    monkeypatch.setattr(metadata, "barrier", catch_up)
+    await office.coordinator.end(txn, EndAction.COMMIT)
+    assert await office.state(txn) is TxnState.COMMITTED
 
 
 async def test_the_sweep_aborts_at_the_deadline_and_not_before(autojump_clock: MockClock, office: Office) -> None:

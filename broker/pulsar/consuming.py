@@ -1,18 +1,16 @@
 """Consumers and readers of one connection: SUBSCRIBE, FLOW and what goes with them.
 
-The session's part is to translate (ACK: `acknowledging.py`); what is sent to whom, and when, is dispatch's. A consumer
-here is dispatch's outlet: it turns deliveries into MESSAGE frames and says by the connection's outbox
-whether it takes more.
+The session's part is to translate (ACK: `acknowledging.py`, MESSAGE: `consumer_sessions.py`); what is sent to whom, and
+when, is dispatch's.
 """
-
-from collections.abc import Callable, Sequence
 
 import trio
 
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
 from broker.everything import Everything
 from broker.names import TopicName
-from broker.pulsar.acknowledging import Acknowledging, DurableAnswers
+from broker.pulsar.acknowledging import Acknowledging
+from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, place_of, reader_start, stretch_of
@@ -25,140 +23,19 @@ from broker.scalable.layout_parts import SubscriptionKind as ScalableKind
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
-from dispatch.consumer import Consumer, Delivery
+from dispatch.consumer import Consumer
 from dispatch.subscription import ConsumerBusy, Subscription, SubscriptionKind
 from storage.position import EARLIEST, LATEST, Position
-from storage.signal import Signal
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.frames import Frame, encode_command, encode_payload_command
+from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
-from tidewire.wire.pulsar.messages import with_broker_metadata
 
 _KINDS = {
     pb.CommandSubscribe.Exclusive: SubscriptionKind.EXCLUSIVE,
     pb.CommandSubscribe.Shared: SubscriptionKind.SHARED,
 }
 _SCALABLE_KINDS = {SubscriptionKind.EXCLUSIVE: ScalableKind.STREAM, SubscriptionKind.SHARED: ScalableKind.QUEUE}
-
-
-class ConsumerSession:
-    """One consumer or reader of the connection."""
-
-    def __init__(
-        self,
-        consumer: Consumer,
-        outlet: "_Outlet",
-        topic: Topic,
-        subscription: Subscription,
-        face: "ConsumerFace",
-        answers: DurableAnswers,
-        *,
-        durable: bool,
-        everything: Everything | None,
-        is_replicated: bool,
-        follows_layout: Callable[[], bool],
-    ) -> None:
-        self.everything = everything
-        """What it reads in place of what the topic shows."""
-        self.consumer = consumer
-        self.outlet = outlet
-        self.topic = topic
-        self.subscription = subscription
-        self.durable = durable
-        self.is_replicated = is_replicated
-        self._face = face
-        self.answers = answers
-        self._follows_layout = follows_layout
-
-    @property
-    def follows_layout(self) -> bool:
-        """See `Attendee`. It may turn out only later: the Java client registers after it has subscribed again."""
-        return self._follows_layout()
-
-    @property
-    def durable_name(self) -> str | None:
-        """The subscription's name; None of a reader."""
-        return self.subscription.name if self.durable else None
-
-    def close(self) -> None:
-        """Leave the subscription; what was not acknowledged goes to others."""
-        self.answers.close()
-        self.subscription.remove_consumer(self.consumer)
-        self.topic.leave(self.consumer)
-        if not self.durable:
-            self.topic.end_reader(self.subscription)
-
-    def topic_closed(self) -> None:
-        """See `Attendee`: the client is told to look the topic up again."""
-        self._face.closed_by_broker(self.consumer.id)
-
-
-class _Outlet:
-    """Turns deliveries into frames on the connection."""
-
-    def __init__(
-        self,
-        consumer_id: int,
-        topic: Topic,
-        epoch: int | None,
-        outbox: Outbox,
-        traffic: Traffic,
-        closed_by_broker: Callable[[int], None],
-        *,
-        indexed: bool,
-    ) -> None:
-        self.epoch = epoch
-        """What the client counts up with each request to send everything again; it drops messages of earlier ones."""
-        self._consumer_id = consumer_id
-        self._indexed = indexed
-        self._topic = topic
-        self._partition = _partition(topic.name)
-        self._outbox = outbox
-        self._traffic = traffic
-        self._closed_by_broker = closed_by_broker
-
-    @property
-    def writable(self) -> bool:
-        """See `Outlet`."""
-        return self._outbox.writable
-
-    def send(self, deliveries: Sequence[Delivery]) -> None:
-        """See `Outlet`."""
-        for entry, redelivery_count, ack_bits in deliveries:
-            command = commands.message(
-                self._consumer_id,
-                *entry.position,
-                partition=self._partition,
-                redelivery_count=redelivery_count,
-                ack_set=ack_bits or (),
-                consumer_epoch=self.epoch,
-            )
-            payload = entry.payload
-            if self._indexed:
-                payload = with_broker_metadata(
-                    payload, last_index=entry.first_index + entry.message_count - 1, timestamp_ms=entry.timestamp_ms
-                )
-            self._outbox.put(encode_payload_command(command, payload))
-            self._traffic.messages_out += entry.message_count
-            self._traffic.bytes_out += len(entry.payload)
-            self._topic.delivered(entry.message_count, len(entry.payload))
-
-    def end_of_topic(self) -> None:
-        """See `Outlet`."""
-        self._outbox.put(encode_command(commands.reached_end_of_topic(self._consumer_id)))
-
-    def disconnected(self) -> None:
-        """See `Outlet`."""
-        self._closed_by_broker(self._consumer_id)
-
-    def attach(self, signal: Signal) -> None:
-        """See `Outlet`."""
-        self._outbox.attach(signal)
-
-    def detach(self, signal: Signal) -> None:
-        """See `Outlet`."""
-        self._outbox.detach(signal)
 
 
 class ConsumerFace:
@@ -257,7 +134,7 @@ class ConsumerFace:
             subscription = topic.subscribe_reader(request.subscription, start, everything)
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         indexed = wishes.get(INDEXED) == "true"
-        outlet = _Outlet(
+        outlet = ConsumerOutlet(
             request.consumer_id, topic, epoch, self._outbox, self._traffic, self.closed_by_broker, indexed=indexed
         )
         consumer = Consumer(request.consumer_id, request.consumer_name, outlet, priority=request.priority_level)
@@ -267,7 +144,6 @@ class ConsumerFace:
             outlet,
             topic,
             subscription,
-            self,
             answers,
             durable=request.durable,
             everything=everything,
@@ -386,7 +262,7 @@ class ConsumerFace:
     async def _last_message_id(self, command: pb.BaseCommand) -> None:
         request = command.get_last_message_id
         session = self._session(request.consumer_id)
-        partition = _partition(session.topic.name)
+        partition = partition_of(session.topic.name)
         shown = session.everything or session.topic
         entry = await shown.last_visible()
         if entry is None:
@@ -422,8 +298,3 @@ class ConsumerFace:
 
     def _put(self, command: pb.BaseCommand) -> None:
         self._outbox.put(encode_command(command))
-
-
-def _partition(name: TopicName) -> int:
-    index = name.partition_index
-    return -1 if index is None else index

@@ -1,0 +1,142 @@
+"""One consumer of a connection, and its outlet: where dispatch's deliveries become MESSAGE frames.
+
+The outlet never blocks: it hands frames to the connection's outbox, and says by that whether it takes more.
+"""
+
+from collections.abc import Callable, Sequence
+
+from broker.everything import Everything
+from broker.names import TopicName
+from broker.pulsar.acknowledging import DurableAnswers
+from broker.pulsar.outbox import Outbox
+from broker.topic import Topic
+from broker.traffic import Traffic
+from dispatch.consumer import Consumer, Delivery
+from dispatch.subscription import Subscription
+from storage.signal import Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
+from tidewire.wire.pulsar.messages import with_broker_metadata
+
+
+class ConsumerSession:
+    """One consumer or reader of the connection."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        outlet: "ConsumerOutlet",
+        topic: Topic,
+        subscription: Subscription,
+        answers: DurableAnswers,
+        *,
+        durable: bool,
+        everything: Everything | None,
+        is_replicated: bool,
+        follows_layout: Callable[[], bool],
+    ) -> None:
+        self.everything = everything
+        """What it reads in place of what the topic shows."""
+        self.consumer = consumer
+        self.outlet = outlet
+        self.topic = topic
+        self.subscription = subscription
+        self.durable = durable
+        self.is_replicated = is_replicated
+        self.answers = answers
+        self._follows_layout = follows_layout
+
+    @property
+    def follows_layout(self) -> bool:
+        """See `Attendee`. It may turn out only later: the Java client registers after it has subscribed again."""
+        return self._follows_layout()
+
+    @property
+    def durable_name(self) -> str | None:
+        """The subscription's name; None of a reader."""
+        return self.subscription.name if self.durable else None
+
+    def close(self) -> None:
+        """Leave the subscription; what was not acknowledged goes to others."""
+        self.answers.close()
+        self.subscription.remove_consumer(self.consumer)
+        self.topic.leave(self.consumer)
+        if not self.durable:
+            self.topic.end_reader(self.subscription)
+
+    def topic_closed(self) -> None:
+        """See `Attendee`: the client is told to look the topic up again."""
+        self.outlet.disconnected()
+
+
+class ConsumerOutlet:
+    """Turns deliveries into frames on the connection."""
+
+    def __init__(
+        self,
+        consumer_id: int,
+        topic: Topic,
+        epoch: int | None,
+        outbox: Outbox,
+        traffic: Traffic,
+        closed_by_broker: Callable[[int], None],
+        *,
+        indexed: bool,
+    ) -> None:
+        self.epoch = epoch
+        """What the client counts up with each request to send everything again; it drops messages of earlier ones."""
+        self._consumer_id = consumer_id
+        self._indexed = indexed
+        self._topic = topic
+        self._partition = partition_of(topic.name)
+        self._outbox = outbox
+        self._traffic = traffic
+        self._closed_by_broker = closed_by_broker
+
+    @property
+    def writable(self) -> bool:
+        """See `Outlet`."""
+        return self._outbox.writable
+
+    def send(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Outlet`."""
+        for entry, redelivery_count, ack_bits in deliveries:
+            command = commands.message(
+                self._consumer_id,
+                *entry.position,
+                partition=self._partition,
+                redelivery_count=redelivery_count,
+                ack_set=ack_bits or (),
+                consumer_epoch=self.epoch,
+            )
+            payload = entry.payload
+            if self._indexed:
+                payload = with_broker_metadata(
+                    payload, last_index=entry.first_index + entry.message_count - 1, timestamp_ms=entry.timestamp_ms
+                )
+            self._outbox.put(encode_payload_command(command, payload))
+            self._traffic.messages_out += entry.message_count
+            self._traffic.bytes_out += len(entry.payload)
+            self._topic.delivered(entry.message_count, len(entry.payload))
+
+    def end_of_topic(self) -> None:
+        """See `Outlet`."""
+        self._outbox.put(encode_command(commands.reached_end_of_topic(self._consumer_id)))
+
+    def disconnected(self) -> None:
+        """See `Outlet`."""
+        self._closed_by_broker(self._consumer_id)
+
+    def attach(self, signal: Signal) -> None:
+        """See `Outlet`."""
+        self._outbox.attach(signal)
+
+    def detach(self, signal: Signal) -> None:
+        """See `Outlet`."""
+        self._outbox.detach(signal)
+
+
+def partition_of(name: TopicName) -> int:
+    """The partition that a topic's message ids name; -1 for none."""
+    index = name.partition_index
+    return -1 if index is None else index

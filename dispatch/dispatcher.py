@@ -69,6 +69,8 @@ class Dispatcher:
         self._generation = 0
         self._turn = 0
         self._is_closed = False
+        self._seen_in_front: Position | None = None
+        """The first entry of a sealed source that is not acknowledged, once it was found to be one for consumers."""
         self._messages_per_entry = 1.0
         """Of the last chunk; how many entries to read for the permits there are."""
 
@@ -137,11 +139,29 @@ class Dispatcher:
             candidate.permits for candidate in self._candidates() if candidate.writable and candidate.permits > 0
         )
         if room <= 0:
-            return False
+            return await self._pass_hidden()
         if self.redelivery.waiting:
             await self._send_again(room)
             return True
         return await self._send_next(room)
+
+    async def _pass_hidden(self) -> bool:
+        """Acknowledge what nobody may see at the front of a sealed source, which would not drain without consumers."""
+        first = self._cursor.first_unacknowledged()
+        if self._source.sealed_end is None or first > self._source.readable.value or first == self._seen_in_front:
+            return False
+        entries = await self._source.read(first, entries_max=CHUNK_ENTRIES_MAX, bytes_max=CHUNK_BYTES_MAX)
+        for entry in entries:
+            if self._source.is_visible(entry):
+                self._seen_in_front = entry.position
+                return False
+            self._pass(entry.position)
+        return self._cursor.first_unacknowledged() != first
+
+    def _pass(self, position: Position) -> None:
+        """Nobody may see it: acknowledged for everybody, so that the mark-delete position passes it."""
+        self._cursor.acknowledge(position)
+        self.redelivery.forget(position)
 
     async def _send_again(self, room: int) -> None:
         run = self.redelivery.run(min(room, CHUNK_ENTRIES_MAX))
@@ -208,9 +228,7 @@ class Dispatcher:
         if self._cursor.is_acknowledged(entry.position):
             return None
         if not self._source.is_visible(entry):
-            # Acknowledged for everybody, so that the mark-delete position passes it and a sealed source drains.
-            self._cursor.acknowledge(entry.position)
-            self.redelivery.forget(entry.position)
+            self._pass(entry.position)
             return None
         bits = self.sendable_bits(entry.position)
         if bits is None:

@@ -174,3 +174,47 @@ async def test_waiting_for_the_end_ends_with_the_task() -> None:
         with pytest.raises(SubscriptionClosed):
             rig.join()
     assert ended
+
+
+async def test_a_source_that_ends_in_aborted_entries_drains_without_consumers() -> None:
+    """D11: nobody may see them, so nobody has to come for them; behind a message that somebody has to see they wait."""
+    stream = stream_of(2)
+    tail = [stream.append(aborted=True) for _ in range(3)]
+    async with running(stream) as rig:
+        await settled()
+        stream.seal()
+        await settled()
+        assert stream.entries_read == 5, "one look finds that there is a message to consume"
+        consumer, _ = rig.join(permits=0)
+        rig.subscription.remove_consumer(consumer)
+        await settled()
+        assert stream.entries_read == 5, "and it stays found"
+        assert rig.subscription.cursor.first_unacknowledged() == stream.positions[0]
+        rig.acknowledge(*stream.positions[:2])
+        await rig.subscription.wait_drained()
+        assert rig.subscription.cursor.mark_delete == tail[-1]
+        assert rig.subscription.backlog_entries == 0
+
+
+async def test_what_is_decided_after_the_seal_drains_as_well() -> None:
+    """D11: while it is open the end is not readable; its abort makes it so."""
+    stream = stream_of(1)
+    stream.append(readable=False)
+    async with running(stream) as rig:
+        rig.acknowledge(stream.positions[0])
+        stream.seal()
+        await settled()
+        assert not rig.subscription.is_drained
+        stream.abort(stream.last_position)
+        stream.show()
+        await rig.subscription.wait_drained()
+
+
+async def test_a_source_that_is_not_sealed_is_not_read_for_nobody() -> None:
+    stream = stream_of(1)
+    stream.append(aborted=True)
+    async with running(stream, start=stream.positions[0]) as rig:
+        await settled()
+        assert stream.reads == 0
+        stream.seal()
+        await rig.subscription.wait_drained()

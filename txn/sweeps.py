@@ -7,11 +7,12 @@ brokers may sweep at once.
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
 import trio
 
 from storage.clock import WallClock
 from storage.entry import TxnId
-from storage.metadata.store import Conflict, Delete, MetadataStore, Record, starting_with
+from storage.metadata.store import Conflict, Delete, MetadataStore, Record, StoreUnavailable, starting_with
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
@@ -29,8 +30,13 @@ from txn.op_removal import remove_ops
 from txn.ops import ops_of, segment_of
 from txn.states import EndAction, TxnState
 
+log = structlog.get_logger(__name__)
+
 SWEEP_BATCH = 100
 """Headers handled between two queries; bounds memory, not how many are swept, and stays below etcd's 128 operations."""
+
+UNANSWERED_MS = 1_000
+"""When the sweep of deadlines goes on after the metadata store gave no answer."""
 
 LEFTOVER_OPS_SHOWN = 1000
 """Op records of one finished transaction that one sweep re-drives; the next sweep takes the rest."""
@@ -57,10 +63,15 @@ class TimeoutSweep:
     async def run(self) -> None:
         """Sweep until cancelled: once at the start, then at each deadline."""
         while True:
-            await self._abort_due()
-            upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=1)
-            if upcoming:
-                self._alarm.at_latest(int(upcoming[0].index_key))
+            try:
+                await self._abort_due()
+                upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=1)
+                if upcoming:
+                    self._alarm.at_latest(int(upcoming[0].index_key))
+            except* StoreUnavailable as unanswered:
+                # What it was asked was done or was not; whatever is still open is asked for again.
+                log.warning("a sweep of deadlines had no answer", reason=str(unanswered.exceptions[0]))
+                self._alarm.at_latest(self._now_ms() + UNANSWERED_MS)
             await self._alarm.wait()
 
     async def _abort_due(self) -> None:
@@ -118,8 +129,13 @@ class HeaderSweep:
     async def run(self) -> None:
         """Sweep until cancelled: once at the start, then whenever a retention ends."""
         while True:
-            for state in (TxnState.COMMITTED, TxnState.ABORTED):
-                await self._sweep(state)
+            try:
+                for state in (TxnState.COMMITTED, TxnState.ABORTED):
+                    await self._sweep(state)
+            except StoreUnavailable as unanswered:
+                # A retention from now is soon enough.
+                log.warning("a sweep of finished transactions had no answer", reason=str(unanswered))
+                self._alarm.at_latest(self._now_ms())
             await self._alarm.wait()
 
     async def _sweep(self, state: TxnState) -> None:

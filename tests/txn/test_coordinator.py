@@ -335,6 +335,28 @@ async def test_sweeping_many_costs_few_change_sets(autojump_clock: MockClock) ->
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_sweep_without_an_answer_goes_on(autojump_clock: MockClock, made: bool) -> None:
+    """M22, T9, T28: the broker lives, and what was not aborted or forgotten is a little later."""
+    store = SteeredStore()
+    office = Office(store)
+    for _ in range(3):
+        await office.coordinator.new_transaction(0, 10_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(office.timeout_sweep.run)
+        nursery.start_soon(office.header_sweep.run)
+        store.leave_unanswered(2, made=made)
+        await trio.sleep(12)
+        assert not store.has_answered_all
+        for record in await store.scan(*starting_with(KEY_PREFIX)):
+            assert Header.from_value(record.value).state is TxnState.ABORTED
+        store.leave_unanswered(1, made=made)
+        await trio.sleep(130)
+        assert not store.has_answered_all
+        assert await store.scan(*starting_with(KEY_PREFIX)) == []
+        nursery.cancel_scope.cancel()
+
+
 async def test_two_sweeps_at_once_forget_everything(autojump_clock: MockClock) -> None:
     """T31: what another broker's sweep has forgotten meanwhile keeps nothing else."""
     store = SteeredStore()

@@ -116,7 +116,7 @@ class Controller:
         self._auto_scale = AutoScalePolicy() if auto_scale is None else auto_scale
         # This process runs one split, merge, deletion or pruning of a topic at a time.
         self.turns: Turns[TopicName] = Turns()
-        self.subscriptions = ScalableSubscriptions(layouts, topics, self.turns, now_ms=now_ms)
+        self.subscriptions = ScalableSubscriptions(layouts, topics, groups, self.turns, now_ms=now_ms)
         self._migrations = Migrations(layouts, topics, metadata, now_ms=now_ms)
 
     async def recover(self) -> None:

@@ -1,90 +1,39 @@
 """Consumers that share a scalable topic's segments: who reads which segment, pushed at every change.
 
-A group is the consumers of one ordered subscription, or the checkpoint consumers of one name. Whenever the layout
-changes, a segment is drained, or a consumer comes or goes, the assignment is computed anew
+A group (`broker.scalable.group`) is the consumers of one ordered subscription, or the checkpoint consumers of one name.
+Whenever the layout changes, a segment is drained, or a consumer comes or goes, the assignment is computed anew
 (`broker.scalable.assignment`, pure) and pushed to those for whom it changed. A child of an ordered subscription is
 handed out only when its parents are drained, that is when the subscription's durable mark-delete stands at their sealed
-end; the group learns that from the cursor's record, which any broker may own.
+end (`broker.scalable.draining`).
 
 A consumer whose connection is lost keeps its segments for a grace period, so that nothing moves when it comes back; one
 that closes leaves at once. Its registration outlives this process (`broker.scalable.registrations`): whoever takes the
 topic over gives every consumer that was registered a grace period to come back in.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
 
 import structlog
 import trio
 
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import BrokerError, NotSupported, TopicNotFound
+from broker.errors import NotSupported, TopicNotFound
 from broker.names import NAME_BYTES_MAX, TopicName
-from broker.scalable.assignment import assign, assign_unordered, eligible
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.grace import GracePeriods
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import Segment
-from broker.scalable.legacy import is_synthetic, segment_topic, synthetic_layout
-from broker.scalable.registrations import GroupId, GroupKind, Registrations
+from broker.scalable.group import Group, Member
+from broker.scalable.registrations import GroupId, Registrations
 from broker.scalable.turns import Turns
-from broker.topic import Topic
 from broker.topics import Topics
-from storage.cursor import CursorError, cursor_key
-from storage.cursor_record import decode
-from storage.errors import CursorCorrupt, StorageError
-from storage.metadata.store import Check, Conflict, MetadataError, MetadataStore, Record
-from storage.position import Position
-from txn.errors import OwnershipLost
+from storage.metadata.store import Check, Conflict, MetadataError, MetadataStore
 
 MEMBERS_MAX: Final = 4096
 """Consumers of one group, those in their grace period counted too; one more is refused."""
 
 log = structlog.get_logger(__name__)
-
-
-class Member(Protocol):
-    """One consumer of a group."""
-
-    @property
-    def name(self) -> str:
-        """The consumer's name; a second consumer of the same name takes the first one's place."""
-
-    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
-        """These segments are the consumer's now. Must not block."""
-
-
-@dataclass(eq=False, slots=True)
-class _Group:
-    """One group's consumers, and what is known of the segments."""
-
-    id: GroupId
-    members: dict[str, Member | None] = field(default_factory=dict)
-    """By name; None for one that is away."""
-    joining: int = 0
-    """Consumers whose registration is being written."""
-    layout: Layout | None = None
-    regular: TopicName | None = None
-    """The `persistent://` topic that it is as long as there is no layout, if a consumer asked for it as that."""
-    is_known: bool = False
-    """Whether the feed has said what the layout is, or that there is none."""
-    drained: set[int] = field(default_factory=set)
-    watched: dict[int, trio.CancelScope] = field(default_factory=dict)
-    unseen: set[int] = field(default_factory=set)
-    """Sealed segments of the first layout at whose cursor nobody has looked yet: nothing is assigned before. Else the
-    first assignment after a restart would take the children from whoever reads them, and the next give them back."""
-    assignment: dict[str, frozenset[int]] = field(default_factory=dict)
-    pushed: dict[str, tuple[int, frozenset[int]]] = field(default_factory=dict)
-    """What each member was told last: the layout's epoch and its segments."""
-    follower: Callable[[Layout | None], None] | None = None
-    """Set while the group has members."""
-    turned: trio.Event = field(default_factory=trio.Event)
-    """Set, and replaced, when something was pushed or there is no topic."""
-    recorded: dict[str, frozenset[int] | None] = field(default_factory=dict)
-    """The registrations in the metadata store, None where it is not known what they say."""
-    writing: trio.Lock = field(default_factory=trio.Lock)
 
 
 class StreamGroups:
@@ -117,7 +66,7 @@ class StreamGroups:
         self._nursery = nursery
         self._registrations = Registrations(metadata)
         self._graces: GracePeriods[tuple[GroupId, str]] = GracePeriods(grace_seconds, self._expired, nursery)
-        self._groups: dict[GroupId, _Group] = {}
+        self._groups: dict[GroupId, Group] = {}
         self._taken_over: dict[TopicName, Check] = {}
         """The election of this broker after which the registrations of before were read, by topic."""
         self._turns: Turns[TopicName] = Turns()
@@ -148,6 +97,19 @@ class StreamGroups:
         group = self._groups.get(id_)
         return 0 if group is None else sum(member is not None for member in group.members.values())
 
+    def _group(self, id_: GroupId) -> Group:
+        group = self._groups.get(id_)
+        if group is None:
+            group = self._groups[id_] = Group(
+                id_,
+                self._note_unwritten,
+                topics=self._topics,
+                feeds=self._feeds,
+                metadata=self._metadata,
+                nursery=self._nursery,
+            )
+        return group
+
     async def recover(self) -> None:
         """Take over every group that an earlier run had, so that whoever does not come back is forgotten."""
         for topic in {id_.topic for id_ in await self._registrations.load()}:
@@ -163,13 +125,13 @@ class StreamGroups:
             if self._taken_over.get(topic) == claim:
                 return claim
             for id_, shares in (await self._registrations.load(topic)).items():
-                group = self._groups.setdefault(id_, _Group(id_))
+                group = self._group(id_)
                 for name in sorted(shares.keys() - group.members.keys()):
                     group.members[name] = None
                     group.recorded[name] = group.assignment[name] = shares[name]
                     self._graces.begin((id_, name))
                 log.info("ordered consumers may come back", topic=str(topic), group=id_.name, consumers=len(shares))
-                self._follow(group)
+                group.follow()
             self._taken_over[topic] = claim
             return claim
 
@@ -190,7 +152,7 @@ class StreamGroups:
             NotSupported: the group is full, or the name too long.
         """
         claim = await self._take_over(id_.topic)
-        group = self._groups.setdefault(id_, _Group(id_))
+        group = self._group(id_)
         name = member.name
         group.joining += 1
         try:
@@ -203,10 +165,8 @@ class StreamGroups:
         self._graces.end((id_, name))
         group.pushed.pop(name, None)
         group.regular = group.regular or regular
-        self._follow(group)
-        if group.layout is None and group.is_known:
-            self._layout_changed(group, None)
-        self._reassign(group)
+        group.follow()
+        group.reassign()
         self._members_changed(id_.topic)
         while group.members.get(name) is member and name not in group.pushed:
             if group.is_known and group.layout is None:
@@ -214,7 +174,7 @@ class StreamGroups:
                 raise TopicNotFound(f"{id_.topic} does not exist")
             await group.turned.wait()
 
-    async def _register(self, group: _Group, name: str, claim: Check) -> None:
+    async def _register(self, group: Group, name: str, claim: Check) -> None:
         if len(group.members) >= MEMBERS_MAX:
             raise NotSupported(f"{group.id.name} has {MEMBERS_MAX} consumers, and no more may share it")
         if len(name.encode()) > NAME_BYTES_MAX:
@@ -250,23 +210,42 @@ class StreamGroups:
         log.info("a consumer did not come back", topic=str(id_.topic), group=id_.name, consumer=name)
         self._remove(self._groups[id_], name)
 
-    def _remove(self, group: _Group, name: str) -> None:
+    def _remove(self, group: Group, name: str) -> None:
         del group.members[name]
         group.pushed.pop(name, None)
         self._note_unwritten(group)
         self._members_changed(group.id.topic)
         if group.members:
-            self._reassign(group)
+            group.reassign()
         else:
-            self._unfollow(group)
+            group.unfollow()
 
     def _members_changed(self, topic: TopicName) -> None:
         for listener in tuple(self._listeners):
             listener(topic)
 
+    @asynccontextmanager
+    async def held(self, id_: GroupId) -> AsyncIterator[None]:
+        """Let nobody read in the block, in which an ordered subscription is moved; then hand out anew, parents first.
+
+        Else whoever reads a child would go on with it, from its new place, before anybody has heard that its parent
+        has to be read again.
+
+        Raises:
+            OwnedElsewhere: another broker is the topic's controller.
+        """
+        await self._take_over(id_.topic)
+        group = self._group(id_)
+        group.begin_move()
+        try:
+            yield
+        finally:
+            group.end_move()
+            self._note_unwritten(group)
+
     # Registrations
 
-    def _note_unwritten(self, group: _Group) -> None:
+    def _note_unwritten(self, group: Group) -> None:
         """See to it that the registrations are written as they are, soon."""
         self._unwritten[group.id] = None
         if not self._is_writing:
@@ -281,12 +260,12 @@ class StreamGroups:
                 group = self._groups[id_]
                 async with group.writing:
                     await self._write(group)
-                if not group.members and not group.joining and id_ not in self._unwritten:
+                if not group.is_in_use and id_ not in self._unwritten:
                     del self._groups[id_]
         finally:
             self._is_writing = False
 
-    async def _write(self, group: _Group) -> None:
+    async def _write(self, group: Group) -> None:
         gone = group.recorded.keys() - group.members.keys()
         shares = {name: group.assignment.get(name, frozenset()) for name in group.members}
         changed = {name: share for name, share in shares.items() if group.recorded.get(name) != share}
@@ -307,127 +286,3 @@ class StreamGroups:
         for name in gone:
             del group.recorded[name]
         group.recorded.update(changed)
-
-    # The layout
-
-    def _follow(self, group: _Group) -> None:
-        if group.follower is None:
-            group.follower = lambda layout: self._layout_changed(group, layout)
-            self._feeds.follow(group.id.topic, group.follower)
-
-    def _unfollow(self, group: _Group) -> None:
-        """Forget what is known of the topic: the last member has left."""
-        assert group.follower is not None, "a group follows its topic from its first member to its last"
-        self._feeds.unfollow(group.id.topic, group.follower)
-        self._forget_segments(group)
-        group.follower, group.layout, group.regular, group.is_known = None, None, None, False
-        group.assignment.clear()
-
-    def _forget_segments(self, group: _Group) -> None:
-        for scope in group.watched.values():
-            scope.cancel()
-        group.watched.clear()
-        group.drained.clear()
-        group.unseen.clear()
-
-    def _layout_changed(self, group: _Group, layout: Layout | None) -> None:
-        before = group.layout
-        if layout is None and group.regular is not None and (before is None or is_synthetic(before)):
-            layout = synthetic_layout(group.regular)
-        group.layout, group.is_known = layout, True
-        is_new = before is None or layout is None or before.creation_id != layout.creation_id
-        if is_new:
-            # What is drained of a deleted topic says nothing of one made again under its name.
-            self._forget_segments(group)
-        if layout is None:
-            if before is not None:
-                # If it was deleted, its registrations went with it.
-                group.recorded = dict.fromkeys(group.recorded)
-            _turn(group)
-            return
-        for pruned in group.watched.keys() - layout.segments.keys():
-            group.watched.pop(pruned).cancel()
-            group.drained.discard(pruned)
-            group.unseen.discard(pruned)
-        if group.id.kind is GroupKind.STREAM:
-            for segment in layout.segments.values():
-                if not segment.is_active and segment.id not in group.watched:
-                    self._watch(group, segment, is_first=is_new)
-        self._reassign(group)
-
-    def _watch(self, group: _Group, segment: Segment, *, is_first: bool) -> None:
-        scope = group.watched[segment.id] = trio.CancelScope()
-        self._nursery.start_soon(self._watch_drained, group, segment, scope)
-        if is_first:
-            group.unseen.add(segment.id)
-
-    def _reassign(self, group: _Group) -> None:
-        if group.layout is None or group.unseen:
-            return
-        away = {name for name, member in group.members.items() if member is None}
-        if group.id.kind is GroupKind.STREAM:
-            segments = eligible(group.layout, group.drained)
-            group.assignment = assign(segments, group.members, group.assignment, away)
-        else:
-            group.assignment = assign_unordered(group.layout, group.members, group.assignment, away)
-        if any(group.recorded.get(name) != share for name, share in group.assignment.items()):
-            self._note_unwritten(group)
-        for name, member in group.members.items():
-            told = (group.layout.epoch, group.assignment[name])
-            if member is not None and group.pushed.get(name) != told:
-                group.pushed[name] = told
-                member.assigned(group.layout, group.assignment[name])
-        _turn(group)
-
-    async def _watch_drained(self, group: _Group, segment: Segment, scope: trio.CancelScope) -> None:
-        """Tell whether the subscription's durable mark-delete stands at the sealed segment's end, at each change."""
-        name = segment_topic(group.id.topic, segment)
-        with scope:
-            try:
-                topic = await self._topics.get(name)
-            except (BrokerError, OwnedElsewhere, StorageError, CursorError, OwnershipLost) as error:
-                # Deleted meanwhile, or damaged: its children stay back, and everything else goes on.
-                log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
-                self._seen(group, segment)
-                return
-            if topic.sealed_end is None:
-                # Its clients are turning to its children; so it is not drained, and what they do may take a moment.
-                self._seen(group, segment)
-                await topic.wait_sealed()
-            async with self._metadata.watch_key(cursor_key(str(name), group.id.name)) as watch:
-                while True:
-                    record = await watch.next()
-                    end = topic.sealed_end
-                    assert end is not None, "it was sealed, and stays so"
-                    is_drained = record is not None and _stands_behind(end, record, topic)
-                    self._seen(group, segment, is_drained=is_drained)
-
-    def _seen(self, group: _Group, segment: Segment, *, is_drained: bool = False) -> None:
-        """Somebody has looked at its cursor, or cannot."""
-        if segment.id not in group.unseen and is_drained == (segment.id in group.drained):
-            return
-        group.unseen.discard(segment.id)
-        if is_drained:
-            group.drained.add(segment.id)
-        else:
-            # A seek has gone back into it: it comes before its children once more.
-            group.drained.discard(segment.id)
-        log.debug("segment drained or sought", topic=str(group.id.topic), segment=segment.id, drained=is_drained)
-        self._reassign(group)
-
-
-def _turn(group: _Group) -> None:
-    """Wake who waits for what is pushed."""
-    turned, group.turned = group.turned, trio.Event()
-    turned.set()
-
-
-def _stands_behind(end: Position, cursor: Record, topic: Topic) -> bool:
-    """Whether a cursor's record says that everything up to `end` is acknowledged."""
-    try:
-        _identity, acknowledged = decode(cursor.value, topic.next_after)
-    except CursorCorrupt as corrupt:
-        # Its segment's children stay back, and everything else goes on.
-        log.warning("a cursor cannot be read", topic=str(topic.name), key=cursor.key, reason=str(corrupt))
-        return False
-    return topic.next_after(acknowledged.mark_delete) > end

@@ -10,6 +10,7 @@ opening the subscription on a segment, take turns by name, so that no cursor is 
 
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Final
 
 import trio
@@ -20,6 +21,8 @@ from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_of, segment_topic
+from broker.scalable.registrations import GroupId
+from broker.scalable.stream_groups import StreamGroups
 from broker.scalable.turns import Turns
 from broker.topic import Topic
 from broker.topics import Topics
@@ -36,8 +39,11 @@ _STARTS: Final = {StartPosition.EARLIEST: EARLIEST, StartPosition.LATEST: LATEST
 class ScalableSubscriptions:
     """Creates, opens, deletes and moves subscriptions of scalable topics. Durable on return, all of it."""
 
-    def __init__(self, layouts: Layouts, topics: Topics, turns: Turns[TopicName], *, now_ms: WallClock) -> None:
+    def __init__(
+        self, layouts: Layouts, topics: Topics, groups: StreamGroups, turns: Turns[TopicName], *, now_ms: WallClock
+    ) -> None:
         """Set up; `turns` are those of changes of a topic's segments."""
+        self._groups = groups
         self._layouts = layouts
         self._topics = topics
         self._changes = turns
@@ -114,6 +120,7 @@ class ScalableSubscriptions:
 
         Raises:
             TopicNotFound, SubscriptionNotFound
+            OwnedElsewhere: the subscription is ordered, and another broker is the topic's controller.
         """
         await self._seek(topic, name, _behind_all)
 
@@ -121,7 +128,7 @@ class ScalableSubscriptions:
         """Go on, on every segment, with the first entry taken at this time or later. Consumers subscribe anew.
 
         Raises:
-            TopicNotFound, SubscriptionNotFound
+            TopicNotFound, SubscriptionNotFound, OwnedElsewhere: as `skip_all`.
         """
 
         async def before(segment: Topic) -> Position:
@@ -152,7 +159,10 @@ class ScalableSubscriptions:
                 subscription = await segment.subscribe(name, where)
                 await segment.seek(subscription, await target(segment))
 
-            await self._on_segments(topic, _every_segment(topic, layout), seek)
+            async with AsyncExitStack() as stack:
+                if registered.kind is SubscriptionKind.STREAM:
+                    await stack.enter_async_context(self._groups.held(GroupId(topic, name)))
+                await self._on_segments(topic, _every_segment(topic, layout), seek)
 
     async def _on_segments(
         self, topic: TopicName, segments: list[TopicName], act: Callable[[Topic], Awaitable[None]]

@@ -1,0 +1,142 @@
+"""One layout session of a connection: SCALABLE_TOPIC_LOOKUP is told the topic's layout, and at each change again."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.cluster.elections import Elections
+from broker.names import Domain, InvalidTopicName, TopicName
+from broker.pulsar.outbox import Outbox
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import Segment
+from broker.scalable.legacy import synthetic_layout
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+
+class Asked(NamedTuple):
+    """What a client asks about."""
+
+    topic: TopicName
+    """The `topic://` name."""
+    regular: TopicName | None
+    """The `persistent://` name that it was asked for by: without a layout it is that regular topic."""
+
+
+def asked_for(text: str) -> Asked:
+    """The topic whose layout a client asks for; as in PIP-475 a short name is that of a `persistent://` topic.
+
+    Raises:
+        InvalidTopicName: it is none, or only a part of one.
+    """
+    name = TopicName.parse(text)
+    if name.domain is Domain.TOPIC:
+        return Asked(name, None)
+    if name.domain is not Domain.PERSISTENT or name.partition_index is not None:
+        raise InvalidTopicName(text, "a layout belongs to a whole topic")
+    return Asked(name.as_scalable, name)
+
+
+class LayoutSession:
+    """One SCALABLE_TOPIC_LOOKUP: pushes the topic's layout until it is closed."""
+
+    def __init__(
+        self,
+        session_id: int,
+        asked: Asked,
+        outbox: Outbox,
+        service_url: str,
+        elections: Elections,
+        on_refused: Callable[["LayoutSession"], None],
+    ) -> None:
+        """Set up; `on_refused` is told when it turns out that there is nothing to push."""
+        self.session_id = session_id
+        self.topic = asked.topic
+        self._regular = asked.regular
+        self._on_refused = on_refused
+        self._outbox = outbox
+        self._service_url = service_url
+        self._elections = elections
+        self._sent: Layout | None = None
+        self._is_deleted = False
+        self._updates = 0
+
+    def layout_changed(self, layout: Layout | None) -> None:
+        """Push the layout.
+
+        Of a deleted topic the client learns by its producers and consumers: to an error it would never listen again.
+        Only one that still waits for its first layout is told that none will come. The record also changes by intents
+        and subscriptions, which are not the client's concern. A regular topic is its own only segment, until there is
+        a layout.
+        """
+        self._is_deleted = layout is None
+        if layout is None and self._sent is None and self._regular is not None:
+            layout = synthetic_layout(self._regular)
+        if layout is not None and (self._sent is None or _version(layout) != _version(self._sent)):
+            self._updates += self._sent is not None
+            self._push(layout)
+        elif layout is None and self._sent is None:
+            reason = f"{self.topic} has just been deleted, or cannot be read any more"
+            self._outbox.put(encode_command(commands.scalable_topic_failed(self.session_id, pb.TopicNotFound, reason)))
+            self._on_refused(self)
+
+    def segment_subscribed(self) -> None:
+        """Push again what changed since the session began.
+
+        The Java client's queue consumer forgets a layout that arrives while it subscribes to the segments of the one
+        before; it takes one that comes behind the answers, and a repeated one does no harm.
+        """
+        if self._updates and self._sent is not None:
+            self._push(self._sent)
+
+    def controller_changed(self) -> None:
+        """Push again what the client has, with the controller's new address, or none."""
+        if self._sent is not None and not self._is_deleted:
+            self._push(self._sent)
+
+    def _push(self, layout: Layout) -> None:
+        self._sent = layout
+        controller = self._elections.controller_of(self.topic)
+        if controller is None:
+            controller_url = None
+        elif self._elections.is_elsewhere(self.topic):
+            controller_url = controller.service_url
+        else:
+            # As this client reached this broker, which may have several addresses.
+            controller_url = self._service_url
+        update = commands.scalable_topic_update(
+            self.session_id,
+            dag_of(layout, self._service_url, controller_url=controller_url),
+            resolved_topic_name=str(self.topic),
+        )
+        self._outbox.put(encode_command(update))
+
+
+def _version(layout: Layout) -> tuple[str, int]:
+    """What differs between two layouts that clients have to tell apart."""
+    return layout.creation_id, layout.epoch
+
+
+def dag_of(layout: Layout, service_url: str, *, controller_url: str | None) -> pb.ScalableTopicDAG:
+    """The layout as clients read it. Every segment is at this broker; the controller, if there is one, may be not."""
+    dag = pb.ScalableTopicDAG(epoch=layout.epoch, controller_broker_url=controller_url)
+    dag.segments.extend(_segment_info(segment) for segment in layout.segments.values())
+    for segment in layout.active():
+        dag.segment_brokers.add(segment_id=segment.id, broker_url=service_url)
+    return dag
+
+
+def _segment_info(segment: Segment) -> pb.SegmentInfoProto:
+    return pb.SegmentInfoProto(
+        segment_id=segment.id,
+        hash_start=segment.range.start,
+        hash_end=segment.range.end,
+        state=pb.ACTIVE if segment.is_active else pb.SEALED,
+        parent_ids=segment.parents,
+        child_ids=segment.children,
+        created_at_epoch=segment.created_at_epoch,
+        sealed_at_epoch=segment.sealed_at_epoch,
+        created_at_ms=segment.created_at_ms,
+        sealed_at_ms=segment.sealed_at_ms,
+        legacy_topic_name=segment.legacy_topic_name,
+    )

@@ -1,0 +1,223 @@
+"""One group of consumers that share a topic's segments: what is known of the segments, and who was told what.
+
+Everything here happens in one step, without a pause; what takes time (registering, grace periods) is
+`broker.scalable.stream_groups`'.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+import trio
+
+from broker.names import TopicName
+from broker.scalable.assignment import assign, assign_unordered, eligible
+from broker.scalable.draining import follow_drained
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import Segment
+from broker.scalable.legacy import is_synthetic, segment_topic, synthetic_layout
+from broker.scalable.registrations import GroupId, GroupKind
+from broker.topics import Topics
+from storage.metadata.store import MetadataStore
+
+log = structlog.get_logger(__name__)
+
+
+class Member(Protocol):
+    """One consumer of a group."""
+
+    @property
+    def name(self) -> str:
+        """The consumer's name; a second consumer of the same name takes the first one's place."""
+
+    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
+        """These segments are the consumer's now. Must not block."""
+
+
+class Group:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        id_: GroupId,
+        shares_changed: Callable[["Group"], None],
+        *,
+        topics: Topics,
+        feeds: LayoutFeeds,
+        metadata: MetadataStore,
+        nursery: trio.Nursery,
+    ) -> None:
+        """Set up.
+
+        Args:
+            id_: names it.
+            shares_changed: called when what is recorded is not what is assigned any more. Must not block.
+            topics: the segments.
+            feeds: the layouts.
+            metadata: where cursors are watched.
+            nursery: runs the watching.
+        """
+        self.id = id_
+        self.members: dict[str, Member | None] = {}
+        """By name; None for one that is away."""
+        self.joining = 0
+        """Consumers whose registration is being written."""
+        self.layout: Layout | None = None
+        self.regular: TopicName | None = None
+        """The `persistent://` topic that it is as long as there is no layout, if a consumer asked for it as that."""
+        self.is_known = False
+        """Whether the feed has said what the layout is, or that there is none."""
+        self.assignment: dict[str, frozenset[int]] = {}
+        self.pushed: dict[str, tuple[int, frozenset[int]]] = {}
+        """What each member was told last: the layout's epoch and its segments."""
+        self.turned = trio.Event()
+        """Set, and replaced, when something was pushed or there is no topic."""
+        self.recorded: dict[str, frozenset[int] | None] = {}
+        """The registrations in the metadata store, None where it is not known what they say."""
+        self.writing = trio.Lock()
+        self._moving = 0
+        self._drained: set[int] = set()
+        self._watched: dict[int, trio.CancelScope] = {}
+        # Sealed segments at whose cursor nobody has looked yet: nothing is assigned before. Else the first assignment
+        # after a restart would take the children from whoever reads them, and the next give them back.
+        self._unseen: set[int] = set()
+        self._is_following = False
+        self._shares_changed = shares_changed
+        self._topics = topics
+        self._feeds = feeds
+        self._metadata = metadata
+        self._nursery = nursery
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anybody is in it, or about to be, or its subscription is being moved."""
+        return bool(self.members or self.joining or self._moving)
+
+    def follow(self) -> None:
+        """Know the topic from now on; nothing to do if it is known."""
+        if not self._is_following:
+            self._is_following = True
+            self._feeds.follow(self.id.topic, self._layout_changed)
+        if self.layout is None and self.is_known:
+            # As what it was asked for is known only now.
+            self._layout_changed(None)
+
+    def unfollow(self) -> None:
+        """Forget what is known of the topic: the last member has left."""
+        assert self._is_following, "a group follows its topic from its first member to its last"
+        self._is_following = False
+        self._feeds.unfollow(self.id.topic, self._layout_changed)
+        self._forget_segments()
+        self.layout, self.regular, self.is_known = None, None, False
+        self.assignment.clear()
+
+    def begin_move(self) -> None:
+        """The subscription is about to be moved: nobody reads until that is done."""
+        self._moving += 1
+        self.reassign()
+
+    def end_move(self) -> None:
+        """It stands where it is to go on. Everything is handed out anew, once every parent was looked at."""
+        self._moving -= 1
+        if not self._moving and self.layout is not None:
+            sealed = [segment for segment in self.layout.segments.values() if segment.id in self._watched]
+            self._forget_segments()
+            for segment in sealed:
+                self._watch(segment, is_first=True)
+            self.reassign()
+
+    def reassign(self) -> None:
+        """Divide the segments and tell everybody whose share has changed."""
+        if self.layout is None:
+            return
+        if self._moving:
+            for name, (_epoch, told) in tuple(self.pushed.items()):
+                if told:
+                    self._push(self.layout, name, frozenset())
+            return
+        if self._unseen:
+            return
+        away = {name for name, member in self.members.items() if member is None}
+        if self.id.kind is GroupKind.STREAM:
+            segments = eligible(self.layout, self._drained)
+            self.assignment = assign(segments, self.members, self.assignment, away)
+        else:
+            self.assignment = assign_unordered(self.layout, self.members, self.assignment, away)
+        if any(self.recorded.get(name) != share for name, share in self.assignment.items()):
+            self._shares_changed(self)
+        for name, share in self.assignment.items():
+            self._push(self.layout, name, share)
+        self._turn()
+
+    def _push(self, layout: Layout, name: str, segments: frozenset[int]) -> None:
+        """Tell a member its share, unless it knows that or is away."""
+        member, told = self.members[name], (layout.epoch, segments)
+        if member is not None and self.pushed.get(name) != told:
+            self.pushed[name] = told
+            member.assigned(layout, segments)
+
+    def _turn(self) -> None:
+        """Wake who waits for what is pushed."""
+        turned, self.turned = self.turned, trio.Event()
+        turned.set()
+
+    def _layout_changed(self, layout: Layout | None) -> None:
+        before = self.layout
+        if layout is None and self.regular is not None and (before is None or is_synthetic(before)):
+            layout = synthetic_layout(self.regular)
+        self.layout, self.is_known = layout, True
+        is_new = before is None or layout is None or before.creation_id != layout.creation_id
+        if is_new:
+            # What is drained of a deleted topic says nothing of one made again under its name.
+            self._forget_segments()
+        if layout is None:
+            if before is not None:
+                # If it was deleted, its registrations went with it.
+                self.recorded = dict.fromkeys(self.recorded)
+            self._turn()
+            return
+        for pruned in self._watched.keys() - layout.segments.keys():
+            self._watched.pop(pruned).cancel()
+            self._drained.discard(pruned)
+            self._unseen.discard(pruned)
+        if self.id.kind is GroupKind.STREAM:
+            for segment in layout.segments.values():
+                if not segment.is_active and segment.id not in self._watched:
+                    self._watch(segment, is_first=is_new)
+        self.reassign()
+
+    def _forget_segments(self) -> None:
+        for scope in self._watched.values():
+            scope.cancel()
+        self._watched.clear()
+        self._drained.clear()
+        self._unseen.clear()
+
+    def _watch(self, segment: Segment, *, is_first: bool) -> None:
+        scope = self._watched[segment.id] = trio.CancelScope()
+        self._nursery.start_soon(self._watch_drained, segment, scope)
+        if is_first:
+            self._unseen.add(segment.id)
+
+    async def _watch_drained(self, segment: Segment, scope: trio.CancelScope) -> None:
+        name = segment_topic(self.id.topic, segment)
+
+        def tell(is_drained: bool) -> None:
+            self._seen(segment, is_drained=is_drained)
+
+        with scope:
+            await follow_drained(name, self.id.name, tell, topics=self._topics, metadata=self._metadata)
+
+    def _seen(self, segment: Segment, *, is_drained: bool) -> None:
+        """Somebody has looked at its cursor, or cannot."""
+        if segment.id not in self._unseen and is_drained == (segment.id in self._drained):
+            return
+        self._unseen.discard(segment.id)
+        if is_drained:
+            self._drained.add(segment.id)
+        else:
+            # A seek has gone back into it: it comes before its children once more.
+            self._drained.discard(segment.id)
+        log.debug("segment drained or sought", topic=str(self.id.topic), segment=segment.id, drained=is_drained)
+        self.reassign()

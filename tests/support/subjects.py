@@ -33,7 +33,7 @@ def running_subject(name: str, folder: Path) -> Iterator[Subject]:
     """The broker of that name with its data in `folder`, ready, and ended with the block."""
     if name == "pulsar":
         with running_pulsar(folder) as pulsar:
-            yield Subject("pulsar", pulsar.service_url, pulsar.http_url, 100)
+            yield Subject("pulsar", pulsar.service_url, pulsar.http_url, 75)
     else:
         # One story has a consumer that vanishes, under a name that nobody comes back by.
         with running_broker(folder, "--consumer-session-grace-seconds", "0.2") as broker:

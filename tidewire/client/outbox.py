@@ -162,11 +162,11 @@ class Outbox:
                 del self._in_flight_of[frame.txn]
         return frame
 
-    def refused(self, sequence_id: int) -> SendFrame | None:
-        """As `answered`, by the id of any of its messages: brokers refuse a batch by the last, or by the first."""
+    def with_message(self, sequence_id: int) -> SendFrame | None:
+        """The frame in flight that holds this message: brokers refuse a batch by its last id, or by its first."""
         for first, frame in self._in_flight.items():
             if first <= sequence_id < first + len(frame.messages):
-                return self.answered(first)
+                return frame
         return None
 
     def take_back(self) -> list[SendFrame]:

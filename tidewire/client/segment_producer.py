@@ -315,10 +315,16 @@ class SegmentProducer:
             # The frame stays: it and all behind it go to the children.
             self._is_terminated = True
             return
-        frame: SendFrame | None = self._outbox.refused(refused.sequence_id)
-        if frame is not None:
-            transactional = frame.txn is not None
-            frame.fail(refusal(refused.error, refused.message, of_transactional_send=transactional))
+        frame: SendFrame | None = self._outbox.with_message(refused.sequence_id)
+        if frame is None:
+            return
+        error = refusal(refused.error, refused.message, of_transactional_send=frame.txn is not None)
+        if frame.txn is None and isinstance(error, TRANSIENT):
+            # Sent again, in order, as after a lost connection. Pulsar refuses like this what meets a seal.
+            self._lost = error
+            return
+        self._outbox.answered(frame.sequence_id)
+        frame.fail(error)
 
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""

@@ -92,7 +92,7 @@ async def test_what_is_given_back_or_left_comes_again_and_in_the_end_is_put_asid
 @on_both_backends
 async def test_a_queue_is_moved_to_and_fro(broker: Subject) -> None:
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
-    async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+    async with tidewire.connect(broker.service_url) as client, client.producer(topic, batching=False) as producer:
         sent = await send(producer, 0, 50)
         await admin.split(topic, 0)
         sent += await send(producer, 50, 100)
@@ -125,6 +125,19 @@ async def test_a_queue_is_moved_to_and_fro(broker: Subject) -> None:
             assert values(await receive(consumer, 10)) == later
             await consumer.seek(moment)
             assert values(await receive(consumer, 10)) == later
+
+
+@on_both_backends
+async def test_a_queue_that_is_moved_back_brings_what_was_acknowledged_inside_a_batch(broker: Subject) -> None:
+    topic = new_topic(broker)
+    async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+        sent = await send(producer, 0, 10)
+        async with client.queue_consumer(topic, "q") as consumer:
+            got = await receive(consumer, 10)
+            assert got[-1].message_id.batch_size == 10
+            await consumer.acknowledge(*got[:5], confirmed=True)
+            await consumer.seek("earliest")
+            assert values(await receive(consumer, 10, seconds_max=broker.patience_seconds)) == sent
 
 
 @on_both_backends

@@ -18,7 +18,7 @@ async def test_acknowledgements_of_a_queue_count_when_their_transaction_commits(
     topic = new_topic(broker, 2)
     async with (
         tidewire.connect(broker.service_url) as client,
-        client.producer(topic) as producer,
+        client.producer(topic, batching=False) as producer,
         client.queue_consumer(topic, "q") as consumer,
     ):
         sent = await send(producer, 0, 20)
@@ -42,21 +42,45 @@ async def test_acknowledgements_of_a_queue_count_when_their_transaction_commits(
 
 
 @on_both_backends
+async def test_acknowledgements_inside_a_batch_collide_like_any_others(broker: Subject) -> None:
+    """T24: what another transaction has acknowledged is refused, whether it did all of the batch or a part."""
+    topic = new_topic(broker)
+    async with (
+        tidewire.connect(broker.service_url, operation_timeout_seconds=5) as client,
+        client.producer(topic) as producer,
+        client.queue_consumer(topic, "q") as consumer,
+    ):
+        for number in range(5):
+            await producer.enqueue(b"%d" % number)
+        await producer.flush()
+        batch = await receive(consumer, 5)
+        assert {message.message_id.batch_size for message in batch} == {5}
+        for taken in (batch[:2], batch):
+            first, second = await client.new_transaction(), await client.new_transaction()
+            await consumer.acknowledge(*taken, transaction=first)
+            with pytest.raises(tidewire.TransactionConflict):
+                await consumer.acknowledge(batch[0], transaction=second)
+            await first.abort()
+            await second.abort()
+            batch = sorted(await receive(consumer, 5), key=lambda message: message.message_id.batch_index)
+
+
+@on_both_backends
 async def test_acknowledgements_of_a_stream_count_when_their_transaction_commits(broker: Subject) -> None:
     topic = new_topic(broker, 2)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         await send(producer, 0, 40)
-        async with client.stream_consumer(topic, "s") as consumer:
+        async with client.stream_consumer(topic, "s", "name") as consumer:
             got = await receive(consumer, 30)
             txn = await client.new_transaction()
             await consumer.acknowledge_cumulative(got[-1], transaction=txn)
             await txn.abort()
-        async with client.stream_consumer(topic, "s") as consumer:
+        async with client.stream_consumer(topic, "s", "name") as consumer:
             again = await receive(consumer, 30)
             async with client.transaction() as txn:
                 await consumer.acknowledge_cumulative(again[10], transaction=txn)
                 await consumer.acknowledge_cumulative(again[19], transaction=txn)
-        async with client.stream_consumer(topic, "s") as consumer:
+        async with client.stream_consumer(topic, "s", "name") as consumer:
             rest = await receive(consumer, 20)
             assert values(again[:20] + rest) == [b"%04d" % number for number in range(40)]
 

@@ -57,10 +57,12 @@ def test_a_batch_is_refused_by_the_id_of_any_of_its_messages(named: int) -> None
     outbox.append(message(b"4", A))
     outbox.answered(alone.sequence_id)
     batch, last = drain(outbox)
-    assert outbox.refused(99) is None
-    assert outbox.refused(named) is batch
-    assert outbox.refused(named) is None
-    assert outbox.refused(4) is last
+    assert outbox.with_message(99) is None
+    assert outbox.with_message(named) is batch
+    assert outbox.answered(batch.sequence_id) is batch
+    assert outbox.with_message(named) is None
+    assert outbox.with_message(4) is last
+    outbox.answered(last.sequence_id)
     assert outbox.is_empty
 
 

@@ -14,6 +14,7 @@ from tidewire.client.errors import (
     ConnectionLost,
     MessageTooLarge,
     NameTaken,
+    NotAllowed,
     NotPermitted,
     TopicNotFound,
     TopicTerminated,
@@ -240,25 +241,52 @@ def refuse_sends(broker: ScriptedBroker, code: int, *values: bytes) -> None:
 async def test_a_refused_message_fails_alone() -> None:
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
-        refuse_sends(broker, pb.ServerError.PersistenceError, b"bad")
+        refuse_sends(broker, pb.ServerError.NotAllowedError, b"bad")
         async with broker.client() as client, client.producer(X, batching=False) as producer:
             receipts = [await producer.enqueue(value) for value in (b"good", b"bad", b"better")]
             await receipts[0]
-            with pytest.raises(BrokerBusy):
+            with pytest.raises(NotAllowed):
                 await receipts[1]
             await receipts[2]
         assert topic.segments[0].values() == [b"good", b"better"]
 
 
 @on_both_backends
+async def test_what_a_busy_broker_refused_is_sent_again_in_order() -> None:
+    """On another session, as after a lost connection; of a transaction, it fails instead."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        busy = 3
+
+        def handler(peer: Peer, frame: Frame) -> None:
+            nonlocal busy
+            if busy and frame.command.send.sequence_id >= 1:
+                busy -= 1
+                peer.send(send_refusal(frame.command.send, pb.ServerError.PersistenceError, "fenced"))
+            else:
+                broker.answer(peer, frame)
+
+        broker.on(T.SEND, handler)
+        async with broker.client() as client, client.producer(X, batching=False) as producer:
+            for receipt in [await producer.enqueue(b"%d" % number) for number in range(4)]:
+                await receipt
+            assert topic.segments[0].values() == [b"0", b"1", b"2", b"3"]
+            busy = 1
+            txn = await client.new_transaction()
+            with pytest.raises(BrokerBusy):
+                await producer.send(b"x", txn=txn)
+        assert len(broker.of(T.PRODUCER)) > 1
+
+
+@on_both_backends
 async def test_a_refused_batch_fails_as_a_whole() -> None:
     async with scripted_broker() as broker:
         topic = broker.add_topic(X)
-        refuse_sends(broker, pb.ServerError.PersistenceError, b"bad")
+        refuse_sends(broker, pb.ServerError.NotAllowedError, b"bad")
         async with broker.client() as client, client.producer(X) as producer:
             receipts = [await producer.enqueue(value) for value in (b"bad", b"worse", b"worst")]
             for receipt in receipts:
-                with pytest.raises(BrokerBusy):
+                with pytest.raises(NotAllowed):
                     await receipt
             assert [send.num_messages for send in broker.of(T.SEND)] == [3]
         assert topic.segments[0].values() == []
@@ -268,14 +296,14 @@ async def test_a_refused_batch_fails_as_a_whole() -> None:
 async def test_a_failure_that_nobody_awaited_comes_out_of_flush_and_of_the_end_once() -> None:
     async with scripted_broker() as broker:
         broker.add_topic(X)
-        refuse_sends(broker, pb.ServerError.PersistenceError, b"bad")
+        refuse_sends(broker, pb.ServerError.NotAllowedError, b"bad")
         async with broker.client() as client:
             async with client.producer(X, batching=False) as producer:
                 await producer.enqueue(b"bad")
-                with pytest.raises(BrokerBusy):
+                with pytest.raises(NotAllowed):
                     await producer.flush()
                 await producer.flush()
-            with pytest.raises(BrokerBusy):
+            with pytest.raises(NotAllowed):
                 async with client.producer(X) as producer:
                     await producer.enqueue(b"bad")
 

@@ -14,7 +14,7 @@ from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, par
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, place_of, reader_start, stretch_of
-from broker.pulsar.requests import Inline, Request
+from broker.pulsar.requests import Inline, Request, require_name
 from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaGate
 from broker.scalable.controller import Controller
@@ -114,6 +114,8 @@ class ConsumerFace:
             raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
         if request.read_compacted:
             raise NotSupported("topics are not compacted, so none can be read compacted")
+        if request.durable:
+            require_name("subscription", request.subscription)
         wishes = {item.key: item.value for item in request.metadata}
         uncommitted = is_uncommitted(request, wishes)
         name = TopicName.parse(request.topic)

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
+from broker.errors import NotSupported
+from broker.names import NAME_BYTES_MAX
 from broker.pulsar.faults import Fault
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
@@ -18,6 +20,17 @@ def request_id_of(command: pb.BaseCommand) -> int:
     """The request id a command carries; NO_REQUEST if its kind has none."""
     request_id: int = getattr(getattr(command, MEMBERS[command.type]), "request_id", NO_REQUEST)
     return request_id
+
+
+def require_name(whose: str, text: str) -> None:
+    """Hold that records can be kept under a name that a client has chosen.
+
+    Raises:
+        NotSupported: it is empty or too long.
+    """
+    # The number of characters first, as a client chooses it.
+    if not text or len(text) > NAME_BYTES_MAX or len(text.encode()) > NAME_BYTES_MAX:
+        raise NotSupported(f"a {whose}'s name has between 1 and {NAME_BYTES_MAX} bytes in UTF-8")
 
 
 def refuse_by_error(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:

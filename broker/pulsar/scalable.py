@@ -12,7 +12,7 @@ from broker.pulsar.layout_sessions import Asked, LayoutSession, asked_for
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.registered_consumers import RegisteredConsumer
-from broker.pulsar.requests import Inline, Request
+from broker.pulsar.requests import Inline, Request, require_name
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_of
@@ -204,6 +204,8 @@ class ScalableFace:
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_subscribe
+        require_name("subscription", request.subscription)
+        require_name("consumer", request.consumer_name)
         asked = asked_for(request.topic)
         topic = asked.topic
         await self._require(asked)

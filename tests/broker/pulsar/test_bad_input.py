@@ -146,6 +146,24 @@ async def test_topics_that_cannot_be_used(broker: Rooms, client: WireClient, top
     await client.receives_nothing_more()
 
 
+@pytest.mark.parametrize("name", ["", "*" * 1_025, "*" * 70_000, "é" * 513], ids=["none", "long", "huge", "two bytes"])
+async def test_names_of_which_no_record_can_be_made(broker: Rooms, client: WireClient, name: str) -> None:
+    """Registered all the same, such a subscription would be in the way of every split, and of the next start."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    before = [record.key for record in await broker.metadata.scan("", "~")]
+    segment = str(await broker.segment(TOPIC, 0))
+    for command in (commands.subscribe(segment, name, 1, 5), commands.subscribe(PLAIN, name, 1, 5)):
+        answer = await client.ask(command)
+        assert (answer.type, answer.error.request_id, answer.error.error) == (Type.ERROR, 5, pb.NotAllowedError)
+    for subscription, consumer in ((name, "c"), ("s", name or "*" * 1_025)):
+        registration = commands.scalable_topic_subscribe(6, str(TOPIC), subscription, consumer, 7)
+        refused = (await client.ask(registration)).scalable_topic_subscribe_response
+        assert (refused.request_id, refused.error) == (6, pb.NotAllowedError)
+    assert [record.key for record in await broker.metadata.scan("", "~")] == before
+    await client.receives_nothing_more()
+    assert (await client.ask(commands.subscribe(PLAIN, "*" * 1_024, 1, 5))).type == Type.SUCCESS
+
+
 async def test_consumer_commands_for_consumers_that_are_not_there(client: WireClient) -> None:
     await client.send(commands.flow(9, 5), commands.redeliver(9))
     await client.receives_nothing_more()

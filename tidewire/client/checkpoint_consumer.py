@@ -42,7 +42,8 @@ class CheckpointConsumer(Reader[T]):
         """The position behind the last message that `receive` returned, on all segments together.
 
         A consumer that starts from it receives exactly what this one would receive next, however the topic is split or
-        merged meanwhile. It says nothing to the broker: keep it (`to_bytes`) where the results are kept.
+        merged meanwhile; only of messages in chunks that lie between each other, some may come again. It says nothing
+        to the broker: keep it (`to_bytes`) where the results are kept.
 
         Raises:
             TidewireError: the consumer has failed or is closed.

@@ -25,6 +25,7 @@ from tidewire.client.errors import ConnectionLost, NotAllowed, SubscriptionBusy,
 from tidewire.client.inbox import Delivery, Inbox
 from tidewire.client.message import MessageId, Position
 from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.reading_place import ReadingPlace
 from tidewire.client.recipients import Kind
 from tidewire.client.subscribing import AFTER_ALL, SubscriptionPlan, seek_command, subscribe_command
 from tidewire.client.waking import Signal
@@ -78,9 +79,7 @@ class TopicConsumer:
         """See `Source`."""
         self.chunks = Chunks()
         """See `Source`."""
-        self._start_after = start_after
-        # From where a reader has to be sent everything again, if that is further back.
-        self._resume_after: Position | None = None
+        self._place = ReadingPlace(start_after)
         self._on_change = on_change
         self._on_loss = on_loss
         self._acknowledgements = Acknowledgements()
@@ -116,16 +115,13 @@ class TopicConsumer:
     @property
     def start_after(self) -> Position | None:
         """See `Source`. Of a durable subscription: what was acknowledged; the broker may have sent it just before."""
-        if self._plan.is_durable:
-            return self._acknowledgements.upto
-        # Of a "latest" that could not be pinned, nothing is to be left out.
-        return None if self._start_after == AFTER_ALL else self._start_after
+        return self._acknowledgements.upto if self._plan.is_durable else self._place.unwanted_upto
 
     @property
     def place(self) -> Position:
-        """Of a reader: the last message that was delivered, or where it began."""
-        assert self._start_after is not None, "a reader begins somewhere"
-        return self._start_after
+        """Of a reader: behind it comes all that was not delivered."""
+        assert self._place.last is not None, "a reader begins somewhere"
+        return self.chunks.resume_after(self._place.last)
 
     def start(self) -> None:
         """Begin to consume, in the client's task group.
@@ -184,8 +180,7 @@ class TopicConsumer:
             # What is dropped comes again on the next session, and the end after it.
             self._is_ended = False
             self._inbox.drop(self)
-            if self._start_after is not None and self.chunks.is_past(self._start_after):
-                self._resume_after = self.chunks.resume_after(self._start_after)
+            self._place.session_ended(self.chunks)
             self.chunks.forget()
             if self._plan.is_durable:
                 # All that is not acknowledged comes again, perhaps from further back: ids of other segments' messages
@@ -198,7 +193,7 @@ class TopicConsumer:
 
     async def _subscribe(self, connection: Connection) -> None:
         self._attempts += 1
-        after = self._resume_after or self._start_after
+        after = self._place.subscribe_after
         await connection.request(
             partial(subscribe_command, self.topic, self._plan, self._consumer_id, after, self.since_ms),
             pb.CommandSuccess,
@@ -215,7 +210,7 @@ class TopicConsumer:
         except NotAllowed as error:
             _log.info("%s does not tell the last message of %s: %s", connection.address, self.topic, error)
         else:
-            self._start_after = self._resume_after = Position(*position(answer.last_message_id))
+            self._place.pin(Position(*position(answer.last_message_id)))
 
     def _is_over(self) -> bool:
         if self._lost is not None:
@@ -358,11 +353,7 @@ class TopicConsumer:
         self._wake.set()
 
     async def definition(self, version: bytes) -> bytes | None:
-        """See `Source`.
-
-        Raises:
-            TidewireError: nobody could say in time.
-        """
+        """See `Source`."""
         return await definition_of(self._network, self.topic, version)
 
     def taken(self, messages: int) -> None:
@@ -374,21 +365,16 @@ class TopicConsumer:
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
         """See `Source`. A reader goes on from here after a lost connection, and tells the broker what it has read."""
-        if self._plan.is_durable:
-            return
-        place = message_id.position
-        # What a reader was sent again for the sake of a message that was begun before it stays behind.
-        if self._start_after is None or self._start_after == AFTER_ALL or place.order > self._start_after.order:
-            self._start_after = place
+        if not self._plan.is_durable:
+            self._place.delivered(message_id.position)
         if ends_entry:
-            # The broker keeps nothing of it; it tells the end of a sealed topic by it.
             self.kept(message_id.ledger_id, message_id.entry_id)
 
     def kept(self, ledger_id: int, entry_id: int) -> None:
         """See `Source`."""
         if self._plan.is_durable:
             return
-        # Not past what is begun: a broker may still have this reader's place when it comes back.
+        # Brokers tell the end of a sealed topic by it. Not past what is begun, which comes again in another session.
         self.acknowledge_upto(Position(ledger_id, entry_id))
         if self._is_ended:
             self._on_change()

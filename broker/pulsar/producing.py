@@ -37,10 +37,10 @@ from tidewire.wire.pulsar.messages import parse_payload
 from txn.errors import TransactionNotFound
 
 INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Sends of one producer that wait to be published; above it the connection is not read."""
+"""Sends of one producer that wait to be published or answered; above it the connection is not read."""
 
 SEND_BYTES: Final = 512
-"""What a send that waits takes beside its payload."""
+"""What a send that waits takes beside its payload, which the topic bounds once it is published."""
 
 REPLACED_SECONDS_MAX: Final = 30
 """How long a send that met a sealed segment waits until its client has the new layout."""
@@ -100,7 +100,7 @@ class ProducerSession:
 
     async def submit(self, send: pb.CommandSend, payload: bytes) -> None:
         """Queue a send; waits while too much of this producer waits already."""
-        while self._inbox_bytes > INBOX_BYTES_MAX and not self._is_closed:
+        while self._waiting_bytes > INBOX_BYTES_MAX and not self._is_closed:
             self._inbox_room = trio.Event()
             await self._inbox_room.wait()
         if self._is_closed:
@@ -150,14 +150,22 @@ class ProducerSession:
             while self._inbox:
                 send, payload = self._inbox.popleft()
                 self._inbox_bytes -= SEND_BYTES + len(payload)
-                if self._inbox_bytes <= INBOX_BYTES_MAX:
-                    self._inbox_room.set()
+                self._note_room()
                 self._publishing = True
                 self._answers.append((send, len(payload), await self._publish(send, payload)))
                 self._publishing = False
                 self._answers_wake.set()
             if self._replaced or self._finishing is not None:
                 self._answers_wake.set()
+
+    @property
+    def _waiting_bytes(self) -> int:
+        # A refusal waits for the receipts before it, perhaps long, and while it does it takes what a send takes.
+        return self._inbox_bytes + SEND_BYTES * len(self._answers)
+
+    def _note_room(self) -> None:
+        if self._waiting_bytes <= INBOX_BYTES_MAX:
+            self._inbox_room.set()
 
     async def _publish(self, send: pb.CommandSend, payload: bytes) -> Position | Stored | Fault:
         try:
@@ -200,6 +208,7 @@ class ProducerSession:
                 else:
                     frame = refusal_of(send, outcome)
                 self._answers.popleft()
+                self._note_room()
                 self._outbox.put(frame)
             if not self._inbox and not self._publishing:
                 if self._finishing is not None:

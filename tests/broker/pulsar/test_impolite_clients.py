@@ -12,6 +12,7 @@ from broker.pulsar.outbox import BYTES_HIGH, Outbox
 from broker.pulsar.producing import INBOX_BYTES_MAX, ProducerSession
 from broker.pulsar.session import REQUESTS_MAX
 from broker.traffic import Traffic
+from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Delete, Op, Put
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms
@@ -93,7 +94,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(
     broker: Rooms, listener: trio.SocketListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is bounded by what the broker allows, however many small requests with large answers arrive at once."""
-    await broker.controller.create_topic(TOPIC, 256, {})
+    await broker.controller.create_topic(TOPIC, 128, {})
     highest = 0
 
     class Watched(Outbox):
@@ -127,6 +128,34 @@ async def test_small_sends_that_wait_are_bounded_in_number(broker: Rooms) -> Non
         nursery.start_soon(send_without_end)
         await wait_all_tasks_blocked()
         assert taken < INBOX_BYTES_MAX // 64
+        nursery.cancel_scope.cancel()
+
+
+async def test_answers_that_wait_for_the_disk_are_bounded_in_number() -> None:
+    """Refusals too: they come in order, behind the receipt of a send that is not durable yet."""
+    files = SimulatedFiles(seed=5)
+    async with rooms(MemoryStore(), files) as broker, trio.open_nursery() as nursery:
+        topic = await broker.topics.get(TopicName.parse(PLAIN))
+        outbox = Outbox()
+        producer = ProducerSession(1, "p", topic, outbox, Traffic(), lambda _: None, follows_layout=False)
+        nursery.start_soon(producer.run)
+        files.stop()
+        await producer.submit(commands.send(1, 0).send, message())
+        taken = 0
+
+        async def send_without_end() -> None:
+            nonlocal taken
+            while taken < INBOX_BYTES_MAX // 128:
+                await producer.submit(commands.send(1, taken, num_messages=2).send, b"refused")
+                await trio.lowlevel.checkpoint()
+                taken += 1
+
+        nursery.start_soon(send_without_end)
+        await wait_all_tasks_blocked()
+        assert taken < INBOX_BYTES_MAX // 128
+        files.resume()
+        await wait_all_tasks_blocked()
+        assert taken == INBOX_BYTES_MAX // 128
         nursery.cancel_scope.cancel()
 
 

@@ -41,7 +41,7 @@ from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, create
-from broker.scalable.layout_parts import Intent, StartPosition, SubscriptionKind
+from broker.scalable.layout_parts import Intent
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_topic
 from broker.scalable.migration import Migrations
@@ -216,14 +216,6 @@ class Controller:
             raise
         return await self._finish_open(topic)
 
-    async def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
-        """Replace the topic's properties; durable on return.
-
-        Raises:
-            TopicNotFound, LayoutTooLarge: nothing was changed.
-        """
-        await self._layouts.change(topic, lambda layout: layout.with_properties(properties))
-
     async def auto_scale_override(self, topic: TopicName) -> AutoScaleOverride | None:
         """What the topic wants otherwise than the broker's settings for automatic splits and merges; None: nothing.
 
@@ -285,10 +277,6 @@ class Controller:
         """There is no such topic, so it needs no controller; unless consumers wait here for one of its name."""
         if not self._groups.consumers_of(topic):
             await self.elections.resign(topic)
-
-    async def add_subscription(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
-        """See `ScalableSubscriptions.add`."""
-        await self.subscriptions.add(topic, name, kind, start)
 
     def _names_left(self, topic: TopicName, layout: Layout) -> list[TopicName]:
         """Every segment of which something may be left: of a split that was never made, or pruned, too."""

@@ -250,10 +250,6 @@ class Layout:
         """Mark the topic as being deleted. No change if it is."""
         return self if self.is_deleting else replace(self, is_deleting=True)
 
-    def with_properties(self, properties: Mapping[str, str]) -> "Layout":
-        """The layout with these properties in place of all it had."""
-        return replace(self, properties=dict(properties))
-
     def with_auto_scale(self, override: AutoScaleOverride | None) -> "Layout":
         """The layout with this override of the settings for automatic splits and merges; None: with none."""
         return replace(self, auto_scale=override)

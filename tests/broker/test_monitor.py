@@ -37,7 +37,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
         return monitor.statistics().transactions
 
     await broker.controller.create_topic(TOPIC, 1, {})
-    await broker.controller.add_subscription(TOPIC, "s", SubscriptionKind.QUEUE, StartPosition.EARLIEST)
+    await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.QUEUE, StartPosition.EARLIEST)
     segment = await broker.topics.get(await broker.segment(TOPIC, 0))
     await publish(segment, b"plain")
     assert (now().op_writes, now().op_records_outstanding) == (0, 0)

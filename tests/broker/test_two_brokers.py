@@ -85,7 +85,7 @@ async def test_the_next_controller_waits_for_the_consumers_of_the_last(autojump_
     async with broker_named(store, "two") as two:
         async with broker_named(store, "one") as one:
             await one.controller.create_topic(TOPIC, 2, {})
-            await one.controller.add_subscription(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+            await one.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
             for name in ("b", "a"):
                 await one.groups.join(GROUP, Member(name))
             await wait_all_tasks_blocked()

@@ -50,7 +50,7 @@ async def registered(broker: Rooms) -> dict[str, set[int]]:
 
 async def topic_with(broker: Rooms, segments: int) -> None:
     await broker.controller.create_topic(TOPIC, segments, {})
-    await broker.controller.add_subscription(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+    await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
 
 
 async def test_segments_wait_for_a_consumer_whose_connection_is_lost(broker: Rooms, autojump_clock: MockClock) -> None:

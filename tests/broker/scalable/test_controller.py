@@ -52,7 +52,7 @@ async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
 
 
 async def subscribe(broker: Rooms, name: str, start: StartPosition = StartPosition.EARLIEST) -> None:
-    await broker.controller.add_subscription(TOPIC, name, SubscriptionKind.STREAM, start)
+    await broker.controller.subscriptions.add(TOPIC, name, SubscriptionKind.STREAM, start)
 
 
 async def segments(broker: Rooms) -> dict[int, Topic]:
@@ -558,13 +558,6 @@ async def test_a_follower_outlives_a_damaged_layout(broker: Rooms, store: Steere
     await wait_all_tasks_blocked()
     assert pushed == [0, None, 0]
     broker.feeds.unfollow(TOPIC, follower)
-
-
-async def test_properties_are_replaced(broker: Rooms) -> None:
-    await broker.controller.create_topic(TOPIC, 1, {"a": "1", "b": "2"})
-    await broker.controller.set_properties(TOPIC, {"b": "3"})
-    layout = await broker.layouts.get(TOPIC)
-    assert (layout.properties, layout.epoch) == ({"b": "3"}, 0)
 
 
 async def test_nothing_is_remembered_of_topics_that_were_changed(broker: Rooms) -> None:

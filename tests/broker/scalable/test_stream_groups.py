@@ -45,7 +45,7 @@ class Member:
 
 async def topic_with(broker: Rooms, segments: int) -> None:
     await broker.controller.create_topic(TOPIC, segments, {})
-    await broker.controller.add_subscription(TOPIC, NAME, SubscriptionKind.STREAM, StartPosition.EARLIEST)
+    await broker.controller.subscriptions.add(TOPIC, NAME, SubscriptionKind.STREAM, StartPosition.EARLIEST)
 
 
 async def topic_of(broker: Rooms, segment_id: int) -> Topic:

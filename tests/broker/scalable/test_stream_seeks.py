@@ -59,7 +59,7 @@ async def drain(broker: Rooms, segment_id: int) -> None:
 async def split_and_drained(broker: Rooms) -> None:
     """Segment 0 is read to its end, and its children hold something too."""
     await broker.controller.create_topic(TOPIC, 1, {})
-    await broker.controller.add_subscription(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+    await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
     await publish(await topic_of(broker, 0), message(b"first"))
     await broker.controller.split(TOPIC, 0)
     for segment_id in (1, 2):

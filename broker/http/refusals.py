@@ -33,6 +33,7 @@ from broker.errors import (
 from broker.names import InvalidTopicName
 from dispatch.subscription import SubscriptionClosed
 from storage.cursor import CursorError
+from storage.errors import LedgerFailed
 from storage.metadata.store import StoreUnavailable
 from txn.errors import OwnershipLost
 
@@ -58,6 +59,8 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     OwnershipLost: 503,
     SubscriptionClosed: 503,
     CursorError: 503,
+    # The broker stops, or has lost the segment, in the middle of the change; whoever has it next goes on with it.
+    LedgerFailed: 503,
     StoreUnavailable: 503,
     BrokerError: 500,
 }

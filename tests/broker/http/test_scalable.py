@@ -16,6 +16,7 @@ from broker.scalable.layout_parts import SubscriptionKind
 from broker.scalable.layout_record import admin_view
 from dispatch.subscription import SubscriptionClosed
 from storage.cursor import CursorError
+from storage.errors import Fenced
 from storage.metadata.store import StoreUnavailable
 from tests.support.http import FakeTopics, connect, request
 from tests.support.layouts import NOW_MS
@@ -193,6 +194,7 @@ async def test_what_the_service_does_not_do_is_said_clearly(server: Address, top
         (OwnershipLost("no longer ours"), 503),
         (SubscriptionClosed("closed"), 503),
         (CursorError("ended"), 503),
+        (Fenced("taken over"), 503),
         (StoreUnavailable("fenced"), 503),
     ],
 )

@@ -14,8 +14,33 @@ class Difference:
 
     cause: str
     always: bool = True
-    """False: in some runs only."""
+    """False: it depends on who is faster."""
 
 
-DIFFERENCES: Final[Mapping[str, Difference]] = {}
+DIFFERENCES: Final[Mapping[str, Difference]] = {
+    "test_a_transaction_goes_through_splits_and_merges_and_is_seen_whole_or_not_at_all": Difference(
+        "what a transaction sends while the segment under it is sealed is refused, and may or may not be stored",
+        always=False,
+    ),
+    "test_closing_is_leaving_and_the_others_go_on": Difference(
+        "a closed stream consumer keeps its segments as long as its client is connected, and a minute longer",
+    ),
+    "test_a_stream_is_moved_back_into_drained_segments_and_to_its_end": Difference(
+        "a stream consumer cannot seek: nothing but the administration's REST moves all of its subscription",
+    ),
+    "test_a_queue_that_is_moved_back_brings_what_was_acknowledged_inside_a_batch": Difference(
+        "a seek leaves acknowledgements inside a batch as they are",
+    ),
+    "test_acknowledgements_inside_a_batch_collide_like_any_others": Difference(
+        "of two transactions that acknowledge one message of a batch the second is not refused, or never answered",
+    ),
+    "test_transactions_through_cut_connections_count_once": Difference(
+        "a commit that is asked for again while the first is under way is answered with an unknown error",
+        always=False,
+    ),
+    "test_what_a_queue_confirmed_does_not_come_again_after_a_cut": Difference(
+        "some messages come twice on the new connection",
+        always=False,
+    ),
+}
 """By the test's name."""

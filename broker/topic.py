@@ -7,11 +7,11 @@ way, so dispatch knows nothing of transactions (DESIGN section 3).
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
 
 import structlog
 import trio
 
+from broker.attendees import Attendee, AttendingProducer
 from broker.deduplication.deduplication import Deduplication
 from broker.deduplication.sequences import SendId, Stored
 from broker.durable_subscriptions import DurableSubscriptions
@@ -35,28 +35,6 @@ from txn.errors import WrongDomain
 from txn.headers import is_v5
 
 log = structlog.get_logger(__name__)
-
-
-class Attendee(Protocol):
-    """A producer or consumer connected to the topic."""
-
-    @property
-    def follows_layout(self) -> bool:
-        """Whether its client is told of the topic's layout, so that it goes where that goes."""
-
-    def topic_closed(self) -> None:
-        """The topic is no longer served here: tell the client. Must not block."""
-
-
-class AttendingProducer(Attendee, Protocol):
-    """A producer connected to the topic."""
-
-    @property
-    def name(self) -> str:
-        """Unique on the topic."""
-
-    def topic_replaced(self) -> None:
-        """The segment is sealed and clients know what replaces it: refuse what waits, close. Must not block."""
 
 
 class Topic(TopicSource):

@@ -1,7 +1,7 @@
 """A subscription: its consumers, its cursor, its policy, and what its consumers may ask for.
 
 Everything that a consumer asks for is synchronous and in memory; whatever it gives the dispatcher to do sets its
-signal. How kinds of subscription differ stands in one table (`_KINDS`). An exclusive subscription sends in order and
+signal. How kinds of subscription differ stands in one table (`kinds.py`). An exclusive subscription sends in order and
 goes back to the mark-delete position for each new consumer and each request to send again, so it remembers nothing of
 single entries. A shared one remembers who holds which entry.
 
@@ -10,41 +10,19 @@ single entries. A shared one remembers who holds which entry.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from dispatch.consumer import Consumer, ConsumerStatistics
 from dispatch.dispatcher import Dispatcher
-from dispatch.policy import Policy, exclusive, shared
+from dispatch.kinds import KINDS
+from dispatch.kinds import SubscriptionKind as SubscriptionKind
 from dispatch.source import Source
 from dispatch.withheld import NothingWithheld, Withheld
 from storage.cursor import AnyCursor
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck, bits_from_words, bits_within
-
-
-class SubscriptionKind(IntEnum):
-    """How consumers share a subscription; numbers as on Pulsar's wire."""
-
-    EXCLUSIVE = 0
-    SHARED = 1
-
-
-class _Behaviour(NamedTuple):
-    """What a kind of subscription does its own way."""
-
-    policy: Policy
-    consumers_max: int | None
-    individual: bool
-    """Entries are acknowledged and sent again one by one, so each is remembered with its holder."""
-
-
-_KINDS: Final = {
-    SubscriptionKind.EXCLUSIVE: _Behaviour(exclusive, 1, individual=False),
-    SubscriptionKind.SHARED: _Behaviour(shared, None, individual=True),
-}
 
 
 class SubscriptionError(Exception):
@@ -111,7 +89,7 @@ class Subscription:
         self._kind = kind
         self._withheld: Withheld = NothingWithheld() if withheld is None else withheld
         self._dispatcher = Dispatcher(
-            source, cursor, self._withheld, _KINDS[kind].policy, tracks_unacked=_KINDS[kind].individual
+            source, cursor, self._withheld, KINDS[kind].policy, tracks_unacked=KINDS[kind].individual
         )
         self._is_closed = False
 
@@ -160,12 +138,12 @@ class Subscription:
             raise SubscriptionClosed(f"subscription {self.name} is closed")
         if consumers and kind is not self._kind:
             raise ConsumerBusy(f"subscription {self.name} has consumers of kind {self._kind.name}")
-        consumers_max = _KINDS[kind].consumers_max
+        consumers_max = KINDS[kind].consumers_max
         if consumers_max is not None and len(consumers) >= consumers_max:
             raise ConsumerBusy(f"subscription {self.name} has its {kind.name} consumer already")
         if kind is not self._kind:
             self._kind = kind
-            self._dispatcher.policy, self._dispatcher.tracks_unacked = _KINDS[kind].policy, _KINDS[kind].individual
+            self._dispatcher.policy, self._dispatcher.tracks_unacked = KINDS[kind].policy, KINDS[kind].individual
             self._dispatcher.rewind()
         consumers.append(consumer)
         consumer.outlet.attach(self._dispatcher.signal)
@@ -177,7 +155,7 @@ class Subscription:
             return
         self._dispatcher.consumers.remove(consumer)
         consumer.outlet.detach(self._dispatcher.signal)
-        if _KINDS[self._kind].individual:
+        if KINDS[self._kind].individual:
             self._dispatcher.redelivery.left(consumer)
             self._dispatcher.wake()
         else:
@@ -233,7 +211,7 @@ class Subscription:
     def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         """These are withheld from now on, so nobody holds them any more."""
         # Of a subscription that keeps order nobody is remembered to hold anything, and cumulative are only those.
-        if cumulative or not _KINDS[self._kind].individual:
+        if cumulative or not KINDS[self._kind].individual:
             return
         for ack in acks:
             bits = self._dispatcher.sendable_bits(ack.position)
@@ -255,7 +233,7 @@ class Subscription:
         again = [ack.position for ack in acks if not self._cursor.is_acknowledged(ack.position)]
         if not again:
             return
-        if not _KINDS[self._kind].individual:
+        if not KINDS[self._kind].individual:
             self._dispatcher.go_back(min(again))
             if cumulative and any(consumer.messages_sent for consumer in self.consumers):
                 for consumer in self._disconnect_all():
@@ -278,7 +256,7 @@ class Subscription:
         """
         if consumer not in self._dispatcher.consumers:
             return
-        if not _KINDS[self._kind].individual:
+        if not KINDS[self._kind].individual:
             self._dispatcher.rewind()
         elif positions is None:
             self._dispatcher.redelivery.send_all_again(consumer)
@@ -372,7 +350,7 @@ class Subscription:
         )
 
     def _require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        if cumulative and _KINDS[self._kind].individual:
+        if cumulative and KINDS[self._kind].individual:
             raise AcknowledgementRefused(f"a {self._kind.name} subscription takes no cumulative acknowledgement")
         for ack in acks:
             self._check(ack.position, cumulative=cumulative)

@@ -18,6 +18,7 @@ from tidewire.client.errors import (
     OperationTimedOut,
     OutcomeUnknown,
     ProtocolViolation,
+    Refused,
     TidewireError,
     TransactionNotFound,
     UnsupportedBroker,
@@ -136,6 +137,11 @@ class Coordinators:
                             raise
                         # What was asked before may have ended it, and its traces may be gone.
                         raise OutcomeUnknown(f"{verb} {transaction_id} was not answered in time to tell") from error
+                    except Refused as error:
+                        # What was asked before may be under way still: Pulsar fails one of the two by this code.
+                        if first or error.code != pb.ServerError.UnknownError:
+                            raise
+                        last = error
                     else:
                         return
                     await backoff.wait()

@@ -14,6 +14,7 @@ from tidewire.client.errors import (
     OperationTimedOut,
     OutcomeUnknown,
     ProtocolViolation,
+    Refused,
     SendUnanswered,
     TransactionConflict,
     TransactionEnded,
@@ -446,6 +447,32 @@ async def test_a_transaction_not_found_is_unknown_only_if_it_was_asked_about_bef
                 await (await client.new_transaction()).commit()
             with pytest.raises(OutcomeUnknown):
                 await (await client.new_transaction()).commit()
+
+
+@on_both_backends
+async def test_a_commit_that_collides_with_itself_is_asked_for_again() -> None:
+    """After a lost connection the first may be under way still; an unknown error says nothing of the outcome then."""
+    async with scripted_broker() as broker:
+        answers = ["refuse", "drop", "refuse", "accept"]
+
+        def respond(peer: Peer, frame: Frame) -> None:
+            request = frame.command.end_txn
+            txn = (request.txnid_most_bits, request.txnid_least_bits)
+            answer = answers.pop(0)
+            if answer == "drop":
+                broker.drop_connections()
+            elif answer == "accept":
+                peer.send(commands.end_txn_response(request.request_id, txn))
+            else:
+                code = pb.ServerError.UnknownError
+                peer.send(commands.end_txn_response(request.request_id, txn, error=code, message="mismatch"))
+
+        broker.on(T.END_TXN, respond)
+        async with broker.client() as client:
+            with pytest.raises(Refused, match="mismatch"):
+                await client.join_transaction((0, 1)).commit()
+            await client.join_transaction((0, 2)).commit()
+        assert not answers
 
 
 @on_both_backends

@@ -34,9 +34,5 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "test_acknowledgements_inside_a_batch_collide_like_any_others": Difference(
         "of two transactions that acknowledge one message of a batch the second is not refused, or never answered",
     ),
-    "test_what_a_queue_confirmed_does_not_come_again_after_a_cut": Difference(
-        "some messages come twice on the new connection",
-        always=False,
-    ),
 }
 """By the test's name."""

@@ -137,7 +137,7 @@ async def test_a_queue_that_is_moved_back_brings_what_was_acknowledged_inside_a_
             assert got[-1].message_id.batch_size == 10
             await consumer.acknowledge(*got[:5], confirmed=True)
             await consumer.seek("earliest")
-            assert values(await receive(consumer, 10, seconds_max=broker.patience_seconds)) == sent
+            assert values(await receive(consumer, 10, seconds_max=10)) == sent
 
 
 @on_both_backends

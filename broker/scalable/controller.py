@@ -19,6 +19,7 @@ parent is read to its sealed end.
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -208,12 +209,9 @@ class Controller:
         return await self._in_background(topic, partial(self._migrate, topic, force=force))
 
     async def _migrate(self, topic: TopicName, *, force: bool) -> Layout:
-        await self.elections.elect(topic)
-        try:
-            await self._migrations.make_scalable(topic, force=force)
-        except TopicNotFound:
-            await self._resign(topic)
-            raise
+        if self.elections.is_elsewhere(topic):
+            await self.elections.elect(topic)
+        await self._migrations.make_scalable(topic, force=force)
         return await self._finish_open(topic)
 
     async def auto_scale_override(self, topic: TopicName) -> AutoScaleOverride | None:
@@ -255,11 +253,11 @@ class Controller:
         """
         async with self.turns.of(topic):
             layout = await self._layouts.stored(topic)
-            claim = await self.elections.elect(topic)
             names = self._names_left(topic, layout)
             in_use = not layout.is_deleting and any(self._topics.is_in_use(name) for name in names)
             if in_use and not force:
                 raise TopicInUse(f"{topic} has connected producers or consumers; delete it with force=true to end them")
+            claim = await self.elections.elect(topic)
             with self._topics.deleting(names):
                 if not layout.is_deleting:
                     layout = await self._layouts.change(topic, Layout.begin_deletion, claim=claim)
@@ -289,7 +287,9 @@ class Controller:
         return await self._in_background(topic, partial(self._begin_and_finish, topic, begin))
 
     async def _begin_and_finish(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
-        await self._layouts.get(topic)
+        with suppress(IntentOpen):
+            # What is refused elects nobody.
+            begin(await self._layouts.get(topic))
         claim = await self.elections.elect(topic)
         try:
             await self._layouts.change(topic, begin, claim=claim)

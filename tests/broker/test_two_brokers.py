@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import BrokerError
 from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
@@ -125,6 +126,22 @@ async def test_only_the_controller_changes_the_layout() -> None:
             with pytest.raises(OwnedElsewhere):
                 await one.layouts.change(TOPIC, lambda layout: layout.begin_split(1), claim=stale)
         assert (await two.layouts.get(TOPIC)).intent is None
+
+
+async def test_what_is_refused_elects_nobody() -> None:
+    """Another broker may be asked for what is possible."""
+    store = MemoryStore()
+    async with broker_named(store, "one") as one:
+        await one.controller.create_topic(TOPIC, 2, {})
+        for refused in (
+            one.controller.split(TOPIC, 7),
+            one.controller.merge(TOPIC, 0, 0),
+            one.controller.migrate(TOPIC, force=True),
+            one.controller.subscriptions.skip_all(TOPIC, "none"),
+        ):
+            with pytest.raises(BrokerError):
+                await refused
+        assert await store.scan("/owners/topic", "/owners/topid") == []
 
 
 async def test_an_open_mark_elects_who_is_left(autojump_clock: MockClock) -> None:

@@ -5,7 +5,7 @@
 
 Each command goes to the function of its type, which returns the frames to send back; a type without one gets no answer.
 Further frames can be put in with `say`. Nothing waits for real: when nothing is left to receive, the time-out has
-passed by `clock`, and TimeoutError is raised, as a socket does.
+passed by `clock`, and TimeoutError is raised, as a socket does (BlockingIOError when it is not to wait).
 
 Faults:
 - `hang_up()`: after what was said, the stream ends; `reset()`: after what was said, the connection is reset
@@ -83,6 +83,8 @@ class BlockingPeer:
         assert not self.is_closed
         size = min(len(self._output), len(buffer), self._piece_bytes_max)
         if size == 0:
+            if self._timeout_seconds == 0 and not self._has_ended:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
             if self._ending is not None:
                 raise self._ending
             if self._has_ended:
@@ -95,7 +97,6 @@ class BlockingPeer:
         return size
 
     def settimeout(self, value: float, /) -> None:
-        assert value > 0, "a socket would not block"
         self._timeout_seconds = value
 
     def close(self) -> None:

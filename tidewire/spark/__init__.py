@@ -13,6 +13,10 @@ a Spark partition for each segment of the topic, several for a large one. Spark 
 used, and the data frame then keeps its rows: `load` again to see what was committed since. schema.py describes the
 columns, options.py the options.
 
+`spark.readStream` takes the same options and some of its own: the stream goes on behind splits and merges, a segment's
+children after the segment itself, stops at `trigger(availableNow=True)`, and reports its lag in the query's progress
+(`streaming.lag_of`). Its offsets, as in Spark's checkpoint, are what `starting_position` takes.
+
 Spark finds the format by itself where this package is installed in the Python of driver and executors. Where it is not
 installed but shipped (`--py-files`, a notebook's path), register it once per session:
 
@@ -23,6 +27,8 @@ installed but shipped (`--py-files`, a notebook's path), register it once per se
 - `layouts`: the parts of topics; `measuring`: how much stands in one; `planning`: topics to ranges of their segments
 - `receiving`: a range to entries; `rows`: entries to Arrow; `topic_schemas`, `decoding`: values by a topic's schema
 - `brokers`, `connection`: lookup, and a blocking socket over the wire codec
+- `streaming`: what Spark calls for a stream; `watching`: what brokers push to its planner; `following`: its next
+  offset, with `offsets` (which segment's turn it is) and `limits`, pure; `subscribing`: its place as others see it
 - `options`, `positions`, `filters`, `schema`, `partitions`, `errors`: what the others speak of
 """
 

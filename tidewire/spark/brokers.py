@@ -31,7 +31,7 @@ class Brokers:
     def __init__(self, options: ReadOptions, connect: Connect | None = None) -> None:
         """The brokers behind `options.service`; `connect` makes connections, over TCP unless it is given."""
         self._service = options.service
-        self._connect = connect or partial(_connect, options.operation_timeout_seconds)
+        self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
         self._open = ExitStack()
 
@@ -84,7 +84,8 @@ class Brokers:
         return connection
 
 
-def _connect(timeout_seconds: float, address: Address, proxied_to: Address | None) -> Connection:
+def connect_by_tcp(timeout_seconds: float, address: Address, proxied_to: Address | None) -> Connection:
+    """A connection that has shaken hands."""
     return Connection.open(address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)
 
 

@@ -10,7 +10,7 @@ waits for messages gives `receive` a deadline of its own.
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from types import TracebackType
@@ -50,7 +50,7 @@ class Socket(Protocol):
         ...
 
     def settimeout(self, value: float, /) -> None:
-        """How long the two above may take before they raise TimeoutError."""
+        """How long the two above may take before they raise TimeoutError; with 0 they raise BlockingIOError at once."""
         ...
 
     def close(self) -> None:
@@ -86,6 +86,8 @@ class Connection:
         self._decoder = FrameDecoder()
         self._buffer = memoryview(bytearray(RECEIVE_BYTES_MAX))
         self._request_ids = count(1)
+        self.unasked: Callable[[Frame], None] | None = None
+        """Is given what arrives while an answer is waited for and is no answer to it; dropped when there is nobody."""
 
     @classmethod
     def open(cls, address: Address, *, timeout_seconds: float, proxied_to: Address | None = None) -> Self:
@@ -164,7 +166,7 @@ class Connection:
     def request(self, make: Callable[[int], pb.BaseCommand], expected: type[_Answer]) -> _Answer:
         """Send the command that `make` makes with a request id, and return the message that answers it.
 
-        Whatever else arrives before is dropped, so nobody asks while messages are on their way.
+        Whatever else arrives before goes to `unasked`.
 
         Raises:
             Refused: the broker answered with an error.
@@ -177,9 +179,12 @@ class Connection:
         self.send(command)
         deadline = self.deadline()
         while True:
-            answer = self.receive(deadline, f"its answer to {name}").command
+            frame = self.receive(deadline, f"its answer to {name}")
+            answer = frame.command
             content: ProtobufMessage = getattr(answer, MEMBERS[answer.type])
             if getattr(content, "request_id", None) != request_id:
+                if self.unasked is not None:
+                    self.unasked(frame)
                 continue
             if isinstance(content, pb.CommandError) or _has_error(content):
                 raise refusal(f"{self.address} refuses {name}: {content.message}", content.error)  # type: ignore[attr-defined]
@@ -211,6 +216,37 @@ class Connection:
             else:
                 return frame
 
+    def arrived(self) -> Iterator[Frame]:
+        """The frames that have arrived by now and are not about the connection itself. Does not wait.
+
+        Raises:
+            ConnectionLost: the connection ended.
+            ProtocolViolation: what came is no frame.
+        """
+        while True:
+            try:
+                frame = self._decoder.next_frame()
+            except FrameError as error:
+                raise ProtocolViolation(f"{self.address} does not speak Pulsar's protocol: {error}") from error
+            if frame is None:
+                if not self._fill_with_what_is_there():
+                    return
+            elif frame.command.type == _Type.PING:
+                self.send(commands.pong())
+            else:
+                yield frame
+
+    def _fill_with_what_is_there(self) -> bool:
+        try:
+            self._socket.settimeout(0)
+            size = self._socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._broken(error) from error
+        self._take(size)
+        return True
+
     def _fill(self, deadline: float, awaited: str) -> None:
         remaining_seconds = deadline - self._clock()
         try:
@@ -222,6 +258,9 @@ class Connection:
             raise BrokerSilent(f"{self.address} did not send {awaited} within {self._timeout_seconds:g} s") from error
         except OSError as error:
             raise self._broken(error) from error
+        self._take(size)
+
+    def _take(self, size: int) -> None:
         if size == 0:
             raise ConnectionLost(f"the broker at {self.address} closed the connection")
         self._decoder.feed(self._buffer[:size])

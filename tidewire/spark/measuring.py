@@ -33,6 +33,8 @@ class Stretch(NamedTuple):
     """As stored, to within 64 KiB."""
     first_time_ms: int | None
     """When the broker took its first message."""
+    is_final: bool = False
+    """Nothing will ever stand behind its end."""
 
     @property
     def next_index(self) -> int:
@@ -120,6 +122,7 @@ def ask_end(owner: Connection, consumer_id: int, stretch: pb.StretchWanted | Non
             found.messages,
             found.bytes,
             found.first_timestamp_ms if found.HasField("first_timestamp_ms") else None,
+            found.is_final,
         ),
     )
 

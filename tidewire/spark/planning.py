@@ -7,13 +7,13 @@ snapshot, as it is none across the partitions of a topic in Kafka.
 Sealed segments are read like active ones; nothing moves out of them when they are split.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.errors import DataLost, InvalidOption, ProtocolViolation
+from tidewire.spark.errors import DataLost, InvalidOption
 from tidewire.spark.filters import NOTHING_PUSHED, Pushed
 from tidewire.spark.layouts import Part, parts_of, selected
-from tidewire.spark.measuring import Gauge
+from tidewire.spark.measuring import Gauge, Stretch
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.positions import EARLIEST, LATEST, Boundary, Position
@@ -50,17 +50,19 @@ def _ranges(options: ReadOptions, part: Part, gauge: Gauge) -> Iterator[SegmentR
         end = last
     elif end > last:
         raise InvalidOption(f"option ending_position: {part.wire_name} can be read up to {last}, not to {end}")
-    return divided(part, gauge, start, end, options.partition_bytes)
+    return divided(part, lambda after: gauge.behind(after, bytes_max=options.partition_bytes), start, end)
 
 
-def divided(part: Part, gauge: Gauge, start: Position, end: Position, partition_bytes: int) -> Iterator[SegmentRange]:
-    """What stands behind `start`, up to and with `end`, in ranges of about so many bytes.
+def divided(
+    part: Part, piece_behind: Callable[[Position], Stretch | None], start: Position, end: Position
+) -> Iterator[SegmentRange]:
+    """What stands behind `start`, up to and with `end`, in ranges that are no larger than the pieces asked for.
 
     Raises:
         SourceError: the broker could not be asked.
     """
     while start < end:
-        stretch = gauge.behind(start, bytes_max=partition_bytes)
+        stretch = piece_behind(start)
         messages = None
         stop = end
         if stretch is not None:
@@ -79,16 +81,3 @@ def _check_named(boundary: Boundary, parts: Iterable[Part]) -> None:
                 f"{topic} has no segment {segment!r}, which a position names: it was removed, or never was; "
                 "set fail_on_data_loss to false to read what there is"
             )
-
-
-def require_measures(options: ReadOptions, stretch: object, part: Part) -> None:
-    """Refuse a limit where the broker cannot say how much there is.
-
-    Raises:
-        ProtocolViolation: there is a limit, and no measure.
-    """
-    if stretch is None and (options.rows_max or options.bytes_max):
-        raise ProtocolViolation(
-            f"the broker of {part.wire_name} does not measure; read it without max_rows_per_trigger and "
-            "max_bytes_per_trigger"
-        )

@@ -5,7 +5,8 @@
     2024-05-01T12:00:00Z            by the time at which the broker took the messages; or as milliseconds, 1714564800000
     {"topic://public/default/x": {"0000-7fff-0": "5:41", "8000-ffff-1": "earliest"}}
                                     by topic and segment, as the columns `topic` and `segment` name them ("" for a topic
-                                    without segments): behind entry 41 of ledger 5, as the column `position` has it
+                                    without segments): behind entry 41 of ledger 5, as the column `position` has it.
+                                    What a stream's checkpoint and progress have as offsets can be given as it is
 
 A place is behind an entry: reading begins with the next one, and ends with the entry itself. So where one read ended
 the next one begins, and each entry is in one of them. A segment that the JSON leaves out is read from its beginning, or
@@ -60,7 +61,7 @@ EARLIEST_START: Final = Boundary(EARLIEST)
 LATEST_START: Final = Boundary(LATEST)
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_POSITION: Final = re.compile(r"(\d{1,18}):(\d{1,18})")
+_POSITION: Final = re.compile(r"(-1|\d{1,18}):(-1|\d{1,18})(?:@\d+)?")
 _MILLISECONDS: Final = re.compile(r"\d{1,15}")
 
 

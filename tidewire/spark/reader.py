@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.decoding import Decoder
-from tidewire.spark.errors import Refused, UnreadableSchema
+from tidewire.spark.errors import Refused
 from tidewire.spark.filters import NOTHING_PUSHED, Pushed, pushed_of
 from tidewire.spark.layouts import is_gone, selected
 from tidewire.spark.options import ReadOptions
@@ -82,28 +82,16 @@ def _schema_of(options: ReadOptions, topic: str, version: bytes) -> TopicSchema:
         return schema_of(brokers, topic, version)
 
 
-def reading_for(options: ReadOptions, schema: StructType) -> RangeReading:
-    """What reads the data frame whose columns Spark knows to be these.
-
-    Raises:
-        UnreadableSchema: the topic's schema has changed since.
-        SourceError: it cannot be had.
-    """
-    made, topic_schema = columns(options)
-    if made != schema:
-        raise UnreadableSchema("the topic's schema has changed since the data frame was made; load it again")
-    return RangeReading(options, schema, topic_schema)
-
-
 class TidewireReader(DataSourceReader):
     """Reads what was committed when the read is planned."""
 
-    def __init__(self, options: ReadOptions, schema: StructType = SCHEMA) -> None:
-        """Options that were checked, and the data frame's columns; nothing is asked of a broker yet."""
+    def __init__(
+        self, options: ReadOptions, schema: StructType = SCHEMA, topic_schema: TopicSchema | None = None
+    ) -> None:
+        """Options that were checked, and what `columns` says of them; nothing is asked of a broker yet."""
         self._options = options
-        self._columns = schema
         self._pushed = NOTHING_PUSHED
-        self._reading: Final = reading_for(options, schema) if options.decoded else RangeReading(options, schema, None)
+        self._reading: Final = RangeReading(options, schema, topic_schema)
 
     def partitions(self) -> list[InputPartition]:
         """Ranges that together are what the options ask for, sealed segments included.

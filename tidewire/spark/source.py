@@ -18,6 +18,8 @@ from tidewire.spark.schema import SCHEMA
 
 if TYPE_CHECKING:
     from tidewire.spark.reader import TidewireReader
+    from tidewire.spark.streaming import TidewireStreamReader
+    from tidewire.spark.topic_schemas import TopicSchema
 
 
 class TidewireSource(DataSource):
@@ -27,6 +29,9 @@ class TidewireSource(DataSource):
         """Keeps the options unread."""
         super().__init__(options)
         self._given: Mapping[str, str] = options
+        # What `schema` found; Spark pickles this object after calling it, and all its processes use the copy.
+        self._columns = SCHEMA
+        self._topic_schema: TopicSchema | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -41,26 +46,36 @@ class TidewireSource(DataSource):
             SourceError: with schema=auto, the topic's schema cannot be had, or is none that there is a column for.
         """
         options = ReadOptions.parse(self._given)
-        if not options.decoded:
-            return SCHEMA
-        from tidewire.spark.reader import columns
+        if options.decoded:
+            from tidewire.spark.reader import columns
 
-        return columns(options)[0]
+            self._columns, self._topic_schema = columns(options)
+        return self._columns
 
     def reader(self, schema: StructType) -> "TidewireReader":
         """A batch reader.
 
         Raises:
             InvalidOption: as `schema`, or the user asked for columns of their own.
-            SourceError: as `schema`.
         """
         options = ReadOptions.parse(self._given, Use.BATCH)
-        _check_columns(options, schema)
+        self._check(schema)
         from tidewire.spark.reader import FilteringReader, TidewireReader
 
-        return (FilteringReader if options.push_filters else TidewireReader)(options, schema)
+        return (FilteringReader if options.push_filters else TidewireReader)(options, schema, self._topic_schema)
 
+    def streamReader(self, schema: StructType) -> "TidewireStreamReader":  # noqa: N802 - Spark's name
+        """A reader of a stream.
 
-def _check_columns(options: ReadOptions, schema: StructType) -> None:
-    if not options.decoded and schema != SCHEMA:
-        raise InvalidOption("format tidewire has a schema of its own; load without .schema(...) and select columns")
+        Raises:
+            InvalidOption: as `reader`.
+        """
+        options = ReadOptions.parse(self._given, Use.STREAM)
+        self._check(schema)
+        from tidewire.spark.streaming import TidewireStreamReader
+
+        return TidewireStreamReader(options, schema, self._topic_schema)
+
+    def _check(self, schema: StructType) -> None:
+        if schema != self._columns:
+            raise InvalidOption("format tidewire has a schema of its own; load without .schema(...) and select columns")

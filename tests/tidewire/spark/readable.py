@@ -62,6 +62,8 @@ class Readable:
         self.partitions = 0
         self.features = commands.broker_features()
         self.peers: list[tuple[Address, Address | None, BlockingPeer]] = []
+        self.final: set[str] = set()
+        """Segments to which nothing is ever added."""
         self.sending: Callable[[BlockingPeer, int], bool] = lambda peer, index: True
         self.answers: dict[int, Callable[[BlockingPeer], Answer]] = {
             T.CONNECT: lambda peer: self._connected,
@@ -82,6 +84,19 @@ class Readable:
 
     def add(self, topic: str, entries: Sequence[bytes]) -> None:
         self.topics[topic] = list(entries)
+
+    def append(self, topic: str, *payloads: bytes) -> None:
+        """Entries are added, and sent to the readers that have permits."""
+        self.topics[topic] += payloads
+        for (peer, consumer_id), name in self._reading.items():
+            if name == topic and not peer.is_closed:
+                self._send(peer, consumer_id)
+
+    def say_layout(self) -> None:
+        """Push the layout to all that asked for it."""
+        for _, _, peer in self.peers:
+            for command in peer.received_of(T.SCALABLE_TOPIC_LOOKUP):
+                peer.say(*self._layout(command))
 
     def brokers(self) -> Brokers:
         return Brokers(self.options, self._connect)
@@ -137,7 +152,9 @@ class Readable:
             last = message_id(LEDGER, count - 1) if count else message_id(-1, -1)
             stretch = None
             if self.measures and asked.HasField("stretch"):
-                stretch = _stretch(self.topics[self._reading[peer, asked.consumer_id]], asked.stretch)
+                name = self._reading[peer, asked.consumer_id]
+                stretch = _stretch(self.topics[name], asked.stretch)
+                stretch.is_final = name in self.final and stretch.end == last
             return [encode_command(commands.get_last_message_id_response(asked.request_id, last, stretch=stretch))]
 
         return answer
@@ -146,18 +163,21 @@ class Readable:
         def answer(command: pb.BaseCommand) -> list[bytes]:
             consumer = (peer, command.flow.consumer_id)
             self._permits[consumer] += command.flow.message_permits
-            entries = self.topics[self._reading[consumer]]
-            while self._permits[consumer] > 0 and self._next[consumer] < len(entries):
-                index = self._next[consumer]
-                if not self.sending(peer, index):
-                    break
-                announced = commands.message(command.flow.consumer_id, LEDGER, index)
-                peer.say(encode_payload_command(announced, entries[index]))
-                self._permits[consumer] -= _message_count(entries[index])
-                self._next[consumer] += 1
+            self._send(peer, command.flow.consumer_id)
             return []
 
         return answer
+
+    def _send(self, peer: BlockingPeer, consumer_id: int) -> None:
+        consumer = (peer, consumer_id)
+        entries = self.topics[self._reading[consumer]]
+        while self._permits[consumer] > 0 and self._next[consumer] < len(entries):
+            index = self._next[consumer]
+            if not self.sending(peer, index):
+                break
+            peer.say(encode_payload_command(commands.message(consumer_id, LEDGER, index), entries[index]))
+            self._permits[consumer] -= _message_count(entries[index])
+            self._next[consumer] += 1
 
 
 def _stretch(entries: Sequence[bytes], wanted: pb.StretchWanted) -> pb.Stretch:

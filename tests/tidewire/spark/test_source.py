@@ -5,11 +5,13 @@ import sys
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from pyspark_tidewire import DefaultSource
 from tidewire.spark import TidewireSource
 from tidewire.spark.errors import BrokerUnreachable, InvalidOption
+from tidewire.spark.limits import Limit
 from tidewire.spark.reader import TidewireReader
 from tidewire.spark.schema import SCHEMA
 
@@ -62,3 +64,42 @@ def test_source_and_reader_travel_between_processes() -> None:
 def test_the_partition_that_spark_makes_of_an_empty_plan_has_no_rows() -> None:
     reader = TidewireSource(CaseInsensitiveDict(GIVEN)).reader(SCHEMA)
     assert not list(reader.read(InputPartition(None)))
+
+
+def test_a_stream_reader_travels_without_what_plans_in_its_process() -> None:
+    reader = TidewireSource(CaseInsensitiveDict(GIVEN)).streamReader(schema=SCHEMA)
+    reader.getDefaultReadLimit()
+    assert reader._plans is reader._plans
+    assert pickle.loads(pickle.dumps(reader))._planner is None
+    reader.stop()
+    assert not list(reader.read(InputPartition(None)))
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "taken"),
+    [
+        ({}, ReadAllAvailable(), Limit()),
+        ({"maxRowsPerTrigger": "7"}, ReadMaxRows(7), Limit(7)),
+        ({"maxBytesPerTrigger": "9"}, ReadMaxBytes(9), Limit(None, 9)),
+        ({"maxRowsPerTrigger": "7", "maxBytesPerTrigger": "9"}, ReadMaxRows(7), Limit(7, 9)),
+    ],
+)
+def test_sparks_limit_is_kept_and_it_may_lift_that_of_the_options(
+    options: dict[str, str], limit: ReadLimit, taken: Limit
+) -> None:
+    reader = TidewireSource(CaseInsensitiveDict({**GIVEN, **options})).streamReader(SCHEMA)
+    assert reader.getDefaultReadLimit() == limit
+    assert reader._limit(limit) == taken
+    assert reader._limit(ReadAllAvailable()) == Limit()
+
+
+def test_what_a_stream_does_not_take_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="option ending_position is not for a stream"):
+        TidewireSource(CaseInsensitiveDict({**GIVEN, "ending_position": "latest"})).streamReader(SCHEMA)
+
+
+def test_a_stream_gives_up_on_a_broker_that_stays_away() -> None:
+    given = {**GIVEN, "operation_timeout_seconds": "0.1"}
+    reader = TidewireSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
+    with pytest.raises(BrokerUnreachable):
+        reader.initialOffset()

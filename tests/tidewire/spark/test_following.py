@@ -1,0 +1,280 @@
+"""Where a stream goes, over topics in memory."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from tidewire.spark.errors import DataLost
+from tidewire.spark.following import Follower, Lag, Snapshot
+from tidewire.spark.layouts import Part
+from tidewire.spark.limits import Limit
+from tidewire.spark.measuring import Stretch
+from tidewire.spark.offsets import BEGINNING, Offsets, encode
+from tidewire.spark.options import Address, Pattern, ReadOptions
+from tidewire.spark.positions import EARLIEST, LATEST, LATEST_START, Boundary, Position, parse_boundary
+
+X = "topic://public/default/x"
+OPTIONS = ReadOptions(Address("b", 1), (X,))
+
+
+@dataclass
+class Segment:
+    """Entries of some messages each, of 10 bytes, taken at rising times."""
+
+    part: Part
+    ledger: int
+    entries: list[int] = field(default_factory=list)
+    removed: int = 0
+    """Entries removed from its beginning."""
+    is_final: bool = False
+
+    def behind(self, after: Position, messages_max: int | None, bytes_max: int | None) -> Stretch:
+        begin = 0 if after.ledger < self.ledger else len(self.entries)
+        if after.ledger == self.ledger:
+            begin = after.entry + 1
+        begin = max(begin, self.removed)
+        count = messages = 0
+        for size in self.entries[begin:]:
+            more = messages + size
+            if count and (more > (messages_max or 1 << 60) or more * 10 > (bytes_max or 1 << 60)):
+                break
+            count, messages = count + 1, more
+        end = Position(self.ledger, begin + count - 1) if count else after
+        is_final = self.is_final and begin + count == len(self.entries)
+        first = sum(self.entries[:begin])
+        return Stretch(after, end, first, messages, messages * 10, begin if count else None, is_final)
+
+
+class Topics:
+    """A view of topics in memory."""
+
+    def __init__(self) -> None:
+        self.segments: dict[str, dict[str, Segment]] = {}
+        self.asked = 0
+        self._ledgers = 0
+
+    def add(self, name: str, *entries: int, parents: tuple[int, ...] = (), topic: str = X) -> Segment:
+        self._ledgers += 1
+        first, last, number = name.split("-")
+        part = Part(topic, name, f"{topic}/{name}", int(number), parents, (int(first, 16), int(last, 16)))
+        made = self.segments.setdefault(topic, {})[name] = Segment(part, self._ledgers, list(entries))
+        return made
+
+    def topics(self) -> list[str]:
+        return list(self.segments) or [X]
+
+    def parts(self, topic: str) -> dict[str, Part] | None:
+        segments = self.segments.get(topic)
+        return None if segments is None else {name: segment.part for name, segment in segments.items()}
+
+    def behind(
+        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+    ) -> Stretch:
+        self.asked += 1
+        return self.segments[part.topic][part.name or ""].behind(after, messages_max, bytes_max)
+
+    def since(self, part: Part, time_ms: int) -> Position:
+        segment = self.segments[part.topic][part.name or ""]
+        at = min(time_ms, len(segment.entries)) - 1
+        return EARLIEST if at < 0 else Position(segment.ledger, at)
+
+    def forget(self, part: Part) -> None:
+        pass
+
+
+def following(topics: Topics, options: ReadOptions = OPTIONS) -> Follower:
+    return Follower(options, topics)
+
+
+def go(topics: Topics, start: Offsets, limit: Limit = Limit(), options: ReadOptions = OPTIONS) -> Offsets:  # noqa: B008
+    return following(topics, options).step(start, limit).end
+
+
+def test_a_sealed_segment_is_read_to_its_end_before_its_children_are_begun() -> None:
+    """T20: and an offset behind which nothing stands stays as it is."""
+    topics = Topics()
+    parent = topics.add("0000-ffff-0", 2, 3)
+    start = following(topics).first()
+    assert encode(start) == {X: {"0000-ffff-0": "-1:-1@0"}}
+    one = go(topics, start)
+    assert encode(one) == {X: {"0000-ffff-0": "1:1@5"}}
+    assert go(topics, one) == one
+    topics.add("0000-7fff-1", 1, parents=(0,))
+    topics.add("8000-ffff-2", parents=(0,))
+    # An open transaction may still add to the parent.
+    assert go(topics, one) == one
+    parent.entries.append(4)
+    parent.is_final = True
+    two = go(topics, one)
+    assert encode(two) == {X: {"0000-ffff-0": "1:2@9"}}
+    three = go(topics, two)
+    assert encode(three) == {X: {"0000-7fff-1": "2:0@1", "8000-ffff-2": "-1:-1@0"}}
+    assert go(topics, three) == three
+
+
+def test_generations_that_are_empty_are_passed_at_once() -> None:
+    topics = Topics()
+    topics.add("0000-ffff-0").is_final = True
+    topics.add("0000-7fff-1", parents=(0,)).is_final = True
+    topics.add("8000-ffff-2", parents=(0,))
+    topics.add("0000-3fff-3", 7, parents=(1,))
+    topics.add("4000-7fff-4", parents=(1,))
+    assert set(go(topics, {X: {"0000-ffff-0": BEGINNING}})[X]) == {"8000-ffff-2", "0000-3fff-3", "4000-7fff-4"}
+
+
+def test_a_stream_of_the_latest_has_nothing_of_what_was_committed_before() -> None:
+    topics = Topics()
+    topics.add("0000-ffff-0", 2).is_final = True
+    half = topics.add("0000-7fff-1", 3, parents=(0,))
+    topics.add("8000-ffff-2", 1, 1, parents=(0,))
+    topics.add("0000-7fff-3", 5, parents=(1,))
+    options = replace(OPTIONS, starting=LATEST_START)
+    first = following(topics, options).first()
+    # The one in the middle is sealed, and what a transaction that is still open wrote there is yet to come.
+    assert encode(first) == {X: {"0000-7fff-1": "2:0@3", "8000-ffff-2": "3:1@2", "0000-7fff-3": "4:0@5"}}
+    assert go(topics, first) == first
+    half.entries.append(4)
+    half.is_final = True
+    assert encode(go(topics, first))[X]["0000-7fff-1"] == "2:1@7"
+
+
+def test_a_stream_may_begin_at_a_time_or_at_positions() -> None:
+    topics = Topics()
+    topics.add("0000-ffff-0", 1, 1, 1).is_final = True
+    topics.add("0000-7fff-1", 1, 1, 1, 1, 1, parents=(0,))
+    topics.add("8000-ffff-2", 1, parents=(0,))
+    at_4 = following(topics, replace(OPTIONS, starting=Boundary(4))).first()
+    assert encode(at_4) == {X: {"0000-7fff-1": "2:3@4", "8000-ffff-2": "3:0@1"}}
+    given = parse_boundary(f'{{"{X}": {{"0000-7fff-1": "2:1"}}}}')
+    named = following(topics, replace(OPTIONS, starting=given)).first()
+    assert encode(named) == {X: {"0000-7fff-1": "2:1@2", "8000-ffff-2": "-1:-1@0"}}
+    latest = parse_boundary(f'{{"{X}": {{"0000-7fff-1": "latest"}}}}')
+    assert following(topics, replace(OPTIONS, starting=latest)).first()[X]["0000-7fff-1"].position == Position(2, 4)
+
+
+def test_a_position_in_a_segment_that_is_gone_is_data_loss() -> None:
+    topics = Topics()
+    topics.add("0000-ffff-1", 1)
+    given = parse_boundary(f'{{"{X}": {{"0000-ffff-0": "2:1"}}}}')
+    options = replace(OPTIONS, starting=given)
+    with pytest.raises(DataLost, match=r"has no segment '0000-ffff-0', which starting_position names; set fail_on"):
+        following(topics, options).first()
+    first = following(topics, replace(options, fail_on_data_loss=False)).first()
+    assert encode(first) == {X: {"0000-ffff-1": "-1:-1@0"}}
+
+
+def test_a_topic_that_is_not_there_is_said() -> None:
+    with pytest.raises(DataLost, match=rf"^there is no topic {X}$"):
+        following(Topics()).first()
+
+
+LOSSY = replace(OPTIONS, fail_on_data_loss=False)
+
+
+def lost(topics: Topics, start: Offsets, sentence: str) -> Offsets:
+    """It fails, or goes on when it is told to."""
+    with pytest.raises(DataLost, match=rf"{sentence}; set fail_on_data_loss to false to go on with what there is$"):
+        go(topics, start)
+    return go(topics, start, options=LOSSY)
+
+
+def test_what_was_removed_before_it_was_read_is_data_loss() -> None:
+    topics = Topics()
+    segment = topics.add("0000-ffff-0", 1, 2, 3, 4)
+    start = go(topics, following(topics).first(), Limit(messages=1))
+    segment.removed = 3
+    assert encode(lost(topics, start, "messages 1 to 5 of .*0000-ffff-0 were removed before they were read")) == {
+        X: {"0000-ffff-0": "1:3@10"}
+    }
+
+
+def test_a_topic_made_again_is_data_loss_and_read_from_its_beginning() -> None:
+    topics = Topics()
+    topics.add("0000-ffff-0", 5)
+    start = go(topics, following(topics).first())
+    topics.add("0000-ffff-0", 1)
+    assert encode(lost(topics, start, "is another one now: the topic was deleted and made again")) == {
+        X: {"0000-ffff-0": "2:0@1"}
+    }
+
+
+def test_a_deleted_topic_is_data_loss() -> None:
+    topics = Topics()
+    topics.add("0000-ffff-0", 5)
+    start = go(topics, following(topics).first())
+    topics.segments.clear()
+    assert lost(topics, start, f"topic {X}, which the stream reads, was deleted") == {}
+
+
+def test_a_segment_removed_before_it_was_read_is_data_loss_and_all_that_came_of_it_is_read() -> None:
+    topics = Topics()
+    for number, name in enumerate(("0000-7fff-0", "8000-ffff-1")):
+        topics.add(name, 5 + number)
+    start = go(topics, following(topics).first())
+    del topics.segments[X]["0000-7fff-0"]
+    # Its children came and went meanwhile.
+    topics.add("0000-3fff-4", 1, parents=(2,))
+    topics.add("4000-7fff-5", 1, parents=(3,))
+    assert encode(lost(topics, start, f"segment 0000-7fff-0 of {X} was removed before the stream had read it")) == {
+        X: {"0000-3fff-4": "3:0@1", "4000-7fff-5": "4:0@1", "8000-ffff-1": "2:0@6"}
+    }
+
+
+def test_topics_come_from_their_beginning_and_go() -> None:
+    topics = Topics()
+    topics.add("0000-ffff-0", 5)
+    start = go(topics, following(topics).first())
+    other = f"{X}2"
+    topics.add("0000-ffff-0", 1, topic=other)
+    assert encode(go(topics, start))[other] == {"0000-ffff-0": "2:0@1"}
+    del topics.segments[X]
+    # A user may take a topic off the list; one of a pattern was deleted.
+    assert set(go(topics, start)) == {other}
+    pattern = replace(OPTIONS, topics=(), pattern=Pattern("public/default", ".*"))
+    with pytest.raises(DataLost, match=f"topic {X}, which the stream reads, was deleted"):
+        go(topics, start, options=pattern)
+
+
+def test_what_a_limit_leaves_is_the_lag() -> None:
+    topics = Topics()
+    topics.add("0000-7fff-0", 1, 1, 1, 1)
+    topics.add("8000-ffff-1", 2, 2)
+    start = following(topics).first()
+    step = following(topics).step(start, Limit(messages=4))
+    taken = sum(place.next_index for place in step.end[X].values())
+    assert taken == 4
+    assert step.lag == Lag(4, 40, 1)
+    assert encode(step.latest) == {X: {"0000-7fff-0": "1:3@4", "8000-ffff-1": "2:1@4"}}
+    assert following(topics).step(step.end, Limit()).lag == Lag()
+    assert step.lag.report(2_501) == {"messages": 4, "bytes": 40, "seconds": 2.5}
+    assert Lag().report(2_501) == {"messages": 0, "bytes": 0, "seconds": 0}
+
+
+@pytest.mark.parametrize("limit", [Limit(), Limit(messages=2), Limit(size_bytes=30)])
+def test_a_snapshot_is_read_to_its_end_and_nothing_that_came_later(limit: Limit) -> None:
+    """T20: it ends also when the topic is split after the snapshot, or was so before."""
+    topics = Topics()
+    topics.add("0000-ffff-0", 1, 2, 1).is_final = True
+    half = topics.add("0000-7fff-1", 1, 1, 2, parents=(0,))
+    topics.add("8000-ffff-2", parents=(0,))
+    start = following(topics).first()
+    snapshot = Snapshot(topics)
+    half.entries += [5, 5]
+    half.is_final = True
+    topics.add("0000-3fff-3", 9, parents=(1,))
+    topics.add("4000-7fff-4", 9, parents=(1,))
+    follower = Follower(OPTIONS, snapshot)
+    steps = 0
+    while (end := follower.step(start, limit).end) != start:
+        start = end
+        steps += 1
+    assert encode(start) == {X: {"0000-7fff-1": "2:2@4", "8000-ffff-2": "-1:-1@0"}}
+    assert steps < 12
+    assert go(topics, start) != start
+
+
+def test_an_idle_topic_begins_where_latest_is_a_place() -> None:
+    topics = Topics()
+    topics.add("0000-ffff-0")
+    first = following(topics, replace(OPTIONS, starting=Boundary(LATEST))).first()
+    assert encode(first) == {X: {"0000-ffff-0": "-1:-1@0"}}

@@ -1,0 +1,132 @@
+"""Which segments a stream reads, over drawn histories of splits and merges."""
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewire.spark.offsets import (
+    BEGINNING,
+    Place,
+    admitted,
+    beginning,
+    decode,
+    encode,
+    number_of,
+    parse_place,
+    waiting,
+)
+from tidewire.spark.positions import EARLIEST, Position, parse_boundary
+
+
+class Segment(NamedTuple):
+    number: int
+    parents: tuple[int, ...] = ()
+
+
+def layout(parents: Mapping[int, tuple[int, ...]]) -> dict[int, Segment]:
+    return {number: Segment(number, of) for number, of in parents.items()}
+
+
+SPLIT_AND_MERGE = layout({0: (), 1: (), 2: (0,), 3: (0,), 4: (3, 1)})
+
+
+def test_offsets_are_small_json_and_come_back() -> None:
+    offsets = {"topic://a/b/c": {"0000-7fff-0": Place(Position(5, 41), 1042), "8000-ffff-1": BEGINNING}}
+    kept = encode(offsets)
+    assert json.dumps(kept) == '{"topic://a/b/c": {"0000-7fff-0": "5:41@1042", "8000-ffff-1": "-1:-1@0"}}'
+    assert decode(json.loads(json.dumps(kept))) == offsets
+
+
+def test_offsets_can_be_given_as_a_starting_position() -> None:
+    offsets = {"topic://a/b/c": {"0000-7fff-0": Place(Position(5, 41), 1042), "8000-ffff-1": BEGINNING}}
+    boundary = parse_boundary(json.dumps(encode(offsets)))
+    assert boundary.of("topic://a/b/c", "0000-7fff-0", EARLIEST) == Position(5, 41)
+    assert boundary.of("topic://a/b/c", "8000-ffff-1", Position(1, 1)) == EARLIEST
+
+
+@pytest.mark.parametrize("text", ["", "5:41", "5@3", "5:41@", "5:41@x", "a:b@c"])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no place in a segment"):
+        parse_place(text)
+
+
+def test_the_number_of_a_part_is_in_its_name() -> None:
+    assert [number_of(name) for name in ("0000-7fff-12", "partition-3", "")] == [12, 3, 0]
+
+
+def test_children_come_in_when_all_their_parents_have_left() -> None:
+    """T20: those of a split together, that of a merge with the last of its parents."""
+    assert waiting({0, 1}, SPLIT_AND_MERGE) == {2, 3, 4}
+    assert admitted({0, 1}, {1}, SPLIT_AND_MERGE) == set()
+    assert admitted({0, 1}, {0}, SPLIT_AND_MERGE) == {2, 3}
+    assert admitted({1, 2, 3}, {3}, SPLIT_AND_MERGE) == set()
+    assert admitted({1, 2}, {1}, SPLIT_AND_MERGE) == {4}
+    assert admitted({2, 3}, {3}, SPLIT_AND_MERGE) == {4}
+    assert waiting({2, 4}, SPLIT_AND_MERGE) == set()
+
+
+def test_a_parent_that_was_removed_is_no_parent() -> None:
+    pruned = layout({2: (0,), 3: (0,), 4: (3, 1)})
+    assert waiting({2, 3}, pruned) == {4}
+    assert beginning(pruned, (), lambda number: False) == ({2, 3}, set())
+
+
+def test_a_stream_begins_with_the_roots_that_have_something() -> None:
+    assert beginning(SPLIT_AND_MERGE, (), lambda number: False) == ({0, 1}, set())
+    assert beginning(SPLIT_AND_MERGE, (), lambda number: number == 0) == ({1, 2, 3}, {0})
+    assert beginning(SPLIT_AND_MERGE, (), lambda number: number in (0, 1, 3)) == ({2, 4}, {0, 1, 3})
+
+
+def test_what_came_before_a_segment_that_is_given_counts_as_read_and_the_rest_does_not() -> None:
+    assert beginning(SPLIT_AND_MERGE, {2}, lambda number: False) == ({1, 2, 3}, {0})
+    assert beginning(SPLIT_AND_MERGE, {4}, lambda number: False) == ({2, 4}, {0, 1, 3})
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> dict[int, Segment]:
+    """Splits and merges of a topic, from some segments on."""
+    active = list(range(draw(st.integers(1, 3))))
+    parents: dict[int, tuple[int, ...]] = dict.fromkeys(active, ())
+    for _ in range(draw(st.integers(0, 8))):
+        new = len(parents)
+        if len(active) > 1 and draw(st.booleans()):
+            at = draw(st.integers(0, len(active) - 2))
+            parents[new] = (active[at], active[at + 1])
+            active[at : at + 2] = [new]
+        else:
+            at = draw(st.integers(0, len(active) - 1))
+            parents[new] = parents[new + 1] = (active[at],)
+            active[at : at + 1] = [new, new + 1]
+    return layout(parents)
+
+
+@given(histories(), st.data())
+def test_every_segment_is_read_once_and_behind_all_it_came_from(parts: dict[int, Segment], data: st.DataObject) -> None:
+    """T20: in whatever order segments are finished, and whenever a layout is first seen."""
+    active = set(parts) - {parent for part in parts.values() for parent in part.parents}
+    seen = dict(list(parts.items())[: data.draw(st.integers(1, len(parts)))])
+    roots = {number for number, part in parts.items() if not part.parents}
+    seen |= {number: parts[number] for number in roots}
+    there, done = beginning(seen, (), lambda number: False)
+    assert (there, done) == (roots, set())
+    began = set(there)
+    finished: set[int] = set()
+    while there - active:
+        # Segments whose children a layout shows are sealed; others are so when the layout grows.
+        seen = parts
+        leaving = data.draw(st.sets(st.sampled_from(sorted(there - active)), min_size=1))
+        coming = admitted(there, leaving, seen)
+        assert not coming & began
+        finished |= leaving
+        there = (there - leaving) | coming
+        began |= coming
+        for number in coming:
+            assert set(parts[number].parents) <= finished
+        # Nothing of what was decided is kept but what is there, so it has to follow from that.
+        assert waiting(there, seen) == set(parts) - began
+    assert began == set(parts)
+    assert there == active

@@ -1,0 +1,82 @@
+"""A query's subscription, at brokers in memory."""
+
+from collections.abc import Iterable
+
+from tests.support.blocking_peer import Answer, BlockingPeer
+from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
+from tidewire.spark.layouts import Part
+from tidewire.spark.offsets import BEGINNING, Place
+from tidewire.spark.positions import Position
+from tidewire.spark.subscribing import QuerySubscription
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import position
+
+T = pb.BaseCommand.Type
+NAMES = ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2", "0000-3fff-3", "4000-7fff-4")
+PARENTS = ((), (0,), (0,), (1,), (1,))
+PARTS = {
+    name: Part(TOPIC, name, f"segment://public/default/x/{name}", number, parents)
+    for number, (name, parents) in enumerate(zip(NAMES, PARENTS, strict=True))
+}
+
+
+def subscribed() -> tuple[Readable, QuerySubscription]:
+    world = Readable()
+    for part in PARTS.values():
+        world.add(part.wire_name, [batch(b"v")] * 3)
+
+    def acknowledging(peer: BlockingPeer) -> Answer:
+        def answer(command: pb.BaseCommand) -> Iterable[bytes]:
+            return [encode_command(commands.ack_response(command.ack.consumer_id, command.ack.request_id))]
+
+        return answer
+
+    world.answers[T.ACK] = acknowledging
+    return world, QuerySubscription("query", world.options, world._connect)
+
+
+def acknowledged(world: Readable) -> dict[str, tuple[int, int]]:
+    """Where each segment's cursor is."""
+    names = {command.subscribe.consumer_id: command.subscribe.topic for command in world.commands_of(T.SUBSCRIBE)}
+    return {
+        names[command.ack.consumer_id].rpartition("/")[2]: position(command.ack.message_id[0])
+        for command in world.commands_of(T.ACK)
+    }
+
+
+def test_what_is_read_is_acknowledged_and_what_is_to_come_is_not() -> None:
+    """T20: a segment that was finished is done to its end, with permits to pass over what was aborted there."""
+    world, subscription = subscribed()
+    subscription.move(TOPIC, PARTS, {NAMES[1]: Place(Position(LEDGER, 0), 1), NAMES[2]: BEGINNING})
+    assert acknowledged(world) == {NAMES[0]: (LEDGER, 2), NAMES[1]: (LEDGER, 0)}
+    assert len(world.commands_of(T.FLOW)) == 1
+    opened = [command.subscribe for command in world.commands_of(T.SUBSCRIBE)]
+    assert {one.topic.rpartition("/")[2] for one in opened} == set(NAMES[:3])
+    assert all(one.durable and one.subscription == "query" for one in opened)
+    assert all(command.ack.ack_type == pb.CommandAck.Cumulative for command in world.commands_of(T.ACK))
+    places = {NAMES[2]: Place(Position(LEDGER, 1), 2), NAMES[3]: BEGINNING, NAMES[4]: BEGINNING}
+    subscription.move(TOPIC, PARTS, places)
+    assert acknowledged(world) == {NAMES[0]: (LEDGER, 2), NAMES[1]: (LEDGER, 2), NAMES[2]: (LEDGER, 1)}
+
+
+def test_the_same_places_say_nothing_new() -> None:
+    world, subscription = subscribed()
+    places = {NAMES[0]: Place(Position(LEDGER, 0), 1)}
+    for _ in range(3):
+        subscription.move(TOPIC, PARTS, places)
+    assert len(world.commands_of(T.ACK)) == len(world.commands_of(T.SUBSCRIBE)) == 1
+    subscription.reset()
+    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 1), 2)})
+    assert acknowledged(world) == {NAMES[0]: (LEDGER, 1)}
+
+
+def test_a_consumer_that_the_broker_closes_is_opened_anew() -> None:
+    world, subscription = subscribed()
+    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 0), 1)})
+    _, _, peer = world.peers[-1]
+    peer.say(encode_command(commands.close_consumer(world.commands_of(T.SUBSCRIBE)[-1].subscribe.consumer_id)))
+    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 1), 2)})
+    assert acknowledged(world) == {NAMES[0]: (LEDGER, 1)}
+    assert len(world.commands_of(T.SUBSCRIBE)) == 2

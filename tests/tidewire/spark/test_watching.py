@@ -1,0 +1,165 @@
+"""What a stream's planner learns by being told, from brokers in memory that push."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.blocking_peer import Answer, BlockingPeer
+from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
+from tidewire.spark.errors import ConnectionLost, ProtocolViolation
+from tidewire.spark.layouts import Part
+from tidewire.spark.options import Pattern
+from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.watching import Watch
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+T = pb.BaseCommand.Type
+NAME = "0000-ffff-0"
+WIRE = f"segment://public/default/x/{NAME}"
+
+
+def watched(*entries: bytes) -> tuple[Readable, Watch, Part]:
+    world = Readable()
+    world.dag.segments.append(segment(0, 0, 0xFFFF))
+    world.add(WIRE, list(entries))
+    watch = Watch(world.options, world._connect)
+    parts = watch.parts(TOPIC)
+    assert parts is not None
+    return world, watch, parts[NAME]
+
+
+def spoken(world: Readable) -> int:
+    """How many commands brokers were sent."""
+    return sum(len(peer.received) for _, _, peer in world.peers)
+
+
+def test_nothing_is_asked_while_nothing_happens() -> None:
+    world, watch, part = watched(batch(b"a"))
+    end = Position(LEDGER, 0)
+    assert watch.behind(part, EARLIEST).end == end
+    assert watch.behind(part, end).messages == 0
+    watch.arrived()
+    before = spoken(world)
+    for _ in range(100):
+        assert not watch.arrived()
+        assert watch.behind(part, end).messages == 0
+        assert watch.parts(TOPIC) == {NAME: part}
+    assert spoken(world) == before
+
+
+def test_what_becomes_readable_is_told_by_one_message() -> None:
+    world, watch, part = watched()
+    assert watch.behind(part, EARLIEST).messages == 0
+    watch.arrived()
+    world.append(WIRE, batch(b"a", b"b"), batch(b"c"))
+    assert watch.arrived()
+    assert (watch.behind(part, EARLIEST).messages, watch.behind(part, EARLIEST).end) == (3, Position(LEDGER, 1))
+    assert [command.flow.message_permits for command in world.commands_of(T.FLOW)] == [1]
+
+
+def test_what_comes_while_a_reader_is_moved_is_not_missed() -> None:
+    world, watch, part = watched(batch(b"a"))
+    end = Position(LEDGER, 0)
+    asked = world.answers[T.CLOSE_CONSUMER]
+
+    def closing(peer: BlockingPeer) -> Answer:
+        def answer(command: pb.BaseCommand) -> Iterable[bytes]:
+            # After the answer that nothing is there, before the reader that would be told.
+            if len(world.topics[WIRE]) == 1:
+                world.append(WIRE, batch(b"b"))
+            return asked(peer)(command)
+
+        return answer
+
+    world.answers[T.CLOSE_CONSUMER] = closing
+    watch = Watch(world.options, world._connect)
+    watch.parts(TOPIC)
+    assert watch.behind(part, EARLIEST).end == end
+    assert watch.behind(part, end).messages == 0
+    assert watch.arrived()
+    assert watch.behind(part, end).messages == 1
+
+
+def test_a_layout_is_pushed() -> None:
+    world, watch, _ = watched()
+    watch.arrived()
+    del world.dag.segments[:]
+    world.dag.segments.extend([segment(0, 0, 0xFFFF, sealed=True), segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)])
+    world.say_layout()
+    assert watch.arrived()
+    parts = watch.parts(TOPIC)
+    assert parts is not None
+    assert [part.number for part in parts.values() if not part.is_sealed] == [1, 2]
+
+
+def test_a_final_end_is_not_waited_behind() -> None:
+    world, watch, part = watched(batch(b"a"))
+    world.final.add(WIRE)
+    assert watch.behind(part, Position(LEDGER, 0)).is_final
+    assert not world.commands_of(T.FLOW)
+
+
+def test_a_consumer_that_the_broker_closes_is_opened_anew() -> None:
+    world, watch, part = watched()
+    watch.behind(part, EARLIEST)
+    watch.arrived()
+    _, _, peer = world.peers[-1]
+    reader = world.commands_of(T.SUBSCRIBE)[-1].subscribe.consumer_id
+    peer.say(encode_command(commands.close_consumer(reader)))
+    assert watch.arrived()
+    world.append(WIRE, batch(b"a"))
+    assert watch.behind(part, EARLIEST).messages == 1
+
+
+def test_a_lost_connection_is_told_and_made_again() -> None:
+    world, watch, part = watched()
+    watch.behind(part, EARLIEST)
+    watch.arrived()
+    world.peers[-1][2].hang_up()
+    with pytest.raises(ConnectionLost):
+        watch.arrived()
+    watch.reset()
+    world.append(WIRE, batch(b"a"))
+    assert watch.arrived()
+    assert watch.parts(TOPIC) == {NAME: part}
+    assert watch.behind(part, EARLIEST).messages == 1
+
+
+def test_a_topic_that_is_not_there_is_asked_for_once() -> None:
+    world = Readable()
+    watch = Watch(world.options, world._connect)
+    assert watch.parts(TOPIC) is None
+    before = spoken(world)
+    assert watch.parts(TOPIC) is None
+    assert spoken(world) == before
+
+
+def test_topics_of_a_pattern_come_and_go() -> None:
+    world = Readable()
+    world.options = replace(world.options, topics=(), pattern=Pattern("public/default", "x.*"))
+
+    def listing(peer: BlockingPeer) -> Answer:
+        names = ["topic://public/default/x", "topic://public/default/y"]
+        return lambda command: [
+            encode_command(commands.watch_scalable_topics_snapshot(command.watch_scalable_topics.watch_id, names))
+        ]
+
+    world.answers[T.WATCH_SCALABLE_TOPICS] = listing
+    watch = Watch(world.options, world._connect)
+    assert watch.topics() == ["topic://public/default/x"]
+    watch.arrived()
+    watch_id = world.commands_of(T.WATCH_SCALABLE_TOPICS)[0].watch_scalable_topics.watch_id
+    added = ["topic://public/default/x2", "topic://public/default/z"]
+    world.peers[-1][2].say(encode_command(commands.watch_scalable_topics_diff(watch_id, added, [watch.topics()[0]])))
+    assert watch.arrived()
+    assert watch.topics() == ["topic://public/default/x2"]
+
+
+def test_a_broker_that_does_not_measure_has_no_streams() -> None:
+    world, watch, part = watched()
+    world.measures = False
+    with pytest.raises(ProtocolViolation, match=r"does not measure what there is to read, as streams need it to$"):
+        watch.behind(part, EARLIEST)

@@ -1,0 +1,306 @@
+"""Where a stream goes from where it is: the next offset, by what there is to read, the layouts, and the limits.
+
+`Follower` looks at topics through a `View`: the watch that is kept current by brokers, or what that showed at one
+moment (`Snapshot`), for a query that is to stop there.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from tidewire.spark.errors import DataLost
+from tidewire.spark.layouts import Part
+from tidewire.spark.limits import Limit, divide
+from tidewire.spark.measuring import Stretch
+from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, beginning, number_of
+from tidewire.spark.options import ReadOptions
+from tidewire.spark.positions import EARLIEST, LATEST, Position
+
+ADVICE: Final = "set fail_on_data_loss to false to go on with what there is"
+
+
+class View(Protocol):
+    """What a stream's planner knows of its topics."""
+
+    def topics(self) -> list[str]:
+        """Those that are read."""
+
+    def parts(self, topic: str) -> dict[str, Part] | None:
+        """A topic's parts by name; None when it does not exist."""
+
+    def behind(
+        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+    ) -> Stretch:
+        """What stands in a part behind a place."""
+
+    def since(self, part: Part, time_ms: int) -> Position:
+        """The place behind which stands what the broker took at this time or later."""
+
+    def forget(self, part: Part) -> None:
+        """The part is not read any more."""
+
+
+class Lag(NamedTuple):
+    """What is left to read when a micro-batch was planned, beyond that."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    oldest_ms: int | None = None
+    """When the broker took the oldest of them."""
+
+    def report(self, now_ms: int) -> dict[str, float]:
+        """For the progress of a query."""
+        waited_ms = 0 if self.oldest_ms is None else max(0, now_ms - self.oldest_ms)
+        return {"messages": self.messages, "bytes": self.size_bytes, "seconds": waited_ms / 1000}
+
+
+class Snapshot:
+    """A view at one moment. What comes later is not seen through it."""
+
+    def __init__(self, view: View) -> None:
+        """Asks for the end of every part.
+
+        Raises:
+            SourceError: nobody could be asked.
+        """
+        self._view = view
+        self._parts = {topic: view.parts(topic) for topic in view.topics()}
+        self._ends: dict[str, Stretch] = {
+            part.wire_name: view.behind(part, EARLIEST)
+            for parts in self._parts.values()
+            for part in (parts or {}).values()
+        }
+
+    def topics(self) -> list[str]:
+        """See `View`."""
+        return list(self._parts)
+
+    def parts(self, topic: str) -> dict[str, Part] | None:
+        """See `View`."""
+        return self._parts.get(topic)
+
+    def behind(
+        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+    ) -> Stretch:
+        """See `View`."""
+        whole = self._ends[part.wire_name]
+        if after >= whole.end:
+            return Stretch(after, after, whole.next_index, 0, 0, None, whole.is_final)
+        found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max)
+        if found.end <= whole.end:
+            return found._replace(is_final=whole.is_final and found.end == whole.end)
+        # The index has no gaps, so this many messages end where everything ended then.
+        cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
+        return cut._replace(is_final=whole.is_final)
+
+    def since(self, part: Part, time_ms: int) -> Position:
+        """See `View`."""
+        return min(self._view.since(part, time_ms), self._ends[part.wire_name].end)
+
+    def forget(self, part: Part) -> None:
+        """See `View`."""
+        self._view.forget(part)
+
+
+class Step(NamedTuple):
+    """Where a stream goes."""
+
+    end: Offsets
+    lag: Lag
+    latest: Offsets
+    """Where it would go without limits."""
+
+
+class _Segment(NamedTuple):
+    """One segment that is being read."""
+
+    topic: str
+    name: str
+    part: Part
+    place: Place
+    backlog: Stretch
+
+
+class Follower:
+    """See the module's docstring."""
+
+    def __init__(self, options: ReadOptions, view: View) -> None:
+        """Nothing is asked yet."""
+        self._options = options
+        self._view = view
+
+    def first(self) -> Offsets:
+        """Where a new stream begins.
+
+        Raises:
+            DataLost: there is no such topic, or not the segment that a position names.
+            SourceError: nobody could be asked.
+        """
+        return {topic: self._first(topic) for topic in self._view.topics()}
+
+    def _first(self, topic: str) -> Places:
+        parts = self._view.parts(topic)
+        if parts is None:
+            raise DataLost(f"there is no topic {topic}")
+        starting = self._options.starting
+        if starting.everywhere == EARLIEST or (starting.everywhere is None and not self._named(topic, parts)):
+            return self._from(parts, {}, lambda part: EARLIEST)
+        if starting.everywhere == LATEST:
+            # Also what open transactions wrote to segments that were split meanwhile is read when it is committed.
+            ends = {part.number: self._view.behind(part, EARLIEST) for part in parts.values()}
+            given = {
+                part.number: Place(ends[part.number].end, ends[part.number].next_index)
+                for part in parts.values()
+                if not ends[part.number].is_final
+            }
+            return self._from(parts, given, lambda part: ends[part.number].end)
+        if isinstance(starting.everywhere, int):
+            since_ms = starting.everywhere
+            return self._from(parts, {}, lambda part: self._view.since(part, since_ms))
+        named = self._named(topic, parts)
+        return self._from(parts, {parts[name].number: self._place(parts[name], at) for name, at in named.items()})
+
+    def _named(self, topic: str, parts: dict[str, Part]) -> dict[str, Position]:
+        named = {name: place for topic_, name, place in self._options.starting.places if topic_ == topic}
+        for name in named.keys() - parts.keys():
+            if self._options.fail_on_data_loss:
+                raise DataLost(f"{topic} has no segment {name!r}, which starting_position names; {ADVICE}")
+        return {name: place for name, place in named.items() if name in parts}
+
+    def _from(
+        self,
+        parts: dict[str, Part],
+        given: dict[int, Place],
+        start_of: Callable[[Part], Position] = lambda part: EARLIEST,
+    ) -> Places:
+        by_number = {part.number: part for part in parts.values()}
+        starts: dict[int, Position] = {}
+
+        def is_over(number: int) -> bool:
+            start = starts[number] = start_of(by_number[number])
+            found = self._view.behind(by_number[number], start)
+            return found.is_final and found.end <= start
+
+        there, _ = beginning(by_number, given, is_over)
+        return {
+            part.name or "": given.get(part.number) or self._place(part, starts[part.number])
+            for part in parts.values()
+            if part.number in there
+        }
+
+    def _place(self, part: Part, position: Position) -> Place:
+        if position == LATEST:
+            found = self._view.behind(part, EARLIEST)
+            return Place(found.end, found.next_index)
+        return Place(position, self._view.behind(part, position).first_index)
+
+    def step(self, start: Offsets, limit: Limit) -> Step:
+        """The next offset; `start` itself when there is nothing to do.
+
+        Raises:
+            DataLost: messages that were to be read are gone.
+            SourceError: nobody could be asked.
+        """
+        topics = self._view.topics()
+        for topic in sorted(start.keys() - set(topics)):
+            # Of topics that are named, a user may take one away.
+            if self._options.pattern is not None:
+                self._lost(f"topic {topic}, which the stream reads, was deleted")
+        segments = [one for topic in topics for one in self._segments(topic, start.get(topic))]
+
+        def take(number: int, messages_max: int | None, bytes_max: int | None) -> Stretch:
+            one = segments[number]
+            return self._view.behind(one.part, one.place.position, messages_max=messages_max, bytes_max=bytes_max)
+
+        backlogs = [one.backlog for one in segments]
+        taken = backlogs if limit.is_none else divide(backlogs, limit, take)
+        end: Offsets = {}
+        latest: Offsets = {}
+        lag = Lag()
+        for one, got in zip(segments, taken, strict=True):
+            place = one.place if got is None or got.end == one.place.position else Place(got.end, got.next_index)
+            end.setdefault(one.topic, {})[one.name] = place
+            whole = Place(one.backlog.end, one.backlog.next_index) if one.backlog.messages else one.place
+            latest.setdefault(one.topic, {})[one.name] = whole
+            lag = _added(lag, self._left(one, got))
+        return Step(end, lag, latest)
+
+    def _left(self, one: _Segment, got: Stretch | None) -> Stretch | None:
+        """What is not taken of a segment."""
+        if got is None:
+            return one.backlog
+        if got.end >= one.backlog.end:
+            return None
+        return self._view.behind(one.part, got.end, bytes_max=2**62)
+
+    def _segments(self, topic: str, places: Places | None) -> Iterator[_Segment]:
+        """The segments of a topic that are read next: those that are finished have left, and made room."""
+        parts = self._view.parts(topic)
+        if parts is None:
+            self._lost(f"topic {topic}, which the stream reads, was deleted")
+            return
+        if places is None:
+            # It came after the stream began, so it is read from its beginning.
+            places = self._from(parts, {})
+        by_number = {part.number: part for part in parts.values()}
+        left: dict[int, Place] = {}
+        finished: set[int] = set()
+        for name, place in places.items():
+            if name not in parts:
+                self._lost(f"segment {name} of {topic} was removed before the stream had read it")
+                finished.add(number_of(name))
+            left[number_of(name)] = place
+        if finished:
+            # What came of them is not known for sure, so everything newer is taken for it.
+            newest = max(left)
+            for number in beginning(by_number, set(left) - finished, lambda number: number < newest)[0]:
+                left.setdefault(number, BEGINNING)
+            left = {number: place for number, place in left.items() if number not in finished}
+        found: dict[int, _Segment] = {}
+        while True:
+            for number in left.keys() - found.keys():
+                part = by_number[number]
+                found[number] = self._segment(topic, part, left[number])
+            done = {number for number, one in found.items() if _is_finished(one)}
+            if not done:
+                break
+            for number in admitted(left, done, by_number):
+                left[number] = BEGINNING
+            for number in done:
+                self._view.forget(found.pop(number).part)
+                del left[number]
+        yield from (found[number] for number in sorted(found))
+
+    def _segment(self, topic: str, part: Part, place: Place) -> _Segment:
+        backlog = self._view.behind(part, place.position)
+        if place != BEGINNING and backlog.first_index != place.next_index:
+            first = backlog.first_index
+            if first > place.next_index:
+                self._lost(
+                    f"messages {place.next_index} to {first - 1} of {part.wire_name} were removed before they were read"
+                )
+            else:
+                self._lost(f"{part.wire_name} is another one now: the topic was deleted and made again")
+                backlog = self._view.behind(part, EARLIEST)
+                return _Segment(topic, part.name or "", part, BEGINNING, backlog)
+        return _Segment(topic, part.name or "", part, place, backlog)
+
+    def _lost(self, sentence: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(f"{sentence}; {ADVICE}")
+
+
+def _is_finished(one: _Segment) -> bool:
+    return one.backlog.is_final and one.backlog.end <= one.place.position
+
+
+def _added(lag: Lag, left: Stretch | None) -> Lag:
+    if left is None or not left.messages:
+        return lag
+    times = [time_ms for time_ms in (lag.oldest_ms, left.first_time_ms) if time_ms is not None]
+    return Lag(lag.messages + left.messages, lag.size_bytes + left.size_bytes, min(times, default=None))
+
+
+def now_ms() -> int:
+    """The wall clock, against which a lag is measured."""
+    return time.time_ns() // 1_000_000

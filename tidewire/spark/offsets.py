@@ -1,0 +1,148 @@
+"""How far a stream has come: a place in each segment that it is in, as the JSON that Spark keeps in its checkpoint.
+
+    {"topic://public/default/x": {"0000-7fff-0": "5:41@1042", "8000-ffff-1": "-1:-1@0"}}
+
+Behind the `@` is the index of the next message, by which it is found out that messages are gone: removed, or of a topic
+that was deleted and made again. It is also how a batch's size is known.
+
+A segment is finished when it is sealed and read to its end, and then leaves. Its children come in once all of their
+parents have left, in an offset of their own, so a key's messages are in an earlier micro-batch than those that were
+sent after a split. What a segment that is not there has been follows from the layout: **waiting** while one that it
+came from is still there, and none that came from it is; otherwise **done**.
+
+Pure.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from tidewire.spark.positions import EARLIEST, Position
+
+_PLACE: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})@(\d{1,19})")
+
+
+class Place(NamedTuple):
+    """How far a segment was read."""
+
+    position: Position
+    """Its last entry that was read."""
+    next_index: int
+    """Of the message behind that."""
+
+    def __str__(self) -> str:
+        return f"{self.position}@{self.next_index}"
+
+
+BEGINNING: Final = Place(EARLIEST, 0)
+
+Places = dict[str, Place]
+"""By the segment's name; "" for a topic without segments."""
+
+Offsets = dict[str, Places]
+"""By topic."""
+
+
+class Related(Protocol):
+    """A segment in its topic's layout."""
+
+    @property
+    def number(self) -> int:
+        """Unique within the topic."""
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """Those it came from."""
+
+
+def encode(offsets: Offsets) -> dict[str, dict[str, str]]:
+    """As Spark keeps it."""
+    return {topic: {name: str(places[name]) for name in sorted(places)} for topic, places in sorted(offsets.items())}
+
+
+def decode(kept: Mapping[str, Mapping[str, str]]) -> Offsets:
+    """From what Spark kept.
+
+    Raises:
+        ValueError: it is none of ours.
+    """
+    return {topic: {name: parse_place(text) for name, text in places.items()} for topic, places in kept.items()}
+
+
+def parse_place(text: str) -> Place:
+    """Read one place.
+
+    Raises:
+        ValueError: it is written otherwise.
+    """
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no place in a segment; expected LEDGER:ENTRY@INDEX")
+    return Place(Position(int(found[1]), int(found[2])), int(found[3]))
+
+
+def number_of(name: str) -> int:
+    """The number of a segment or partition, from its name."""
+    return int(name.rpartition("-")[2]) if name else 0
+
+
+def _ancestors(number: int, parts: Mapping[int, Related]) -> set[int]:
+    found: set[int] = set()
+    left = [number]
+    while left:
+        part = parts.get(left.pop())
+        if part is not None:
+            new = set(part.parents) - found
+            found |= new
+            left += new
+    return found
+
+
+def waiting(there: Iterable[int], parts: Mapping[int, Related]) -> set[int]:
+    """The segments of a layout whose turn has not come, while these are being read."""
+    present = set(there)
+    before = {number: _ancestors(number, parts) for number in parts}
+    behind_present = {ancestor for number in present for ancestor in before.get(number, ())}
+    return {
+        number
+        for number, ancestors in before.items()
+        if number not in present and number not in behind_present and ancestors & present
+    }
+
+
+def admitted(there: Iterable[int], finished: Iterable[int], parts: Mapping[int, Related]) -> set[int]:
+    """The segments whose turn comes when these of those that are being read leave."""
+    present = set(there)
+    left = present - set(finished)
+    found: set[int] = set()
+    # Parents have lower numbers, so a child of one whose turn comes now finds it there.
+    for number in sorted(waiting(present, parts)):
+        if not _ancestors(number, parts) & (left | found):
+            found.add(number)
+    return found
+
+
+def beginning(
+    parts: Mapping[int, Related], given: Iterable[int], is_over: Callable[[int], bool]
+) -> tuple[set[int], set[int]]:
+    """Where a stream begins that is to read everything but what is over.
+
+    Args:
+        parts: the layout.
+        given: segments that are begun with anyway; what they came from is taken as read.
+        is_over: whether there is nothing to read in a segment, now or ever.
+
+    Returns:
+        The segments that are read first, `given` among them, and those that are done.
+    """
+    there = set(given) & parts.keys()
+    behind_given = {ancestor for number in there for ancestor in _ancestors(number, parts)}
+    done = behind_given - there
+    for number in sorted(parts):
+        if number in there or number in done or _ancestors(number, parts) & there:
+            continue
+        if is_over(number):
+            done.add(number)
+        else:
+            there.add(number)
+    return there, done

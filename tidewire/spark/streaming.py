@@ -1,0 +1,293 @@
+"""What Spark calls to read topics as a stream.
+
+One object (A) lives in a process of its own as long as the query runs: it plans, and holds connections. Another one (B)
+is pickled to the tasks and only reads ranges. Both are made by the same call, so connections are made when the first
+question is asked. A process is killed when its query ends, without a word to the object; brokers see the connection
+close.
+
+A broker that restarts does not end a query: while it cannot be asked there is nothing new, for as long as an operation
+may take.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, DataLost, Refused, SourceError
+from tidewire.spark.following import ADVICE, Follower, Snapshot, Step, now_ms
+from tidewire.spark.limits import Limit
+from tidewire.spark.offsets import BEGINNING, Offsets, Places, decode, encode
+from tidewire.spark.options import ReadOptions
+from tidewire.spark.partitions import SegmentRange
+from tidewire.spark.planning import divided
+from tidewire.spark.reader import RangeReading
+from tidewire.spark.subscribing import QuerySubscription
+from tidewire.spark.topic_schemas import TopicSchema
+from tidewire.spark.watching import LayoutChanged, Watch
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+DIVIDED_MESSAGES_MIN: Final = 20_000
+"""A range of fewer messages than this is one task's, without asking how large it is."""
+RETRY_SECONDS: Final = 0.25
+"""Between two attempts to reach a broker."""
+
+_Answer = TypeVar("_Answer")
+_TRANSIENT_CODES: Final = (pb.ServiceNotReady,)
+
+
+class TidewireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module's docstring."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, topic_schema: TopicSchema | None) -> None:
+        """Options that were checked, and what `columns` says of them; nothing is asked of a broker yet."""
+        self._options = options
+        self._reading = RangeReading(options, schema, topic_schema)
+        self._planner: _Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without connections: tasks make their own."""
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def _plans(self) -> "_Planner":
+        if self._planner is None:
+            self._planner = _Planner(self._options)
+        return self._planner
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - these names are Spark's
+        """Stop at what can be read now."""
+        self._plans.stop_at_present()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options say."""
+        if self._options.rows_max is not None:
+            return ReadMaxRows(self._options.rows_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query begins; the same each time."""
+        return encode(self._plans.first())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends; `start` when there is nothing to read."""
+        return encode(self._plans.next(decode(start), self._limit(limit)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the query's progress: where a micro-batch without limits would end, and the lag behind that."""
+        return self._plans.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The ranges between two offsets."""
+        return list(self._plans.ranges(decode(start), decode(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """As a batch's."""
+        if isinstance(partition, SegmentRange):
+            yield from self._reading.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything up to there is processed; the query's subscription follows."""
+        self._plans.committed(decode(end))
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    def _limit(self, limit: ReadLimit) -> Limit:
+        if isinstance(limit, ReadMaxRows):
+            # Spark takes one limit; a second one of the options goes with it.
+            return Limit(limit.max_rows, self._options.bytes_max if limit == self.getDefaultReadLimit() else None)
+        if isinstance(limit, ReadMaxBytes):
+            return Limit(None, limit.max_bytes)
+        return Limit()
+
+
+class _Planner:
+    """The part of object A that lives in one process."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._watch = Watch(options)
+        self._snapshot: Snapshot | None = None
+        self._first: Offsets | None = None
+        self._idle_at: Offsets | None = None
+        """An offset behind which there was nothing, the last time that something had changed."""
+        self._last: Step | None = None
+        self._kept: Offsets | None = None
+        """Where the subscription is."""
+        self._failing_since: float | None = None
+        self._tried_at = 0.0
+        name = options.subscription
+        self._subscription = None if name is None else QuerySubscription(name, options)
+
+    def close(self) -> None:
+        self._watch.close()
+        if self._subscription is not None:
+            self._subscription.close()
+
+    def stop_at_present(self) -> None:
+        def look() -> Snapshot:
+            self._watch.arrived()
+            return Snapshot(self._watch)
+
+        self._snapshot = self._until_answered(look)
+
+    def first(self) -> Offsets:
+        if self._first is None:
+            self._first = self._until_answered(lambda: self._follower().first())
+            if self._subscription is not None:
+                first = self._first
+                self._until_answered(lambda: self._keep(first))
+        return self._first
+
+    def next(self, start: Offsets, limit: Limit) -> Offsets:
+        if self._failing_since is not None and time.monotonic() - self._tried_at < RETRY_SECONDS:
+            return start
+        try:
+            has_news = self._watch.arrived()
+            if not has_news and start == self._idle_at:
+                return start
+            while True:
+                try:
+                    step = self._follower().step(start, limit)
+                    break
+                except LayoutChanged:
+                    self._watch.arrived()
+        except SourceError as error:
+            self._failed(error)
+            return start
+        self._failing_since = None
+        self.committed(start)
+        self._last = step
+        self._idle_at = start if step.end == start else None
+        return step.end
+
+    def report(self) -> dict[str, Any] | None:
+        if self._last is None:
+            return None
+        return {"offsets": encode(self._last.latest), "lag": self._last.lag.report(now_ms())}
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
+        return self._until_answered(
+            lambda: [
+                made for topic, places in end.items() for made in self._ranges(topic, start.get(topic, {}), places)
+            ]
+        )
+
+    def _ranges(self, topic: str, start: Places, end: Places) -> Iterator[SegmentRange]:
+        parts = self._watch.parts(topic) or {}
+        for name, place in end.items():
+            begin = start.get(name, BEGINNING)
+            if place.position <= begin.position:
+                continue
+            part = parts.get(name)
+            if part is None:
+                if self._options.fail_on_data_loss:
+                    raise DataLost(f"{topic} has no segment {name!r} any more, of which a batch was planned; {ADVICE}")
+                continue
+            # When losses are put up with, the two places may be of two topics of that name, so this may be wrong.
+            messages = place.next_index - begin.next_index
+            if self._options.fail_on_data_loss and 0 < messages < DIVIDED_MESSAGES_MIN:
+                yield SegmentRange(
+                    part.topic,
+                    part.name,
+                    part.wire_name,
+                    start=begin.position,
+                    end=place.position,
+                    messages_max=messages,
+                )
+            else:
+                piece_behind = partial(self._watch.behind, part, bytes_max=self._options.partition_bytes)
+                yield from divided(part, piece_behind, begin.position, place.position)
+
+    def committed(self, end: Offsets) -> None:
+        """Spark begins a micro-batch when the one before it is processed, so where one starts is known as early."""
+        if self._subscription is not None and end != self._kept:
+            # What others see of the query is no reason to stop it, and the next commit says all of it again.
+            try:
+                self._keep(end)
+            except SourceError as error:
+                if not _passes(error):
+                    raise
+                self._subscription.reset()
+
+    def _keep(self, offsets: Offsets) -> None:
+        assert self._subscription is not None, "asked for by its only callers"
+        self._kept = None
+        for topic, places in offsets.items():
+            parts = self._watch.parts(topic)
+            if parts is not None:
+                self._subscription.move(topic, parts, places)
+        self._kept = offsets
+
+    def _follower(self) -> Follower:
+        return Follower(self._options, self._snapshot or self._watch)
+
+    def _failed(self, error: SourceError) -> None:
+        """Try again later, or give up.
+
+        Raises:
+            SourceError: it is none that passes, or has not passed for too long.
+        """
+        if not _passes(error):
+            raise error
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        self._tried_at = now
+        if now - self._failing_since > self._options.operation_timeout_seconds:
+            raise error
+        self._watch.reset()
+
+    def _until_answered(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What is asked for now and cannot be put off.
+
+        Raises:
+            SourceError: as `_failed`.
+        """
+        while True:
+            try:
+                answer = ask()
+            except LayoutChanged:
+                continue
+            except SourceError as error:
+                self._failed(error)
+                # Nobody tells when a broker is back.
+                time.sleep(RETRY_SECONDS)  # noqa: TID251
+                continue
+            self._failing_since = None
+            return answer
+
+
+def _passes(error: SourceError) -> bool:
+    if isinstance(error, Refused):
+        return error.code in _TRANSIENT_CODES
+    return isinstance(error, (ConnectionLost, BrokerUnreachable, BrokerSilent))
+
+
+def lag_of(progress: Mapping[str, Any]) -> Mapping[str, float]:
+    """The lag that a source of a query's progress reports: messages, bytes, and seconds that the oldest has waited.
+
+    lag_of(query.lastProgress["sources"][0])
+    """
+    import json
+
+    latest = progress["latestOffset"]
+    lag: Mapping[str, float] = (json.loads(latest) if isinstance(latest, str) else latest)["lag"]
+    return lag

@@ -1,0 +1,292 @@
+"""What a stream's planner knows of its topics: layouts and ends of segments, kept current by what brokers push.
+
+A session for each scalable topic pushes its layout when that changes, and a reader of each segment that stands where
+the stream has come to, with permits for one message, is sent one when there is more to read. So a question is asked
+only when its answer has changed, and while nothing happens nothing is sent in either direction: whoever asks is
+answered from here, however often (Spark asks every ten milliseconds).
+
+Nothing runs by itself. What has arrived waits in the sockets' buffers, bounded by the permits, until `arrived` takes
+it.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Final
+
+from tidewire.spark.brokers import Brokers, Connect, connect_by_tcp
+from tidewire.spark.connection import Connection
+from tidewire.spark.errors import ProtocolViolation, Refused, SourceError
+from tidewire.spark.layouts import Part, came_and_went, is_gone, open_layout, open_namespace, parts_of, segments
+from tidewire.spark.measuring import Stretch, ask_end, subscribe_reader, wanted
+from tidewire.spark.options import SCALABLE, Address, ReadOptions
+from tidewire.spark.positions import LATEST, Position
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_T: Final = pb.BaseCommand.Type
+_NAMESPACE_WATCH: Final = 1
+
+
+class LayoutChanged(Exception):
+    """A segment left its layout while it was asked about."""
+
+
+class _Followed:
+    """One segment."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.owner: Connection | None = None
+        self.consumer_id = 0
+        self.is_stale = True
+        """Whether `known` may have changed."""
+        self.known: Stretch | None = None
+        """The last answer."""
+        self.armed_at: Position | None = None
+        """Where the reader stands that will be sent a message when there is one."""
+
+
+class _Topic:
+    """One topic's layout."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.session_id = 0
+        self.owner: Connection | None = None
+        self.parts: dict[str, Part] | None = None
+        """By name; None until it is known."""
+        self.is_gone = False
+
+
+class Watch:
+    """See the module's docstring. After an error of a connection, `reset` has it begin anew with other ones."""
+
+    def __init__(self, options: ReadOptions, connect: Connect | None = None) -> None:
+        """Nothing is asked yet; `connect` makes connections, over TCP unless it is given."""
+        self._options = options
+        self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
+        self._brokers = self._new_brokers()
+        self._connections: list[Connection] = []
+        self._numbers = count(2)
+        self._topics: dict[str, _Topic] = {}
+        self._matching: set[str] | None = None
+        self._followed: dict[tuple[str, str], _Followed] = {}
+        self._consumers: dict[tuple[int, int], _Followed] = {}
+        self._has_news = True
+
+    def _new_brokers(self) -> Brokers:
+        return Brokers(self._options, self._connected)
+
+    def _connected(self, address: Address, proxied_to: Address | None) -> Connection:
+        made = self._connect(address, proxied_to)
+        made.unasked = partial(self._take, made)
+        self._connections.append(made)
+        return made
+
+    def close(self) -> None:
+        """End all connections."""
+        self._brokers.__exit__(None, None, None)
+
+    def reset(self) -> None:
+        """Forget connections, and with them what was opened on them; what was learned stays until it is asked again."""
+        with suppress(SourceError, OSError):
+            self.close()
+        self._connections.clear()
+        self._consumers.clear()
+        self._brokers = self._new_brokers()
+        self._matching = None
+        for topic in self._topics.values():
+            topic.owner = None
+        for followed in self._followed.values():
+            followed.owner = followed.armed_at = None
+            followed.is_stale = True
+        self._has_news = True
+
+    def arrived(self) -> bool:
+        """Take what brokers have pushed; whether anything may have changed since the last call. Does not wait.
+
+        Raises:
+            ConnectionLost, ProtocolViolation: a connection ended.
+        """
+        for connection in tuple(self._connections):
+            for frame in connection.arrived():
+                self._take(connection, frame)
+        news, self._has_news = self._has_news, False
+        return news
+
+    def topics(self) -> list[str]:
+        """The topics that are read, now.
+
+        Raises:
+            SourceError: nobody could be asked.
+        """
+        pattern = self._options.pattern
+        if pattern is None:
+            return list(self._options.topics)
+        if self._matching is None:
+            owner = open_namespace(self._brokers, pattern.namespace, _NAMESPACE_WATCH)
+            self._wait_for(owner, f"the topics of {pattern.namespace}", lambda: self._matching is not None)
+        return sorted(self._matching or ())
+
+    def parts(self, topic: str) -> dict[str, Part] | None:
+        """The parts of a topic by their names, "" for all of a plain one; None when there is no such topic.
+
+        Raises:
+            SourceError: nobody could be asked.
+        """
+        known = self._topics.get(topic)
+        if known is None:
+            known = self._topics[topic] = _Topic(topic)
+        if not known.is_gone and known.owner is None:
+            try:
+                self._open(known)
+            except Refused as refused:
+                if not is_gone(refused):
+                    raise
+                known.is_gone = True
+                known.parts = None
+        return None if known.is_gone else known.parts
+
+    def _open(self, topic: _Topic) -> None:
+        if not topic.name.startswith(SCALABLE):
+            # How many partitions a topic has is looked at when the stream starts.
+            topic.parts = {part.name or "": part for part in parts_of(self._brokers, topic.name)}
+            topic.owner = self._brokers.owner_of(topic.name)
+            return
+        topic.parts = None
+        # The one before may still be open on the same connection.
+        topic.session_id = next(self._numbers)
+        topic.owner = open_layout(self._brokers, topic.name, topic.session_id)
+        try:
+            self._wait_for(topic.owner, f"the layout of {topic.name}", lambda: topic.parts is not None)
+        except SourceError:
+            topic.owner = None
+            raise
+
+    def behind(
+        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+    ) -> Stretch:
+        """What stands in a part behind a place. Whoever asks for all of it again is answered from memory.
+
+        Raises:
+            LayoutChanged: the part is gone.
+            SourceError: nobody could be asked.
+        """
+        key = (part.topic, part.name or "")
+        followed = self._followed.get(key)
+        if followed is None or followed.part.wire_name != part.wire_name:
+            followed = self._followed[key] = _Followed(part)
+        if messages_max is not None or bytes_max is not None:
+            return self._ask(followed, wanted(after, messages_max, bytes_max))
+        if followed.known is not None and not followed.is_stale and followed.known.after == after:
+            return followed.known
+        # Before it is asked, so that what is pushed meanwhile is not taken for what the answer tells.
+        followed.is_stale = False
+        known = followed.known = self._ask(followed, wanted(after))
+        if known.end == after and not known.is_final and followed.armed_at != after:
+            self._arm(followed, after)
+        return known
+
+    def since(self, part: Part, time_ms: int) -> Position:
+        """The place behind which stands what the broker took at this time or later.
+
+        Raises:
+            LayoutChanged, SourceError: as `behind`.
+        """
+        key = (part.topic, part.name or "")
+        followed = self._followed.setdefault(key, _Followed(part))
+        return self._ask(followed, pb.StretchWanted(since_ms=time_ms)).after
+
+    def forget(self, part: Part) -> None:
+        """The part is not read any more."""
+        followed = self._followed.pop((part.topic, part.name or ""), None)
+        if followed is not None:
+            self._close_consumer(followed)
+
+    def _ask(self, followed: _Followed, stretch: pb.StretchWanted) -> Stretch:
+        try:
+            owner = followed.owner or self._subscribe(followed, LATEST)
+            found = ask_end(owner, followed.consumer_id, stretch).stretch
+        except Refused as refused:
+            followed.owner = followed.armed_at = None
+            self._explain(followed.part, refused)
+            raise
+        if found is None:
+            raise ProtocolViolation(
+                f"the broker of {followed.part.wire_name} does not measure what there is to read, as streams need it to"
+            )
+        return found
+
+    def _explain(self, part: Part, refused: Refused) -> None:
+        """When a part cannot be opened since it is gone, find out what there is instead."""
+        topic = self._topics.get(part.topic)
+        if topic is None or not is_gone(refused):
+            return
+        if topic.owner is not None and part.topic.startswith(SCALABLE):
+            topic.owner.send(commands.scalable_topic_close(topic.session_id))
+        topic.owner = None
+        if part not in (self.parts(part.topic) or {}).values():
+            raise LayoutChanged from refused
+
+    def _subscribe(self, followed: _Followed, after: Position) -> Connection:
+        owner = self._brokers.owner_of(followed.part.wire_name)
+        consumer_id = next(self._numbers)
+        subscribe_reader(
+            owner, followed.part.wire_name, consumer_id, after=after, uncommitted=self._options.uncommitted
+        )
+        followed.owner, followed.consumer_id = owner, consumer_id
+        self._consumers[id(owner), consumer_id] = followed
+        return owner
+
+    def _arm(self, followed: _Followed, after: Position) -> None:
+        """Have the broker send a message when there is one behind `after`; if there is one by now, it does at once."""
+        self._close_consumer(followed)
+        followed.armed_at = after
+        self._subscribe(followed, after).send(commands.flow(followed.consumer_id, 1))
+
+    def _close_consumer(self, followed: _Followed) -> None:
+        owner, followed.owner, followed.armed_at = followed.owner, None, None
+        if owner is not None:
+            self._consumers.pop((id(owner), followed.consumer_id), None)
+            owner.request(partial(commands.close_consumer, followed.consumer_id), pb.CommandSuccess)
+
+    def _wait_for(self, owner: Connection, awaited: str, has_come: Callable[[], bool]) -> None:
+        deadline = owner.deadline()
+        while not has_come():
+            self._take(owner, owner.receive(deadline, awaited))
+
+    def _take(self, connection: Connection, frame: Frame) -> None:
+        """Somebody pushed something."""
+        command = frame.command
+        if command.type == _T.MESSAGE:
+            self._is_stale(connection, command.message.consumer_id)
+        elif command.type == _T.REACHED_END_OF_TOPIC:
+            self._is_stale(connection, command.reached_end_of_topic.consumer_id)
+        elif command.type == _T.CLOSE_CONSUMER:
+            followed = self._consumers.pop((id(connection), command.close_consumer.consumer_id), None)
+            if followed is not None:
+                followed.owner = followed.armed_at = None
+                followed.is_stale = self._has_news = True
+        elif command.type == _T.SCALABLE_TOPIC_UPDATE:
+            for topic in tuple(self._topics.values()):
+                if topic.owner is connection and topic.session_id == command.scalable_topic_update.session_id:
+                    self._has_news = True
+                    made = segments(connection, topic.name, command.scalable_topic_update)
+                    topic.parts = {part.name or "": part for part in made}
+        elif command.type == _T.WATCH_SCALABLE_TOPICS_UPDATE and self._options.pattern is not None:
+            update = command.watch_scalable_topics_update
+            added, removed = came_and_went(connection, update, self._options.pattern)
+            for name in added:
+                # It may be another one of the name of one that was deleted.
+                self._topics.pop(name, None)
+            before = set() if update.HasField("snapshot") or self._matching is None else self._matching
+            self._matching = (before | set(added)) - set(removed)
+            self._has_news = True
+
+    def _is_stale(self, connection: Connection, consumer_id: int) -> None:
+        followed = self._consumers.get((id(connection), consumer_id))
+        if followed is not None:
+            followed.is_stale = self._has_news = True

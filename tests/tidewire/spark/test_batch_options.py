@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import pulsar
 import pytest
+import trio
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -14,10 +17,28 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 import tidewire
 from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.spark.test_end_to_end import administer, load, send_all, values, write
+from tidewire import Schema
 
 NUMBERS = count()
 
 pytestmark = pytest.mark.timeout(300)
+
+
+@dataclass
+class Trip:
+    origin: str
+    passengers: int
+
+
+@dataclass
+class LongerTrip:
+    origin: str
+    passengers: int
+    delay: int | None = None
+
+
+# A record's name counts for compatibility.
+LongerTrip.__name__ = "Trip"
 
 
 class Flight(Record):  # type: ignore[misc]
@@ -157,6 +178,35 @@ def test_values_are_columns_by_the_topics_schema(
     rows = frame.select("value.*").orderBy("number").collect()
     assert [(row.number, row.gate) for row in rows] == [(n, None if n % 2 else f"G{n}") for n in range(20)]
     assert frame.filter("value.gate is null").count() == 10
+
+
+@pytest.mark.parametrize("kind", [Schema.avro, Schema.json], ids=["avro", "json"])
+def test_each_message_of_a_topic_is_read_by_the_version_it_was_written_with(
+    spark: SparkSession,
+    broker: RunningBroker,
+    topic: str,
+    kind: Any,
+) -> None:
+    """Through a split."""
+
+    async def story(client: tidewire.Client) -> None:
+        async with (
+            client.producer(topic, schema=kind(Trip)) as older,
+            client.producer(topic, schema=kind(LongerTrip)) as newer,
+        ):
+            for number in range(3):
+                await older.send(Trip("EWR", number), key="k")
+                await newer.send(LongerTrip("JFK", number, 17), key="k")
+                if number == 1:
+                    name = topic.removeprefix("topic://")
+                    await trio.to_thread.run_sync(administer, broker, "POST", f"{name}/split/0")
+
+    write(broker, story)
+    rows = load(spark, broker, topic, {"schema": "auto"}).select("value.*").collect()
+    assert {(row.origin, row.passengers, row.delay) for row in rows} == {
+        *(("EWR", number, None) for number in range(3)),
+        *(("JFK", number, 17) for number in range(3)),
+    }
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ async def _entry_at(ledger: ManagedLedger, position: Position) -> Entry | None:
 async def _index_behind(ledger: ManagedLedger, after: Position, first: Entry | None) -> int:
     if first is not None:
         return first.first_index
-    before = ledger.previous(Position(after.ledger, after.entry + 1))
+    # What is appended and not confirmed yet counts as what comes next.
+    confirmed = ledger.confirmed.value
+    before = ledger.previous(Position(after.ledger, after.entry + 1)) if after < confirmed else confirmed
     entry = await _entry_at(ledger, before) if before.ledger >= 0 else None
-    return ledger.next_index if entry is None else entry.first_index + entry.message_count
+    return ledger.first_index if entry is None else entry.first_index + entry.message_count

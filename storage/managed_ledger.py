@@ -67,7 +67,6 @@ class ManagedLedger(ManagedLedgerView):
         self._ids = ids
         self._config = config
         self._current: OpenLedger | None = None
-        self._current_first_index = 0
         self._current_opened_ms = 0
         self._unfinished: list[OpenLedger] = []
         """Ledgers that another followed and whose end is not on record yet, in order."""

@@ -26,6 +26,7 @@ class ManagedLedgerView:
         self._list = LedgerList(())
         self._reading = LedgerReading(store)
         self._next_index = 0
+        self._current_first_index = 0
 
     @property
     def last_position(self) -> Position:
@@ -41,6 +42,13 @@ class ManagedLedgerView:
     def next_index(self) -> int:
         """Index that the next message gets."""
         return self._next_index
+
+    @property
+    def first_index(self) -> int:
+        """Index of the first message that is still here, or of the first that will be."""
+        if self._list.closed:
+            return self._list.closed[0].first_index
+        return self._next_index if self._list.open_id is None else self._current_first_index
 
     def next_after(self, position: Position) -> Position:
         """The next place above: an entry, or where the next one goes. For EARLIEST the first."""

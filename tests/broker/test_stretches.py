@@ -103,3 +103,18 @@ async def test_a_place_behind_everything_has_the_next_index(ledgers_on: int) -> 
         (last,) = await _entries(ledger)
         place = Position(position.ledger + ledgers_on, 99)
         assert (await measure(ledger, last, place))[2:4] == (3, 0)
+
+
+async def test_what_is_not_confirmed_yet_has_no_part_in_it() -> None:
+    """The index behind a place is that of the next message to be read, also while one is on its way to the disk."""
+    async with ledger_store(SimulatedFiles(seed=3)) as store:
+        ledger = await ManagedLedger.open(
+            "x", metadata=MemoryStore(), ledgers=store, claim=None, config=CONFIG, now_ms=lambda: 1_000
+        )
+        first = ledger.append(b"a", message_count=3)
+        assert (await measure(ledger, None, EARLIEST)).first_index == 0
+        await ledger.confirmed.wait_for(first)
+        (last,) = await _entries(ledger)
+        ledger.append(b"b", message_count=2)
+        assert await measure(ledger, last, first) == Stretch(first, first, 3, 0, 0, None)
+        assert (await measure(ledger, last, Position(first.ledger, 9))).first_index == 3

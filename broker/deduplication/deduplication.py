@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from broker.deduplication.sequences import SendId, Sequences, Stored
+from broker.unanswered import RETRY_SECONDS
 from storage.entry import Entry, EntryFormat
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreUnavailable
@@ -40,9 +41,6 @@ SNAPSHOT_BYTES: Final = 32 * 1024 * 1024
 
 BEHIND_MAX: Final = 4
 """Publishing waits when so many times what makes a snapshot due was appended since the last one."""
-
-RETRY_SECONDS: Final = 5.0
-"""After a snapshot that the metadata store did not take, the next try."""
 
 TAIL_MESSAGES: Final = 10_000
 """Messages that are read of a topic without a snapshot."""

@@ -29,18 +29,20 @@ from broker.scalable.legacy import segment_topic
 from broker.scalable.turns import Turns
 from broker.topic import Topic
 from broker.topics import Topics
+from broker.unanswered import RETRY_SECONDS, is_unanswered
 from storage.clock import WallClock
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
 from storage.errors import StorageError
-from storage.metadata.store import MetadataStore, starting_with
+from storage.metadata.store import MetadataStore, StoreUnavailable, starting_with
 from txn.alarm import Alarm
 from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
 
-EXPECTED = (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError)
-"""What may keep a segment from being looked at or removed; it stays then, until the next start at most."""
+EXPECTED = (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError, StoreUnavailable)
+"""What may keep a segment from being looked at or removed. It stays then until the layout changes, or at most the next
+start; for want of an answer of the metadata store, until that answers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -134,11 +136,18 @@ class Pruner:
             due = Alarm(self._now_ms, delay_ms=self._retention_ms)
             due.at_latest(segment.sealed_at_ms)
             await due.wait()
-            try:
-                await self._elections.wait_not_elsewhere(topic)
-                await self._prune_when_drained(topic, segment)
-            except EXPECTED as error:
-                log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
+            while True:
+                try:
+                    await self._elections.wait_not_elsewhere(topic)
+                    await self._prune_when_drained(topic, segment)
+                    return
+                except EXPECTED as error:
+                    log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
+                    if not is_unanswered(error):
+                        break
+                await trio.sleep(RETRY_SECONDS)
+            # The next change of the layout makes another task.
+            del self._watched[topic].segments[segment.id]
 
     async def _prune_when_drained(self, topic: TopicName, segment: Segment) -> None:
         name = segment_topic(topic, segment)
@@ -181,25 +190,33 @@ class Pruner:
 
     async def _remove(self, topic: TopicName) -> None:
         """Remove the data of what was taken out."""
-        try:
-            await self._elections.wait_not_elsewhere(topic)
-            async with self._turns.of(topic):
-                claim = await self._elections.elect(topic)
-                while (layout := await self._layouts.get(topic)).pruned:
-                    # Clients turn away from it before it turns them away.
-                    await self._feeds.reached(topic, layout.epoch)
-                    segment = next(iter(layout.pruned.values()))
-                    name = segment_topic(topic, segment)
-                    with self._topics.deleting([name]):
-                        await self._topics.delete(name)
-                        await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
-        except TopicNotFound:
-            # The whole topic is being deleted, and what is left of its segments with it.
-            log.debug("topic deleted while pruning", topic=str(topic))
-        except EXPECTED as error:
-            log.warning("a pruned segment is not removed yet", topic=str(topic), reason=str(error))
-        finally:
-            self._removing.discard(topic)
+        while True:
+            try:
+                await self._elections.wait_not_elsewhere(topic)
+                await self._remove_all(topic)
+                break
+            except TopicNotFound:
+                # The whole topic is being deleted, and what is left of its segments with it.
+                log.debug("topic deleted while pruning", topic=str(topic))
+                break
+            except EXPECTED as error:
+                log.warning("a pruned segment is not removed yet", topic=str(topic), reason=str(error))
+                if not is_unanswered(error):
+                    break
+            await trio.sleep(RETRY_SECONDS)
+        self._removing.discard(topic)
+
+    async def _remove_all(self, topic: TopicName) -> None:
+        async with self._turns.of(topic):
+            claim = await self._elections.elect(topic)
+            while (layout := await self._layouts.get(topic)).pruned:
+                # Clients turn away from it before it turns them away.
+                await self._feeds.reached(topic, layout.epoch)
+                segment = next(iter(layout.pruned.values()))
+                name = segment_topic(topic, segment)
+                with self._topics.deleting([name]):
+                    await self._topics.delete(name)
+                    await self._layouts.change(topic, partial(Layout.forget, segment_id=segment.id), claim=claim)
 
 
 def _roots(layout: Layout) -> Mapping[int, Segment]:

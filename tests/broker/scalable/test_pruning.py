@@ -6,11 +6,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError, TopicNotFound
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
 from broker.scalable.layouts import layout_key
 from broker.topic import Topic
+from broker.unanswered import RETRY_SECONDS
 from storage.cursor import CursorError
 from storage.metadata.store import Check
 from tests.support.disk import SimulatedFiles
@@ -244,6 +246,53 @@ async def test_a_segment_that_cannot_be_looked_at_is_kept(broker: Rooms, nursery
     await wait_all_tasks_blocked()
     assert await ids(broker) == {0, 1, 2}
     await publish(await topic_of(broker, 1), b"goes on")
+
+
+async def test_a_segment_that_could_not_be_looked_at_is_looked_at_again_when_the_layout_changes(
+    broker: Rooms, nursery: trio.Nursery
+) -> None:
+    """D11: another broker may have had it for a moment."""
+    await split_topic(broker)
+    for name in ("s", "t"):
+        await drain(broker, 0, name)
+    parent = await broker.segment(TOPIC, 0)
+    await broker.topics.unload(parent)
+    await broker.metadata.put(claim_key(str(parent)), b'{"broker": "broker-2"}')
+    nursery.start_soon(broker.pruner().run)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2}
+    await broker.metadata.delete(claim_key(str(parent)))
+    await broker.controller.split(TOPIC, 1)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {2, 3, 4}, "the empty child went too"
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_pruning_goes_on_after_the_metadata_store_gave_no_answer(made: bool, mock_clock: MockClock) -> None:
+    """D4, D11: at any write, which was made or not, and nobody else has to change anything meanwhile."""
+    for step in range(1, STEPS_MAX):
+        store = SteeredStore()
+        async with rooms(store, SimulatedFiles(seed=5)) as broker, trio.open_nursery() as nursery:
+            await split_topic(broker)
+            for name in ("s", "t"):
+                await drain(broker, 0, name)
+            parent = await broker.segment(TOPIC, 0)
+            await broker.topics.unload(parent)
+            await broker.elections.resign(TOPIC)
+            store.leave_unanswered(step, made=made)
+            nursery.start_soon(broker.pruner().run)
+            await wait_all_tasks_blocked()
+            mock_clock.jump(RETRY_SECONDS + 1)
+            await wait_all_tasks_blocked()
+            assert await ids(broker) == {1, 2}, step
+            # A claim that was to be given up goes with the broker's session.
+            assert set(await traces(store, "0000-ffff-0")) <= {claim_key(str(parent))}
+            is_done = store.has_answered_all
+            nursery.cancel_scope.cancel()
+        if is_done:
+            assert step > 6, "there were steps to leave unanswered"
+            return
+    pytest.fail("pruning never ended")
 
 
 async def test_pruning_that_dies_at_any_write_is_finished_or_was_never_begun() -> None:

@@ -18,10 +18,10 @@
 
 Changes answer 204. Refusals carry a reason (see `refusals`): 404 what is named is not there, 409 it is there already or
 is being changed, 412 the name, a parameter or the layout does not allow it, 400 the body is not what it should be.
-What Pulsar has below a topic and this broker has not answers 501, which no client takes for a missing topic.
+A method that is not among these of its path answers 405; what Pulsar has below a topic and this broker has not answers
+501, which no client takes for a missing topic.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -44,6 +44,7 @@ from broker.http.parameters import (
     topic_of,
 )
 from broker.http.refusals import done, json_response
+from broker.http.resources import Endpoint, resources
 from broker.http.service import TopicService, TopicStatistics
 from broker.names import Domain, TopicName
 from broker.scalable.autoscale_policy import override_of
@@ -60,7 +61,7 @@ _EVERY_METHOD: Final = ["GET", "PUT", "POST", "DELETE"]
 def routes(service: TopicService) -> list[BaseRoute]:
     """The routes above, served by `service`."""
     admin = _ScalableAdmin(service)
-    served: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+    served: list[tuple[str, str, Endpoint]] = [
         ("GET", _NAMESPACE, admin.names),
         ("PUT", _TOPIC, admin.create),
         ("GET", _TOPIC, admin.layout),
@@ -78,7 +79,7 @@ def routes(service: TopicService) -> list[BaseRoute]:
         ("DELETE", _AUTO_SCALE, admin.remove_auto_scale),
     ]
     return [
-        *(Route(path, endpoint, methods=[method]) for method, path, endpoint in served),
+        *resources(served),
         Route(_TOPIC + "/{rest:path}", admin.unsupported, methods=_EVERY_METHOD),
     ]
 

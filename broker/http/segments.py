@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 from broker.errors import NotSupported
 from broker.http.parameters import required_number_of, segment_of, subscription_of
 from broker.http.refusals import done, json_response
+from broker.http.resources import resources
 from broker.http.service import TopicService
 
 PREFIX: Final = "/admin/v2/segments"
@@ -30,9 +31,13 @@ def routes(service: TopicService) -> list[BaseRoute]:
     """The routes above, served by `service`."""
     admin = _SegmentAdmin(service)
     return [
-        Route(_SUBSCRIPTION + "/backlog", admin.backlog, methods=["GET"]),
-        Route(_SUBSCRIPTION + "/seek", admin.seek, methods=["POST"]),
-        Route(_SUBSCRIPTION + "/skip-all", admin.skip_all, methods=["POST"]),
+        *resources(
+            [
+                ("GET", _SUBSCRIPTION + "/backlog", admin.backlog),
+                ("POST", _SUBSCRIPTION + "/seek", admin.seek),
+                ("POST", _SUBSCRIPTION + "/skip-all", admin.skip_all),
+            ]
+        ),
         Route(_SEGMENT, admin.unsupported, methods=_EVERY_METHOD),
         Route(_SEGMENT + "/{rest:path}", admin.unsupported, methods=_EVERY_METHOD),
     ]

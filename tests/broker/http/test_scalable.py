@@ -282,7 +282,7 @@ async def test_a_regular_topic_is_migrated(server: Address, topics: FakeTopics) 
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "subscriptions"), ("GET", "subscriptions/s"), ("PUT", "migrate"), ("PUT", "properties")],
+    [("GET", "subscriptions"), ("GET", "subscriptions/s/peek"), ("PUT", "properties")],
 )
 async def test_pulsars_other_calls_are_refused_clearly(server: Address, method: str, path: str) -> None:
     answer = await request(server, method, f"{BASE}/x/{path}")

@@ -4,6 +4,8 @@ The session's part is to translate (ACK: `acknowledging.py`, MESSAGE: `consumer_
 when, is dispatch's.
 """
 
+from typing import Final
+
 import trio
 
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
@@ -30,6 +32,9 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
+
+CONSUMERS_MAX: Final = 10_000
+"""Consumers and readers of one connection at a time; one more is refused."""
 
 _KINDS = {
     pb.CommandSubscribe.Exclusive: SubscriptionKind.EXCLUSIVE,
@@ -59,7 +64,7 @@ class ConsumerFace:
         self._traffic = traffic
         self._nursery = nursery
         self._consumers: dict[int, ConsumerSession] = {}
-        self._openings = Openings("consumer")
+        self._openings = Openings("consumer", CONSUMERS_MAX, lambda: len(self._consumers))
         self._acknowledging = Acknowledging(self._consumers, outbox, nursery)
 
     @property

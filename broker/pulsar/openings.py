@@ -3,37 +3,48 @@
 Requests of a connection run as tasks, so a CLOSE that follows its own PRODUCER or SUBSCRIBE could overtake it: it would
 find nothing to close, and what was opened a moment later would stay, unknown to its client, holding a name or an
 exclusive subscription for as long as the connection lives. So an opening is announced in the order of arrival, before
-its task runs, and closing calls it off.
+its task runs, and closing calls it off. Also in that order, one has a place among as many as a connection may have, or
+is refused before anything is done for it.
 
 A request is known by its command, the very object: a client may send the same one twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import trio
 
-from broker.errors import ClosedMeanwhile
+from broker.errors import ClosedMeanwhile, NotSupported
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 class _Opening(NamedTuple):
     request: pb.BaseCommand
     scope: trio.CancelScope
+    has_place: bool
 
 
 class Openings:
     """What is being opened, by the client's number for it."""
 
-    def __init__(self, kind: str) -> None:
-        """Nothing. `kind` says in errors what it would have been."""
+    def __init__(self, kind: str, places: int, open_now: Callable[[], int]) -> None:
+        """Nothing.
+
+        Args:
+            kind: says in errors what it would have been.
+            places: how many may be open or on their way.
+            open_now: how many are open.
+        """
         self._kind: Final = kind
+        self._places: Final = places
+        self._open_now: Final = open_now
         self._openings: dict[int, _Opening] = {}
 
     def announce(self, number: int, request: pb.BaseCommand) -> None:
         """A request to open it has arrived; `opening` follows, once for each announcement."""
-        self._openings.setdefault(number, _Opening(request, trio.CancelScope()))
+        has_place = self._open_now() + len(self._openings) < self._places
+        self._openings.setdefault(number, _Opening(request, trio.CancelScope(), has_place))
 
     def call_off(self, number: int) -> None:
         """Its client has closed it: if it is being opened, that ends."""
@@ -47,10 +58,13 @@ class Openings:
 
         Raises:
             ClosedMeanwhile: it was called off, or another request opens the same.
+            NotSupported: there is no place for it.
         """
         opening = self._openings.get(number)
         if opening is not None and opening.request is request:
             try:
+                if not opening.has_place:
+                    raise NotSupported(f"a connection may have {self._places:,} {self._kind}s")
                 with opening.scope:
                     yield
             finally:

@@ -36,6 +36,9 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import parse_payload
 from txn.errors import TransactionNotFound
 
+PRODUCERS_MAX: Final = 10_000
+"""Producers of one connection at a time; one more is refused."""
+
 INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
 """Sends of one producer that wait to be published or answered; above it the connection is not read."""
 
@@ -236,7 +239,7 @@ class ProducerFace:
         self._traffic = traffic
         self._nursery = nursery
         self._producers: dict[int, ProducerSession] = {}
-        self._openings = Openings("producer")
+        self._openings = Openings("producer", PRODUCERS_MAX, lambda: len(self._producers))
         # Ids whose producers the broker closed: sends that were on their way are dropped, as the client resends them.
         # In the order of closing; beyond the bound the first are forgotten, and such a send is refused.
         self._closed_here: dict[int, None] = {}

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Final
 
 import trio
 
@@ -21,6 +22,12 @@ from broker.scalable.stream_groups import StreamGroups
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+LAYOUT_SESSIONS_MAX: Final = 10_000
+"""Layouts that one connection follows at a time; one more is refused."""
+
+REGISTRATIONS_MAX: Final = 10_000
+"""Consumers that one connection has registered for a share of a topic; one more is refused."""
 
 
 class ScalableFace:
@@ -44,7 +51,7 @@ class ScalableFace:
         self._elections.attach(self._controller_changed)
         self._service_url = service_url
         self._sessions: dict[int, LayoutSession] = {}
-        self._openings = Openings("layout session")
+        self._openings = Openings("layout session", LAYOUT_SESSIONS_MAX, lambda: len(self._sessions))
         self._consumers: list[RegisteredConsumer] = []
         # Segments with a consumer on this connection and that consumer's name, by topic and subscription.
         self._subscribed: defaultdict[tuple[TopicName, str | None], set[tuple[int, str]]] = defaultdict(set)
@@ -215,10 +222,10 @@ class ScalableFace:
             if consumer.reads_as(consumer_name, segment_id):
                 consumer.segment_subscribed(segment_id)
         # A client that registers anew under the name takes the place of its earlier registration.
-        self._consumers = [
-            other for other in self._consumers if (other.group, other.name) != (consumer.group, consumer.name)
-        ]
-        self._consumers.append(consumer)
+        others = [other for other in self._consumers if (other.group, other.name) != (consumer.group, consumer.name)]
+        if len(others) >= REGISTRATIONS_MAX:
+            raise NotSupported(f"a connection may have {REGISTRATIONS_MAX:,} registered consumers")
+        self._consumers = [*others, consumer]
         try:
             await self._groups.join(consumer.group, consumer, regular=asked.regular)
         except Exception:

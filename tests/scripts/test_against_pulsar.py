@@ -22,5 +22,5 @@ def test_the_page_lists_what_the_run_expects_to_fail() -> None:
 def test_every_test_that_is_expected_to_fail_is_there() -> None:
     folder = ROOT / "tests" / "scenarios" / "client"
     stories = "".join(path.read_text(encoding="utf-8") for path in folder.glob("test_*.py"))
-    defined = set(re.findall(r"^async def (test_\w+)\(", stories, re.MULTILINE))
+    defined = set(re.findall(r"^(?:async )?def (test_\w+)\(", stories, re.MULTILINE))
     assert defined >= DIFFERENCES.keys()

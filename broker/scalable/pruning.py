@@ -146,8 +146,10 @@ class Pruner:
                     if not is_unanswered(error):
                         break
                 await trio.sleep(RETRY_SECONDS)
-            # The next change of the layout makes another task.
-            del self._watched[topic].segments[segment.id]
+            # The next change of the layout makes another task; the last one may have called this one off.
+            watched = self._watched.get(topic)
+            if watched is not None and watched.segments.get(segment.id) is scope:
+                del watched.segments[segment.id]
 
     async def _prune_when_drained(self, topic: TopicName, segment: Segment) -> None:
         name = segment_topic(topic, segment)

@@ -267,6 +267,28 @@ async def test_a_segment_that_could_not_be_looked_at_is_looked_at_again_when_the
     assert await ids(broker) == {2, 3, 4}, "the empty child went too"
 
 
+async def test_a_topic_may_go_in_the_moment_in_which_its_segment_cannot_be_looked_at() -> None:
+    """D16: whichever of the two the pruner comes to first, which is up to the scheduler."""
+    for _ in range(20):
+        store = SteeredStore()
+        async with rooms(store, SimulatedFiles(seed=5)) as broker, trio.open_nursery() as nursery:
+            await split_topic(broker)
+            fail = trio.Event()
+
+            async def get(name: object, fail: trio.Event = fail) -> Topic:
+                await fail.wait()
+                raise TopicNotFound(f"{name} is gone")
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(broker.topics, "get", get)
+                nursery.start_soon(broker.pruner().run)
+                await wait_all_tasks_blocked()
+                await store.delete(layout_key(TOPIC))
+                fail.set()
+                await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("made", [True, False])
 async def test_pruning_goes_on_after_the_metadata_store_gave_no_answer(made: bool, mock_clock: MockClock) -> None:
     """D4, D11: at any write, which was made or not, and nobody else has to change anything meanwhile."""

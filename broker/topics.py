@@ -123,6 +123,10 @@ class Topics:
             log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
         return True
 
+    async def wait_not_elsewhere(self, name: TopicName) -> None:
+        """Return as soon as no other broker owns the topic."""
+        await self._claims.wait_not_elsewhere(str(name))
+
     async def unload(self, name: TopicName) -> None:
         """Close the topic here and give its claim up; returns when nothing of it is left."""
         slot = self._slots.get(name)

@@ -78,6 +78,13 @@ class Claims:
                     raise OwnedElsewhere(f"{topic} is owned by {owner} at {where}") from conflict
                 expected = held.version
 
+    async def wait_not_elsewhere(self, topic: str) -> None:
+        """Return as soon as no other broker holds the claim of `topic`."""
+        async with self._metadata.watch_key(claim_key(topic)) as watch:
+            while (held := await watch.next()) is not None:
+                if orjson.loads(held.value)["broker"] == self.broker_id:
+                    return
+
     def forget(self, claim: Check) -> None:
         """The claim is lost; it may be taken anew."""
         self._held.discard(claim.key)

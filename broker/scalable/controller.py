@@ -28,15 +28,11 @@ import structlog
 import trio
 
 from broker.cluster.elections import Elections
-from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import (
-    BrokerError,
     IntentOpen,
-    LayoutUnreadable,
     TopicClosed,
     TopicExists,
     TopicInUse,
-    TopicNotFound,
 )
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
@@ -49,13 +45,11 @@ from broker.scalable.migration import Migrations
 from broker.scalable.stream_groups import StreamGroups
 from broker.scalable.subscriptions import ScalableSubscriptions
 from broker.scalable.turns import Turns
+from broker.scalable.unfinished import Unfinished, names_left
 from broker.topics import Topics
 from storage.clock import WallClock
-from storage.cursor import CursorError
-from storage.errors import StorageError
 from storage.metadata.store import Check, MetadataStore
 from storage.position import EARLIEST
-from txn.errors import OwnershipLost
 
 LEAVING_SECONDS_MAX: Final = 5.0
 """How long producers may take to leave a segment that was replaced. A client leaves as soon as it has heard of it and
@@ -119,39 +113,11 @@ class Controller:
         self.turns: Turns[TopicName] = Turns()
         self.subscriptions = ScalableSubscriptions(layouts, topics, groups, self.turns, now_ms=now_ms)
         self._migrations = Migrations(layouts, topics, metadata, now_ms=now_ms)
+        self._unfinished = Unfinished(layouts, topics, elections, self.turns, self._finish_all, nursery)
 
     async def recover(self) -> None:
-        """Finish everything that an earlier controller left half done (D10), and from now on what others leave so.
-
-        A topic of which that cannot be done, because its layout or a segment is damaged, is left as it is and said so;
-        the others are served.
-        """
-        for topic, layout in (await self._layouts.scan()).items():
-            if isinstance(layout, LayoutUnreadable):
-                log.error("topic is unavailable, its layout is damaged", topic=str(topic), reason=str(layout))
-            else:
-                await self._take_up(topic, layout)
-        self.elections.attach(self._controller_changed)
-
-    def _controller_changed(self, topic: TopicName) -> None:
-        if self.elections.controller_of(topic) is None:
-            self._nursery.start_soon(self._take_up, topic)
-
-    async def _take_up(self, topic: TopicName, layout: Layout | None = None) -> None:
-        """Finish what was begun on a topic that has no controller; its open mark elects this broker."""
-        try:
-            async with self.turns.of(topic):
-                layout = layout or await self._layouts.stored(topic)
-                if layout.is_half_done:
-                    await self.elections.elect(topic)
-                    await self._finish_all(topic, layout)
-        except TopicNotFound:
-            # Nothing is left of it.
-            return
-        except OwnedElsewhere as elsewhere:
-            log.info("what was begun on a topic is left to its controller", topic=str(topic), reason=str(elsewhere))
-        except (BrokerError, OwnershipLost, CursorError, StorageError) as error:
-            log.error("what was begun on a topic cannot be finished", topic=str(topic), reason=str(error))
+        """Finish everything that an earlier controller left half done (D10); see `Unfinished.recover`."""
+        await self._unfinished.recover()
 
     async def _finish_all(self, topic: TopicName, layout: Layout) -> None:
         if layout.is_deleting:
@@ -245,15 +211,23 @@ class Controller:
         """Remove the topic with all its segments; durable on return.
 
         From the moment at which this cannot fail any more the topic does not exist, but its name is taken until
-        everything of it is gone. If that is interrupted, calling this again goes on with it, as `recover` does.
+        everything of it is gone. If that is interrupted, calling this again goes on with it, as `recover` does, and
+        this broker itself if what interrupted it passes.
 
         Raises:
             TopicNotFound: there is no such topic.
             TopicInUse: clients are connected, and `force` was not given; nothing was changed.
         """
+        try:
+            await self._delete(topic, force=force)
+        except Exception as error:
+            self._unfinished.failed(topic, error)
+            raise
+
+    async def _delete(self, topic: TopicName, *, force: bool) -> None:
         async with self.turns.of(topic):
             layout = await self._layouts.stored(topic)
-            names = self._names_left(topic, layout)
+            names = names_left(topic, layout)
             in_use = not layout.is_deleting and any(self._topics.is_in_use(name) for name in names)
             if in_use and not force:
                 raise TopicInUse(f"{topic} has connected producers or consumers; delete it with force=true to end them")
@@ -264,7 +238,7 @@ class Controller:
                 await self._finish_deletion(topic, layout)
 
     async def _finish_deletion(self, topic: TopicName, layout: Layout) -> None:
-        names = self._names_left(topic, layout)
+        names = names_left(topic, layout)
         with self._topics.deleting(names):
             for name in names:
                 await self._topics.delete(name)
@@ -275,13 +249,6 @@ class Controller:
         """There is no such topic, so it needs no controller; unless consumers wait here for one of its name."""
         if not self._groups.consumers_of(topic):
             await self.elections.resign(topic)
-
-    def _names_left(self, topic: TopicName, layout: Layout) -> list[TopicName]:
-        """Every segment of which something may be left: of a split that was never made, or pruned, too."""
-        children = [] if layout.intent is None else layout.intent.children
-        segments = [*layout.segments.values(), *layout.pruned.values()]
-        names = [segment_topic(topic, segment) for segment in segments]
-        return list(dict.fromkeys([*names, *(topic.segment_name(child.descriptor) for child in children)]))
 
     async def _change_segments(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
         return await self._in_background(topic, partial(self._begin_and_finish, topic, begin))
@@ -323,6 +290,7 @@ class Controller:
             raise
         except Exception as error:
             change.error = error
+            self._unfinished.failed(topic, error)
             if not change.is_awaited:
                 log.warning("a split, merge or migration is not finished", topic=str(topic), reason=str(error))
         finally:

@@ -1,0 +1,136 @@
+"""What was begun on scalable topics and is not finished: who finds it, and when somebody goes on with it.
+
+It is found in the layouts when a broker starts, when a topic's controller has gone, and when a change failed here for
+something that passes: the metadata store gave no answer, or another broker still had a segment. Then it is taken up
+again once that broker has let go, after a pause in any case.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+import trio
+
+from broker.cluster.elections import Elections
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
+from broker.names import TopicName
+from broker.scalable.layout import Layout
+from broker.scalable.layouts import Layouts
+from broker.scalable.legacy import segment_topic
+from broker.scalable.turns import Turns
+from broker.topics import Topics
+from broker.unanswered import RETRY_SECONDS, is_unanswered
+from storage.cursor import CursorError
+from storage.errors import StorageError
+from storage.metadata.store import StoreUnavailable
+from txn.errors import OwnershipLost
+
+log = structlog.get_logger(__name__)
+
+
+class Unfinished:
+    """Sees to it that what was begun ends."""
+
+    def __init__(
+        self,
+        layouts: Layouts,
+        topics: Topics,
+        elections: Elections,
+        turns: Turns[TopicName],
+        finish: Callable[[TopicName, Layout], Awaitable[None]],
+        nursery: trio.Nursery,
+    ) -> None:
+        """Set up.
+
+        Args:
+            layouts: where it is found.
+            topics: the segments, which may be another broker's.
+            elections: whoever goes on with it is the topic's controller.
+            turns: those of changes of a topic's segments.
+            finish: does what is left; called in the topic's turn, by its controller.
+            nursery: runs what is taken up later.
+        """
+        self._layouts = layouts
+        self._topics = topics
+        self._elections = elections
+        self._turns = turns
+        self._finish = finish
+        self._nursery = nursery
+        self._later: set[TopicName] = set()
+        """Topics that a task takes up later."""
+
+    async def recover(self) -> None:
+        """Finish everything that an earlier controller left half done (D10), and from now on what others leave so.
+
+        A topic of which that cannot be done, because its layout or a segment is damaged, is left as it is and said so;
+        the others are served.
+        """
+        for topic, layout in (await self._layouts.scan()).items():
+            if isinstance(layout, LayoutUnreadable):
+                log.error("topic is unavailable, its layout is damaged", topic=str(topic), reason=str(layout))
+            else:
+                await self._take_up(topic, layout)
+        self._elections.attach(self._controller_changed)
+
+    def failed(self, topic: TopicName, error: Exception) -> None:
+        """A change of the topic has failed here, and may have begun; in the latter case it may have to be finished."""
+        if is_unanswered(error) or isinstance(error, OwnedElsewhere):
+            self._take_up_later(topic, ())
+
+    def _controller_changed(self, topic: TopicName) -> None:
+        if self._elections.controller_of(topic) is None:
+            self._nursery.start_soon(self._take_up, topic)
+
+    async def _take_up(self, topic: TopicName, layout: Layout | None = None) -> None:
+        """Finish what was begun on a topic that has no other controller; its open mark elects this broker."""
+        try:
+            async with self._turns.of(topic):
+                layout = layout or await self._layouts.stored(topic)
+                if layout.is_half_done:
+                    await self._elections.elect(topic)
+                    await self._finish(topic, layout)
+        except TopicNotFound:
+            # Nothing is left of it.
+            return
+        except OwnedElsewhere as elsewhere:
+            if self._elections.is_elsewhere(topic):
+                log.info("what was begun on a topic is left to its controller", topic=str(topic), reason=str(elsewhere))
+            else:
+                log.warning("what was begun on a topic waits for a segment", topic=str(topic), reason=str(elsewhere))
+                self._take_up_later(topic, _needed(topic, layout) if layout else ())
+        except (BrokerError, OwnershipLost, CursorError, StorageError, StoreUnavailable) as error:
+            if is_unanswered(error):
+                log.warning("what was begun on a topic is not finished yet", topic=str(topic), reason=str(error))
+                self._take_up_later(topic, ())
+            else:
+                log.error("what was begun on a topic cannot be finished", topic=str(topic), reason=str(error))
+
+    def _take_up_later(self, topic: TopicName, segments: Sequence[TopicName]) -> None:
+        if topic not in self._later:
+            self._later.add(topic)
+            self._nursery.start_soon(self._take_up_when_free, topic, segments)
+
+    async def _take_up_when_free(self, topic: TopicName, segments: Sequence[TopicName]) -> None:
+        await trio.sleep(RETRY_SECONDS)
+        for segment in segments:
+            await self._topics.wait_not_elsewhere(segment)
+        self._later.discard(topic)
+        await self._take_up(topic)
+
+
+def _needed(topic: TopicName, layout: Layout) -> list[TopicName]:
+    """The segments without which what was begun cannot be finished."""
+    of_all = layout.is_deleting or any(made.is_deleting or made.is_creating for made in layout.subscriptions.values())
+    if of_all or layout.intent is None:
+        return names_left(topic, layout)
+    parents = [segment_topic(topic, layout.segment(parent)) for parent in layout.intent.parents]
+    children = () if layout.intent.sealing else layout.intent.children
+    return [*parents, *(topic.segment_name(child.descriptor) for child in children)]
+
+
+def names_left(topic: TopicName, layout: Layout) -> list[TopicName]:
+    """Every segment of which something may be there: of a split that was never made, or pruned, too."""
+    children = [] if layout.intent is None else layout.intent.children
+    segments = [*layout.segments.values(), *layout.pruned.values()]
+    names = [segment_topic(topic, segment) for segment in segments]
+    return list(dict.fromkeys([*names, *(topic.segment_name(child.descriptor) for child in children)]))

@@ -1,0 +1,194 @@
+"""Splits and merges that fail for something that passes, and go on by themselves when it has passed."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.cluster.ownership import OwnedElsewhere, claim_key
+from broker.errors import BrokerError, TopicNotFound
+from broker.scalable.layout_parts import StartPosition, SubscriptionKind
+from broker.unanswered import RETRY_SECONDS
+from storage.cursor import CursorError
+from storage.metadata.store import StoreUnavailable
+from tests.support.disk import SimulatedFiles
+from tests.support.idle import TaskSteps
+from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.steered_store import SteeredStore, Stopped
+
+STEPS_MAX = 60
+Change = Callable[[Rooms], Awaitable[object]]
+changes = pytest.mark.parametrize(
+    "change",
+    [lambda broker: broker.controller.split(TOPIC, 0), lambda broker: broker.controller.merge(TOPIC, 0, 1)],
+    ids=["split", "merge"],
+)
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+async def two_segments(broker: Rooms) -> None:
+    """With a message each, and a subscription."""
+    await broker.controller.create_topic(TOPIC, 2, {})
+    await broker.controller.subscriptions.add(TOPIC, "s", SubscriptionKind.STREAM, StartPosition.EARLIEST)
+    for segment_id in (0, 1):
+        await publish(await broker.topics.get(await broker.segment(TOPIC, segment_id)), b"%d" % segment_id)
+
+
+async def pause(clock: MockClock) -> None:
+    await wait_all_tasks_blocked()
+    clock.jump(RETRY_SECONDS + 1)
+    await wait_all_tasks_blocked()
+
+
+async def check_whole(broker: Rooms) -> None:
+    """Nothing is half done, no segment lacks its cursor or its seal, and the messages are there."""
+    layout = await broker.layouts.get(TOPIC)
+    assert not layout.is_half_done
+    assert layout.invariants() == []
+    found = []
+    for segment_id, segment in layout.segments.items():
+        topic = await broker.topics.get(await broker.segment(TOPIC, segment_id))
+        assert topic.subscriptions.keys() == {"s"}
+        assert topic.ledger.is_sealed != segment.is_active
+        found += [entry.payload for entry in await visible(topic)]
+    assert sorted(found) == [b"0", b"1"]
+
+
+@changes
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_change_goes_on_after_the_metadata_store_gave_no_answer(
+    change: Change, made: bool, mock_clock: MockClock
+) -> None:
+    """D10, M22: at any write, which was made or not, and nobody has to ask again."""
+    finished = 0
+    for step in range(1, STEPS_MAX):
+        store = SteeredStore()
+        async with rooms(store, SimulatedFiles(seed=5)) as broker:
+            await two_segments(broker)
+            store.leave_unanswered(step, made=made)
+            failed = False
+            try:
+                await change(broker)
+            except (StoreUnavailable, BrokerError):
+                failed = True
+            await pause(mock_clock)
+            is_done = store.has_answered_all
+            store.leave_unanswered(0, made=False)
+            await check_whole(broker)
+            finished += failed and (await broker.layouts.get(TOPIC)).epoch == 1
+        if is_done:
+            assert finished > 3, "there were steps to go on from"
+            return
+    pytest.fail("the change never ended")
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_deletion_goes_on_after_the_metadata_store_gave_no_answer(made: bool, mock_clock: MockClock) -> None:
+    """D16: or its name would be taken until somebody asks again."""
+    for step in range(1, STEPS_MAX):
+        store = SteeredStore()
+        async with rooms(store, SimulatedFiles(seed=5)) as broker:
+            await two_segments(broker)
+            store.leave_unanswered(step, made=made)
+            with suppress(StoreUnavailable, BrokerError, CursorError):
+                await broker.controller.delete_topic(TOPIC, force=True)
+            await pause(mock_clock)
+            is_done = store.has_answered_all
+            store.leave_unanswered(0, made=False)
+            with suppress(TopicNotFound):
+                # It had not begun.
+                assert not (await broker.layouts.stored(TOPIC)).is_deleting
+                await broker.controller.delete_topic(TOPIC, force=True)
+            await broker.controller.create_topic(TOPIC, 1, {})
+        if is_done:
+            assert step > 6, "there were steps to go on from"
+            return
+    pytest.fail("the deletion never ended")
+
+
+async def test_it_waits_for_as_long_as_the_store_is_away(
+    broker: Rooms, store: SteeredStore, mock_clock: MockClock
+) -> None:
+    await two_segments(broker)
+
+    async def away(ops: object) -> None:
+        if store.commits > first:
+            raise StoreUnavailable("away")
+
+    # The claim and the intent are taken.
+    first = store.commits + 2
+    store.before = away
+    with pytest.raises((StoreUnavailable, BrokerError)):
+        await broker.controller.split(TOPIC, 0)
+    for _ in range(3):
+        await pause(mock_clock)
+        assert (await broker.layouts.get(TOPIC)).intent is not None
+    store.before = None
+    await pause(mock_clock)
+    await check_whole(broker)
+    assert (await broker.layouts.get(TOPIC)).epoch == 1
+
+
+async def test_it_goes_on_when_another_broker_has_let_its_segment_go(
+    broker: Rooms, store: SteeredStore, mock_clock: MockClock
+) -> None:
+    """D4, D10: asleep until then; segments that the split leaves alone it may keep."""
+    await two_segments(broker)
+    parent, another = [await broker.segment(TOPIC, segment_id) for segment_id in (0, 1)]
+    for segment in (parent, another):
+        await broker.topics.unload(segment)
+        await store.put(claim_key(str(segment)), b'{"broker": "broker-2"}')
+    with pytest.raises(OwnedElsewhere):
+        await broker.controller.split(TOPIC, 0)
+    with TaskSteps() as steps:
+        await pause(mock_clock)
+        assert steps.of("Unfinished._take_up_when_free") > 0
+        await pause(mock_clock)
+        steps.clear()
+        await pause(mock_clock)
+        assert steps.of("Unfinished._take_up_when_free") == 0
+    assert (await broker.layouts.get(TOPIC)).intent is not None
+    await store.delete(claim_key(str(parent)))
+    await pause(mock_clock)
+    assert (await broker.layouts.get(TOPIC)).intent is None
+    await store.delete(claim_key(str(another)))
+    await check_whole(broker)
+
+
+@changes
+async def test_a_broker_that_starts_outlives_a_store_that_gives_no_answer(
+    change: Change, mock_clock: MockClock
+) -> None:
+    """D10: what it could not finish then it finishes later."""
+    for step in range(1, STEPS_MAX):
+        store, files = SteeredStore(), SimulatedFiles(seed=5)
+        with suppress(ExceptionGroup):
+            async with rooms(store, files) as broker:
+                await two_segments(broker)
+                store.fail_at(6)
+                with pytest.raises((Stopped, BrokerError)):
+                    await change(broker)
+        store.fail_at(None)
+        async with rooms(store, files.kill()) as broker:
+            assert (await broker.layouts.get(TOPIC)).intent is not None
+            store.leave_unanswered(step, made=False)
+            await broker.controller.recover()
+            await pause(mock_clock)
+            is_done = store.has_answered_all
+            store.leave_unanswered(0, made=False)
+            await check_whole(broker)
+        if is_done:
+            assert step > 6, "there were steps to leave unanswered"
+            return
+    pytest.fail("it never ended")

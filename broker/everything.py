@@ -4,7 +4,9 @@ For diagnosis and for readers that would rather be early than right. It cannot b
 an open transaction wrote may be acknowledged there only once it is decided.
 """
 
+from broker.chunks import chunk_of
 from broker.topic import Topic
+from dispatch.chunks import Chunk
 from storage.entry import Entry
 from storage.position import Position
 from storage.signal import Signal
@@ -35,6 +37,10 @@ class Everything:
     def is_visible(self, entry: Entry) -> bool:
         """See `Source`: every entry is."""
         return True
+
+    def chunk_of(self, entry: Entry) -> Chunk | None:
+        """See `Source`."""
+        return chunk_of(entry)
 
     async def last_visible(self) -> Entry | None:
         """The last durable entry, or None."""

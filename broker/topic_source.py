@@ -7,6 +7,8 @@ from typing import Final
 
 import trio
 
+from broker.chunks import chunk_of
+from dispatch.chunks import Chunk
 from storage.entry import Entry
 from storage.managed_ledger import ManagedLedger
 from storage.position import EARLIEST, Position
@@ -62,6 +64,10 @@ class TopicSource:
     def is_visible(self, entry: Entry) -> bool:
         """Whether a readable entry may be delivered: all but those of aborted transactions."""
         return self._buffer is None or self._buffer.is_visible(entry)
+
+    def chunk_of(self, entry: Entry) -> Chunk | None:
+        """Which part of a message it is, or None."""
+        return chunk_of(entry)
 
     def next_after(self, position: Position) -> Position:
         """The next position that exists or will."""

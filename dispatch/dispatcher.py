@@ -9,7 +9,11 @@ Reading is the only thing it waits for besides the signal. What changed during a
 made and entries handed over without a pause, so no state is half changed when the task is cancelled.
 
     handled_upto   every entry at or below was sent, skipped, withheld or acknowledged, or waits in `redelivery`
-    generation     counts rewinds; what was read before one is thrown away
+    generation     counts rewinds, and consumers that gave all back; what was read before one is thrown away
+
+Chunks of one message go to one consumer (chunks.py) and in order. So what is kept for a consumer comes first when that
+one has room, then what is to be sent again, then what is new; and what was read is thrown away when chunks that stand
+before it came to be sent first meanwhile.
 """
 
 from collections.abc import Sequence
@@ -18,9 +22,10 @@ from typing import Final, NamedTuple
 
 import trio
 
+from dispatch.chunks import KEPT_MAX, Begun, Chunk
 from dispatch.consumer import Consumer, Delivery
 from dispatch.permits import UNACKED_MESSAGES_PER_CONSUMER_MAX, UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX
-from dispatch.policy import Candidate, Policy
+from dispatch.policy import Candidate, Piece, Policy
 from dispatch.redelivery import Redelivery
 from dispatch.source import Source
 from dispatch.withheld import Withheld
@@ -44,6 +49,7 @@ class _Sendable(NamedTuple):
     messages: int
     """Those not acknowledged yet; at least 1."""
     ack_bits: tuple[int, ...] | None
+    chunk: Chunk | None
 
 
 class Dispatcher:
@@ -57,6 +63,7 @@ class Dispatcher:
         """Whether each entry is remembered with who holds it, to send it again by itself (shared subscriptions)."""
         self.consumers: list[Consumer] = []
         self.redelivery: Redelivery[Consumer] = Redelivery()
+        self._begun: Begun[Consumer] = Begun()
         self.signal = Signal()
         self.is_blocked = False
         """Whether a bound on what is unacknowledged kept the last step from sending: acknowledging should wake it."""
@@ -92,6 +99,7 @@ class Dispatcher:
         self._generation += 1
         self._handled_upto = EARLIEST
         self.redelivery.clear()
+        self._begun.clear()
         self.progressed.set()
         self.progressed = trio.Event()
         self.wake()
@@ -108,6 +116,19 @@ class Dispatcher:
         # Above, it comes by itself.
         if position <= self._handled_upto:
             self.redelivery.give_back(position)
+        self.wake()
+
+    def left(self, consumer: Consumer) -> None:
+        """Send to others what a consumer held that is gone."""
+        self._generation += 1
+        self.redelivery.left(consumer)
+        self._begun.left(consumer)
+        self.wake()
+
+    def send_all_again(self, consumer: Consumer) -> None:
+        """Send again what a consumer holds, of messages of which it has only the beginning to the same one."""
+        self._generation += 1
+        self.redelivery.send_all_again(consumer)
         self.wake()
 
     async def run(self) -> None:
@@ -135,15 +156,25 @@ class Dispatcher:
 
     async def _step(self) -> bool:
         """Send one chunk, or find out that there is nothing to do until the signal is set: False."""
-        room = sum(
-            candidate.permits for candidate in self._candidates() if candidate.writable and candidate.permits > 0
-        )
+        room = sum(candidate.room for candidate in self._candidates())
         if room <= 0:
             return await self._pass_hidden()
-        if self.redelivery.waiting:
-            await self._send_again(room)
-            return True
-        return await self._send_next(room)
+        if run := self._kept_run():
+            await self._send_again(run, is_kept=True)
+        elif run := self.redelivery.run(min(room, CHUNK_ENTRIES_MAX)):
+            await self._send_again(run)
+        else:
+            return await self._send_next(room)
+        return True
+
+    def _kept_run(self) -> list[Position]:
+        """Of what is kept for a consumer that has room now, as much as that takes."""
+        if not self.redelivery.kept:
+            return []
+        for consumer, candidate in zip(self.consumers, self._candidates(), strict=True):
+            if candidate.room and (run := self.redelivery.kept_run(consumer, min(candidate.room, CHUNK_ENTRIES_MAX))):
+                return run
+        return []
 
     async def _pass_hidden(self) -> bool:
         """Acknowledge what nobody may see at the front of a sealed source, which would not drain without consumers."""
@@ -163,19 +194,23 @@ class Dispatcher:
         self._cursor.acknowledge(position)
         self.redelivery.forget(position)
 
-    async def _send_again(self, room: int) -> None:
-        run = self.redelivery.run(min(room, CHUNK_ENTRIES_MAX))
+    async def _send_again(self, run: Sequence[Position], *, is_kept: bool = False) -> None:
+        generation = self._generation
         span = run[-1].entry - run[0].entry + 1
         entries = await self._source.read(run[0], entries_max=span, bytes_max=CHUNK_BYTES_MAX)
+        if generation != self._generation or (not is_kept and self._kept_run()):
+            return
         read_upto = entries[-1].position if entries else run[-1]
         found = {entry.position for entry in entries}
         for position in run:
             if position <= read_upto and position not in found:
                 # The log was trimmed there, so nobody can have it any more.
                 self.redelivery.forget(position)
-        # Between them lie entries that were not asked for, and during the read some may have been acknowledged, or all
-        # of it may have been called off by a rewind.
-        self._assign([entry for entry in entries if self.redelivery.is_waiting(entry.position)])
+        # Between them lie entries that were not asked for, and during the read some may have been acknowledged.
+        wanted = set(run)
+        self._assign(
+            [entry for entry in entries if entry.position in wanted and self.redelivery.is_waiting(entry.position)]
+        )
 
     async def _send_next(self, room: int) -> bool:
         limit = self._source.readable.value
@@ -183,6 +218,9 @@ class Dispatcher:
             # Too much is acknowledged out of order: only what lies below it, and so fills holes, may be sent.
             limit = min(limit, self._cursor.highest)
             self.is_blocked = True
+        if self.redelivery.kept >= KEPT_MAX:
+            self.is_blocked = True
+            return False
         start = self._cursor.next_unacknowledged(self._handled_upto)
         if start > limit:
             self._handled_upto = max(self._handled_upto, limit)
@@ -190,7 +228,7 @@ class Dispatcher:
         entries_max = min(CHUNK_ENTRIES_MAX, ceil(room / self._messages_per_entry))
         generation = self._generation
         read = await self._source.read(start, entries_max=entries_max, bytes_max=CHUNK_BYTES_MAX)
-        if generation != self._generation:
+        if generation != self._generation or self._kept_run():
             return True
         entries = [entry for entry in read if entry.position <= limit]
         if not entries:
@@ -210,18 +248,33 @@ class Dispatcher:
         return True
 
     def _assign(self, entries: Sequence[Entry]) -> tuple[list[Position], list[Position]]:
-        """Skip what need not be sent and send what can be: what was sent, and what nobody had room for, in order."""
+        """Skip what need not be sent, send what can be, keep what only one may have that has no room.
+
+        Returns what was sent, and what nobody had room for, in order.
+        """
         sendable = [item for entry in entries if (item := self._sendable(entry)) is not None]
         within = self._within_unacked_room(sendable)
         messages = [item.messages for item in sendable[:within]]
-        assignment = self.policy(self._candidates(), messages, self._turn)
+        assignment = self.policy(self._candidates(), messages, self._turn, self._pieces(sendable[:within]))
         self._turn = assignment.turn
         for index, share in assignment.shares:
             self._send(self.consumers[index], [sendable[number] for number in share])
+        for number, index in assignment.kept:
+            self.redelivery.keep(self.consumers[index], sendable[number].entry.position)
         sent = sorted(number for _index, share in assignment.shares for number in share)
         left = [*assignment.left, *range(within, len(sendable))]
         positions = [item.entry.position for item in sendable]
         return [positions[number] for number in sent], [positions[number] for number in left]
+
+    def _pieces(self, sendable: Sequence[_Sendable]) -> dict[int, Piece]:
+        """The chunks among them, as the policy sees them."""
+        pieces = {}
+        for number, item in enumerate(sendable):
+            if item.chunk is not None:
+                holder = self._begun.holder(item.chunk.message)
+                index = None if holder is None else self.consumers.index(holder)
+                pieces[number] = Piece(item.chunk.message, index)
+        return pieces
 
     def _sendable(self, entry: Entry) -> _Sendable | None:
         """What is to be sent of an entry; None for one that is acknowledged, or was just skipped."""
@@ -232,12 +285,13 @@ class Dispatcher:
             return None
         bits = self.sendable_bits(entry.position)
         if bits is None:
-            return _Sendable(entry, max(1, entry.message_count), None)
+            chunk = self._source.chunk_of(entry) if self.tracks_unacked else None
+            return _Sendable(entry, max(1, entry.message_count), None, chunk)
         if not bits:
             # Whoever spoke for it gives it back, or acknowledges it.
             self.redelivery.set_aside(entry.position)
             return None
-        return _Sendable(entry, bits.bit_count(), words_from_bits(bits))
+        return _Sendable(entry, bits.bit_count(), words_from_bits(bits), None)
 
     def sendable_bits(self, position: Position) -> int | None:
         """Bit i is 1 if message i is neither acknowledged nor withheld; None for an entry of which that is all."""
@@ -249,10 +303,12 @@ class Dispatcher:
 
     def _send(self, consumer: Consumer, items: Sequence[_Sendable]) -> None:
         deliveries = []
-        for entry, messages, ack_bits in items:
+        for entry, messages, ack_bits, chunk in items:
             deliveries.append(Delivery(entry, self.redelivery.count(entry.position), ack_bits))
             if self.tracks_unacked:
                 self.redelivery.sent(consumer, entry.position, messages)
+            if chunk is not None:
+                self._begun.sent(chunk, consumer)
         consumer.send(deliveries, sum(item.messages for item in items))
 
     def _within_unacked_room(self, sendable: Sequence[_Sendable]) -> int:

@@ -1,8 +1,9 @@
 """Who holds what unacknowledged, what is to be sent again, and how often it was asked for again.
 
 Kept only for subscriptions whose consumers acknowledge entries one by one (shared). The memory is proportional to the
-entries sent and not acknowledged, which the dispatcher bounds by `UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX`. An entry is
-in at most one place: held by one consumer, or to be sent again. One that is set aside is in neither.
+entries sent and not acknowledged, which the dispatcher bounds by `UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX`, and to the
+chunks kept for one consumer, which it bounds by `KEPT_MAX`. An entry is in at most one place: held by one consumer, to
+be sent to anybody, or kept for one. One that is set aside is in none.
 
 Pure.
 """
@@ -32,6 +33,9 @@ class Redelivery(Generic[Holder]):
         self._unacked: dict[Holder, int] = {}
         self._unacked_total = 0
         self._again: MutableSet[Position] = SortedSet()
+        self._kept: dict[Holder, MutableSet[Position]] = {}
+        """Per holder, what is sent to nobody else."""
+        self._keeper: dict[Position, Holder] = {}
         self._counts: dict[Position, int] = {}
         """How often an unacknowledged entry was asked for again, if ever."""
 
@@ -42,13 +46,18 @@ class Redelivery(Generic[Holder]):
 
     @property
     def waiting(self) -> int:
-        """Entries to be sent again."""
-        return len(self._again)
+        """Entries to be sent again, or kept for one consumer."""
+        return len(self._again) + len(self._keeper)
+
+    @property
+    def kept(self) -> int:
+        """Entries that are kept for one consumer each."""
+        return len(self._keeper)
 
     @property
     def size(self) -> int:
         """Entries known here at all: what the memory is proportional to."""
-        return len(self._holder) + len(self._again)
+        return len(self._holder) + self.waiting
 
     def unacked(self, holder: Holder) -> int:
         """Messages that `holder` holds unacknowledged."""
@@ -59,8 +68,8 @@ class Redelivery(Generic[Holder]):
         return self._holder.get(position) is holder
 
     def is_waiting(self, position: Position) -> bool:
-        """Whether the entry is still to be sent again."""
-        return position in self._again
+        """Whether the entry is still to be sent again, or kept."""
+        return position in self._again or position in self._keeper
 
     def count(self, position: Position) -> int:
         """How often the entry was asked for again: the redelivery count of its next delivery."""
@@ -69,7 +78,7 @@ class Redelivery(Generic[Holder]):
     def sent(self, holder: Holder, position: Position, messages: int) -> None:
         """`holder` has been sent the entry, `messages` of which are not acknowledged."""
         assert position not in self._holder, f"{position} is held already"
-        self._again.discard(position)
+        self._unqueue(position)
         self._holder[position] = holder
         self._held.setdefault(holder, {})[position] = messages
         self._add(holder, messages)
@@ -96,36 +105,48 @@ class Redelivery(Generic[Holder]):
         return len(mine)
 
     def send_all_again(self, holder: Holder) -> int:
-        """Send everything again that `holder` holds, as it asked; how many entries there were."""
+        """Send everything again that `holder` holds, as it asked; how many entries there were.
+
+        What is kept for it comes in its place among that, and not before.
+        """
+        self._release(holder)
         return self.send_again(holder, list(self._held.get(holder, ())))
 
     def left(self, holder: Holder) -> int:
-        """`holder` is gone: what it held is sent to others. Nobody asked for it again, so it does not count."""
+        """`holder` is gone: others get what it held and what was kept for it. Uncounted, as nobody asked for it."""
         positions = self._held.pop(holder, {})
         for position in positions:
             del self._holder[position]
             self._again.add(position)
         self._unacked_total -= self._unacked.pop(holder, 0)
+        self._release(holder)
         return len(positions)
 
     def postpone(self, position: Position) -> None:
         """Send an entry later that was passed over while later ones were sent."""
         self._again.add(position)
 
+    def keep(self, holder: Holder, position: Position) -> None:
+        """Send an entry to `holder` and nobody else, when it has room."""
+        self._unqueue(position)
+        self._keeper[position] = holder
+        self._kept.setdefault(holder, SortedSet()).add(position)
+
     def set_aside(self, position: Position) -> None:
         """Somebody speaks for the whole entry: nobody holds it, and it is not sent until it is given back."""
         self._take_back(position)
-        self._again.discard(position)
+        self._unqueue(position)
 
     def give_back(self, position: Position) -> None:
         """Nobody speaks for the entry any more: it is sent again, which counts as having been asked for."""
         self._take_back(position)
+        self._unqueue(position)
         self._again.add(position)
         self._counts[position] = self.count(position) + 1
 
     def forget(self, position: Position) -> None:
         """An entry that is not to be sent again: acknowledged, or gone from the log."""
-        self._again.discard(position)
+        self._unqueue(position)
         self._counts.pop(position, None)
 
     def clear(self) -> None:
@@ -135,12 +156,21 @@ class Redelivery(Generic[Holder]):
         self._unacked.clear()
         self._unacked_total = 0
         self._again.clear()
+        self._kept.clear()
+        self._keeper.clear()
         self._counts.clear()
 
     def run(self, entries_max: int) -> list[Position]:
-        """The lowest positions to send again that one read can fetch: of one ledger and close together."""
+        """The lowest positions to send to anybody that one read can fetch: of one ledger and close together."""
+        return self._run(self._again, entries_max)
+
+    def kept_run(self, holder: Holder, entries_max: int) -> list[Position]:
+        """The same of those that are kept for `holder`."""
+        return self._run(self._kept.get(holder, ()), entries_max)
+
+    def _run(self, positions: Iterable[Position], entries_max: int) -> list[Position]:
         found: list[Position] = []
-        for position in islice(self._again, entries_max):
+        for position in islice(positions, entries_max):
             if found and (position.ledger != found[-1].ledger or position.entry - found[-1].entry > RUN_GAP_MAX):
                 break
             found.append(position)
@@ -150,6 +180,19 @@ class Redelivery(Generic[Holder]):
         holder = self._holder.pop(position, None)
         if holder is not None:
             self._add(holder, -self._held[holder].pop(position))
+
+    def _release(self, holder: Holder) -> None:
+        for position in self._kept.pop(holder, ()):
+            del self._keeper[position]
+            self._again.add(position)
+
+    def _unqueue(self, position: Position) -> None:
+        self._again.discard(position)
+        holder = self._keeper.pop(position, None)
+        if holder is not None:
+            self._kept[holder].discard(position)
+            if not self._kept[holder]:
+                del self._kept[holder]
 
     def _add(self, holder: Holder, messages: int) -> None:
         self._unacked[holder] = self.unacked(holder) + messages

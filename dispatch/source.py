@@ -6,6 +6,7 @@ sees one stream either way.
 
 from typing import Protocol
 
+from dispatch.chunks import Chunk
 from storage.entry import Entry
 from storage.position import Position
 from storage.signal import Signal
@@ -31,6 +32,9 @@ class Source(Protocol):
 
     def is_visible(self, entry: Entry) -> bool:
         """Whether consumers may see this readable entry; False for one of an aborted transaction."""
+
+    def chunk_of(self, entry: Entry) -> Chunk | None:
+        """Which part of a message the entry is; None for one that is whole."""
 
     def next_after(self, position: Position) -> Position:
         """The next position above `position` that exists or will; above the last of a sealed source, any higher one."""

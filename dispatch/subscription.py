@@ -156,8 +156,7 @@ class Subscription:
         self._dispatcher.consumers.remove(consumer)
         consumer.outlet.detach(self._dispatcher.signal)
         if KINDS[self._kind].individual:
-            self._dispatcher.redelivery.left(consumer)
-            self._dispatcher.wake()
+            self._dispatcher.left(consumer)
         else:
             self._dispatcher.rewind()
 
@@ -259,7 +258,7 @@ class Subscription:
         if not KINDS[self._kind].individual:
             self._dispatcher.rewind()
         elif positions is None:
-            self._dispatcher.redelivery.send_all_again(consumer)
+            self._dispatcher.send_all_again(consumer)
         else:
             self._dispatcher.redelivery.send_again(consumer, positions)
         self._dispatcher.wake()

@@ -1,6 +1,6 @@
 """The dispatcher: what it sends, in which order, and when it sleeps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import trio
@@ -8,7 +8,7 @@ import trio.testing
 
 from dispatch import dispatcher as dispatcher_module
 from dispatch.consumer import Consumer
-from dispatch.policy import Assignment, Candidate
+from dispatch.policy import Assignment, Candidate, Piece
 from dispatch.subscription import Acknowledgement, SubscriptionKind
 from storage import progress
 from storage.entry import Entry
@@ -426,7 +426,9 @@ def test_consumers_are_told_apart_by_identity() -> None:
 async def test_an_entry_passed_over_is_sent_later() -> None:
     """A policy may send an entry and leave an earlier one, as for another key; that one is neither lost nor doubled."""
 
-    def latest_first(consumers: Sequence[Candidate], messages: Sequence[int], turn: int) -> Assignment:
+    def latest_first(
+        consumers: Sequence[Candidate], messages: Sequence[int], turn: int, pieces: Mapping[int, Piece]
+    ) -> Assignment:
         last = len(messages) - 1
         return Assignment([(0, [last])] if messages else [], list(range(last)), turn)
 

@@ -42,6 +42,9 @@ class LedgerSource:
     def is_visible(self, entry: Entry) -> bool:
         return entry.first_index % 3 != 2
 
+    def chunk_of(self, entry: Entry) -> None:
+        return None
+
     def next_after(self, position: Position) -> Position:
         return self.ledger.next_after(position)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.policy import Candidate, Policy, exclusive, shared
+from dispatch.policy import Assignment, Candidate, Piece, Policy, exclusive, shared
 
 
 def ready(permits: int, priority: int = 0) -> Candidate:
@@ -35,12 +35,70 @@ def test_shared_takes_turns() -> None:
 def test_shared_passes_over_who_cannot_take() -> None:
     """A slow consumer, or one without permits, costs the others nothing."""
     consumers = [ready(0), Candidate(9, False, 0), ready(2), ready(-3)]
-    assert shared(consumers, [1, 1, 1], 0) == ([(2, [0, 1])], [2], 3)
+    assert shared(consumers, [1, 1, 1], 0) == Assignment([(2, [0, 1])], [2], 3, [])
 
 
 def test_lower_levels_wait_until_the_higher_is_full() -> None:
     consumers = [ready(5, priority=1), ready(2, priority=0)]
     assert dict(shared(consumers, [1, 1, 1], 0).shares) == {1: [0, 1], 0: [2]}
+
+
+def test_pieces_go_to_one_consumer() -> None:
+    """The first piece takes a turn and the others follow it; entries between them take turns as ever."""
+    x, y = Piece("x", None), Piece("y", None)
+    assignment = shared([ready(9), ready(9)], [1] * 6, 0, {0: x, 1: y, 2: y, 4: x, 5: y})
+    assert dict(assignment.shares) == {0: [0, 3, 4], 1: [1, 2, 5]}
+    assert assignment.turn == 1
+
+
+def test_pieces_follow_what_was_sent_before() -> None:
+    """Also to a consumer of a lower level, and it is nobody's turn."""
+    consumers = [ready(9), ready(9, priority=1)]
+    assert shared(consumers, [1, 1], 0, {0: Piece("x", 1)}) == Assignment([(1, [0]), (0, [1])], [], 1, [])
+
+
+def test_pieces_are_kept_for_a_consumer_without_room() -> None:
+    """Those behind them too, even where others have room; what is no piece goes on."""
+    pieces = {0: Piece("x", 0), 2: Piece("x", 0), 3: Piece("y", 1)}
+    for full in (ready(0), ready(-2), Candidate(9, False, 0)):
+        assignment = shared([full, ready(9)], [1] * 4, 0, pieces)
+        assert assignment == Assignment([(1, [1, 3])], [], 2, [(0, 0), (2, 0)])
+    begun_here = {0: Piece("x", None), 1: Piece("x", None), 2: Piece("x", None)}
+    assert shared([ready(2), ready(9)], [1] * 4, 0, begun_here) == Assignment([(0, [0, 1]), (1, [3])], [], 2, [(2, 0)])
+
+
+def test_pieces_are_left_when_nobody_has_room() -> None:
+    """They are the first that will be looked at again, so nothing needs to be remembered of them."""
+    pieces = {1: Piece("x", 0), 2: Piece("x", 0)}
+    assert shared([ready(1), ready(1)], [1] * 4, 1, pieces) == Assignment([(1, [0]), (0, [1])], [2, 3], 2, [])
+
+
+@given(data=st.data())
+def test_no_message_is_ever_with_two_consumers(data: st.DataObject) -> None:
+    """Whatever the permits; and every entry is sent, kept or left, in order within each message."""
+    candidate = st.builds(Candidate, st.integers(-2, 6), st.booleans(), st.integers(0, 1))
+    consumers = data.draw(st.lists(candidate, min_size=1, max_size=4))
+    begun = {name: data.draw(st.none() | st.integers(0, len(consumers) - 1)) for name in "abc"}
+    names = data.draw(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=20))
+    pieces = {number: Piece(name, begun[name]) for number, name in enumerate(names) if name is not None}
+    assignment = shared(consumers, [1] * len(names), data.draw(st.integers(0, 4)), pieces)
+
+    sent = {entry: index for index, share in assignment.shares for entry in share}
+    kept = dict(assignment.kept)
+    assert sorted([*sent, *kept, *assignment.left]) == list(range(len(names)))
+    assert max([*sent, *kept], default=-1) < min(assignment.left, default=len(names))
+    for name in "abc":
+        entries = [entry for entry, its in enumerate(names) if its == name]
+        holders: set[int | None] = {(sent | kept)[entry] for entry in entries if entry not in assignment.left}
+        assert len(holders | {begun[name]} - {None}) <= 1
+        where = ["sent" if entry in sent else "kept" if entry in kept else "left" for entry in entries]
+        assert where == sorted(where, key=["sent", "kept", "left"].index)
+    for index, consumer in enumerate(consumers):
+        assert list(sent.values()).count(index) <= consumer.room
+    if kept or assignment.left:
+        assert all(list(sent.values()).count(index) == consumers[index].room for index in kept.values())
+    if assignment.left:
+        assert len(sent) == sum(consumer.room for consumer in consumers)
 
 
 @pytest.mark.parametrize("policy", [exclusive, shared])
@@ -51,7 +109,7 @@ def test_every_entry_goes_to_one_consumer_or_is_left(policy: Policy, data: st.Da
     consumers = data.draw(st.lists(candidate, max_size=1 if policy is exclusive else 5))
     messages = data.draw(st.lists(st.integers(1, 5), max_size=30))
     turn = data.draw(st.integers(0, 6))
-    assignment = policy(consumers, messages, turn)
+    assignment = policy(consumers, messages, turn, {})
 
     given_out = [entry for _index, share in assignment.shares for entry in share]
     assert sorted([*given_out, *assignment.left]) == list(range(len(messages)))

@@ -42,6 +42,31 @@ def test_asking_again_counts_and_only_for_what_one_holds() -> None:
     assert redelivery.run(10) == [at(1)]
 
 
+def test_what_is_kept_for_one_is_for_nobody_else() -> None:
+    """Until it is sent, acknowledged or set aside, or that one has left."""
+    redelivery: Redelivery[str] = Redelivery()
+    redelivery.postpone(at(3))
+    for entry in (3, 2, 1, 0):
+        redelivery.keep("a", at(entry))
+    redelivery.postpone(at(4))
+    assert redelivery.run(10) == [at(4)]
+    assert redelivery.kept_run("a", 3) == [at(0), at(1), at(2)]
+    assert redelivery.kept_run("b", 3) == []
+    assert (redelivery.waiting, redelivery.kept, redelivery.size) == (5, 4, 5)
+    redelivery.sent("a", at(0), 1)
+    redelivery.acknowledged(at(1))
+    redelivery.set_aside(at(2))
+    assert redelivery.kept_run("a", 3) == [at(3)]
+    redelivery.give_back(at(2))
+    assert redelivery.run(10) == [at(2), at(4)]
+    assert redelivery.left("a") == 1
+    assert redelivery.run(10) == [at(0), at(2), at(3), at(4)]
+    assert redelivery.kept == 0
+    redelivery.keep("b", at(3))
+    redelivery.clear()
+    assert (redelivery.waiting, redelivery.is_waiting(at(3))) == (0, False)
+
+
 def test_part_of_a_batch_frees_part_of_the_room() -> None:
     redelivery: Redelivery[str] = Redelivery()
     redelivery.sent("a", at(0), 10)

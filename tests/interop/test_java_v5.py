@@ -127,6 +127,8 @@ SCENARIOS: Final = (
     "message_above_the_limit_is_refused",
     "chunked_message",
     "chunked_messages_of_two_producers",
+    "chunked_messages_of_a_shared_queue",
+    "chunked_messages_of_a_consumer_that_leaves",
     "receive_without_blocking",
     "receive_several_at_once",
     "schema_bool",

@@ -16,6 +16,7 @@ from bisect import bisect_right
 
 import trio
 
+from dispatch.chunks import Chunk
 from storage.entry import Entry
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
@@ -35,6 +36,7 @@ class MemoryStream:
         self._entries: list[Entry] = []
         self._positions: list[Position] = []
         self._aborted: set[Position] = set()
+        self._chunks: dict[Position, Chunk] = {}
         self._next = Position(first_ledger, 0)
         self._index = 0
         self._signals: list[Signal] = []
@@ -49,7 +51,15 @@ class MemoryStream:
         """Of all entries, in order."""
         return list(self._positions)
 
-    def append(self, *, messages: int = 1, size: int = 10, aborted: bool = False, readable: bool = True) -> Position:
+    def append(
+        self,
+        *,
+        messages: int = 1,
+        size: int = 10,
+        aborted: bool = False,
+        readable: bool = True,
+        chunk: Chunk | None = None,
+    ) -> Position:
         """One more entry."""
         position = self._next
         payload = b"%d:%d" % position
@@ -60,6 +70,8 @@ class MemoryStream:
         self._next = Position(position.ledger, position.entry + 1)
         if aborted:
             self._aborted.add(position)
+        if chunk is not None:
+            self._chunks[position] = chunk
         if readable:
             self.show()
         return position
@@ -95,6 +107,10 @@ class MemoryStream:
     def is_visible(self, entry: Entry) -> bool:
         """Whether readers may see it."""
         return entry.position not in self._aborted
+
+    def chunk_of(self, entry: Entry) -> Chunk | None:
+        """Which part of a message it is."""
+        return self._chunks.get(entry.position)
 
     def next_after(self, position: Position) -> Position:
         """The next position that exists or will."""

@@ -51,6 +51,8 @@ final class MessageScenarios {
         scenarios.put("message_above_the_limit_is_refused", MessageScenarios::aboveLimit);
         scenarios.put("chunked_message", stage -> chunked(stage, 1));
         scenarios.put("chunked_messages_of_two_producers", stage -> chunked(stage, 2));
+        scenarios.put("chunked_messages_of_a_shared_queue", stage -> chunkedAndShared(stage, false));
+        scenarios.put("chunked_messages_of_a_consumer_that_leaves", stage -> chunkedAndShared(stage, true));
         scenarios.put("receive_without_blocking", MessageScenarios::receiveWithoutBlocking);
         scenarios.put("receive_several_at_once", MessageScenarios::receiveSeveral);
     }
@@ -274,6 +276,58 @@ final class MessageScenarios {
         }
         Expect.equal("large messages that came whole", whole.size(), producers);
         consumer.close();
+        Receiving.nothing(stage.queue(Schema.bytes(), stage.topic, "sub")::receive, "all chunks were acknowledged");
+    }
+
+    /** All chunks of a message come to one of the consumers; when that one leaves, to another. */
+    private static void chunkedAndShared(Stage stage, boolean leaves) throws Exception {
+        int count = 20;
+        stage.createTopic(1);
+        QueueConsumer<byte[]> leaving = leaves ? stage.queue(Schema.bytes(), stage.topic, "sub") : null;
+        List<QueueConsumer<byte[]>> staying = List.of(
+                stage.queue(Schema.bytes(), stage.topic, "sub"), stage.queue(Schema.bytes(), stage.topic, "sub"));
+        List<Producer<byte[]>> producers = new ArrayList<>();
+        for (int number = 0; number < 2; number++) {
+            producers.add(stage.keep(stage.client.newProducer(Schema.bytes())
+                    .topic(stage.topic)
+                    .sendTimeout(Limits.OPERATION_MAX)
+                    .batchingPolicy(BatchingPolicy.ofDisabled())
+                    .chunkingPolicy(ChunkingPolicy.builder().enabled(true).chunkSize(MEGABYTE / 16).build())
+                    .create()));
+        }
+        List<CompletableFuture<MessageId>> receipts = new ArrayList<>();
+        for (int number = 0; number < count; number++) {
+            Producer<byte[]> producer = producers.get(number % producers.size());
+            receipts.add(producer.async().newMessage()
+                    .key(String.valueOf(number)).value(noise(MEGABYTE, number)).send());
+        }
+        if (leaves) {
+            Receiving.first(leaving::receive, 2);
+            leaving.close();
+        }
+        Expect.allDone(receipts);
+        List<String> came = new ArrayList<>();
+        Set<QueueConsumer<byte[]>> receivers = new HashSet<>();
+        long deadline = System.nanoTime() + Limits.DELIVERY_MAX.toNanos();
+        while (came.size() < count && System.nanoTime() < deadline) {
+            for (QueueConsumer<byte[]> consumer : staying) {
+                Message<byte[]> message = consumer.receive(Limits.TURN);
+                if (message != null) {
+                    String number = message.key().orElseThrow();
+                    Failure.unless(Arrays.equals(message.data(), noise(MEGABYTE, Integer.parseInt(number))),
+                            "message " + number + " came changed");
+                    consumer.acknowledge(message.id());
+                    came.add(number);
+                    receivers.add(consumer);
+                }
+            }
+        }
+        Receiving.sameInAnyOrder("messages that came",
+                came, IntStream.range(0, count).mapToObj(String::valueOf).toList());
+        Expect.equal("consumers that got some", receivers.size(), staying.size());
+        for (QueueConsumer<byte[]> consumer : staying) {
+            consumer.close();
+        }
         Receiving.nothing(stage.queue(Schema.bytes(), stage.topic, "sub")::receive, "all chunks were acknowledged");
     }
 

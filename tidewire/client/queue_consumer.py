@@ -209,6 +209,11 @@ class QueueConsumer(Receiving[T]):
         broker has noted it, durably; several messages at once cost one note for each segment. A commit waits for
         acknowledgements that are on their way, and fails when one of them failed.
 
+        After a failure the messages are this consumer's as before: they come again when their processing time is up,
+        when they are given back (`negative_acknowledge`), or when the consumer ends, and not by themselves. Another
+        transaction has acknowledged those that are in conflict, so they only matter if it does not commit. (The Java
+        client forgets their processing time, too.)
+
         Raises:
             ConnectionLost: only if `confirmed`: the messages may come again. In a transaction: run it again.
             TransactionConflict: the message is acknowledged already, or in another transaction that is still open; or

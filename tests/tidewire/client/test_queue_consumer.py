@@ -451,6 +451,39 @@ async def test_a_commit_waits_for_acknowledgements_and_fails_with_them() -> None
             assert broker.transactions[txn.transaction_id] == "ABORTED"
 
 
+@on_trio
+async def test_messages_whose_acknowledgement_was_refused_are_still_the_consumers() -> None:
+    """T24: the transaction that has them may not commit; so they come again in time, or sooner when given back."""
+    async with scripted_broker() as broker:
+        fill(broker.add_topic(X), 0, b"given back", b"slow")
+        broker.on(
+            T.ACK,
+            lambda peer, frame: peer.send(
+                commands.ack_response(
+                    frame.command.ack.consumer_id,
+                    frame.command.ack.request_id,
+                    error=pb.ServerError.TransactionConflict,
+                    message="taken",
+                )
+            ),
+        )
+        async with (
+            broker.client() as client,
+            client.queue_consumer(X, "s", processing_timeout_seconds=30, negative_ack_backoff=FIXED) as consumer,
+        ):
+            given_back, slow = await receive(consumer, 2)
+            txn = await client.new_transaction()
+            for message in (given_back, slow):
+                with pytest.raises(TransactionConflict, match="taken"):
+                    await consumer.acknowledge(message, transaction=txn)
+            await txn.abort()
+            await consumer.negative_acknowledge(given_back)
+            (again,) = await receive(consumer, 1)
+            assert (again.value, round(trio.current_time())) == (b"given back", 5)
+            (again,) = await receive(consumer, 1)
+            assert (again.value, round(trio.current_time())) == (b"slow", 30)
+
+
 @on_both_backends
 async def test_a_transaction_whose_acknowledgement_met_a_lost_connection_has_to_be_run_again() -> None:
     async with scripted_broker() as broker:

@@ -137,6 +137,22 @@ async def test_an_abort_disconnects_nobody_who_got_nothing_behind_it(broker: Roo
     assert [one.message.message_id for one in got if one.type == Type.MESSAGE] == ids
 
 
+@pytest.mark.parametrize("one_command", [True, False])
+async def test_single_messages_of_an_ordered_consumer_come_again_from_the_first_on(
+    broker: Rooms, client: WireClient, one_command: bool
+) -> None:
+    """T23: in order; what was sent behind them comes again with them."""
+    stage = await scene(broker)
+    await stage.subscribe(client)
+    ids = await messages(client, 4)
+    txn = await stage.begin(client)
+    for acked in [[ids[2], ids[1]]] if one_command else [[ids[2]], [ids[1]]]:
+        assert not (await acknowledge(client, acked, txn)).HasField("error")
+    await client.send(commands.end_txn(3, txn, commit=False))
+    client.ignored.add(Type.END_TXN_RESPONSE)
+    assert [again.entry_id for again in await messages(client, 3)] == [given.entry_id for given in ids[1:]]
+
+
 async def test_of_a_shared_subscription_only_what_was_acknowledged_comes_again(
     broker: Rooms, client: WireClient, other: WireClient
 ) -> None:

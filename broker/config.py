@@ -103,8 +103,6 @@ class BrokerSettings(BaseSettings):
     """Where administration and metrics are served."""
     advertised_pulsar: AddressSetting | None = None
     """What clients are told to connect to, when it is not the listener's own address (see `advertised_address`)."""
-    advertised_http: AddressSetting | None = None
-    """The same for HTTP."""
     allow_unauthenticated: bool = False
     """Accept that whoever can reach a listener may do everything. Needed for any listener off loopback."""
 

@@ -58,7 +58,7 @@ def test_flags_win_over_the_environment_over_the_file_over_the_defaults(
 def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {
         "data_dir": "/srv/tide", "broker_id": "b7", "cluster": "c", "pulsar": "[::1]:0", "http": "127.0.0.1:0",
-        "advertised_pulsar": "b7.example:0", "advertised_http": "b7.example:443", "allow_unauthenticated": "true",
+        "advertised_pulsar": "b7.example:0", "allow_unauthenticated": "true",
         "metadata": "etcd://[::1]:1, e:2", "metadata_connect_seconds_max": "3",
         "journal_file_bytes_max": "1MiB", "ledger_bytes_max": "2MiB",
         "ledger_age_seconds_max": "1.5", "message_bytes_max": "1KiB", "default_initial_segments": "3",
@@ -70,7 +70,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
     expected = {
         "data_dir": Path("/srv/tide"), "broker_id": "b7", "cluster": "c", "pulsar": Address("::1", 0),
         "http": Address("127.0.0.1", 0), "advertised_pulsar": Address("b7.example", 0),
-        "advertised_http": Address("b7.example", 443), "allow_unauthenticated": True,
+        "allow_unauthenticated": True,
         "metadata": "etcd://[::1]:1,e:2", "metadata_connect_seconds_max": 3.0,
         "journal_file_bytes_max": 1 << 20, "ledger_bytes_max": 2 << 20, "ledger_age_seconds_max": 1.5,
         "message_bytes_max": 1024, "default_initial_segments": 3, "transaction_coordinators": 2,
@@ -127,7 +127,7 @@ def test_a_listener_off_loopback_has_to_be_accepted(field: str) -> None:
         ('pulsar = "6650"', "HOST:PORT"),
         ("pulsar = 6650", "it must be text such as"),
         ('http = "::1:8080"', "brackets"),
-        ('advertised_http = "x"', "HOST:PORT"),
+        ('advertised_pulsar = "x"', "HOST:PORT"),
         ('allow_unauthenticated = "perhaps"', "true or false"),
         ('metadata = "paper"', "'embedded'"),
         ("metadata = 5", "'embedded'"),

@@ -107,17 +107,13 @@ class NotPrunable(LayoutError):
 
 
 class IntentOpen(LayoutError):
-    """A split or merge of this topic is under way; it is finished or undone before another begins."""
+    """A split or merge of this topic is under way; it is finished before another begins."""
 
     retriable = True
 
 
 class IntentGone(LayoutError):
-    """The split or merge that was to be finished or undone is not the open one: another controller ended it."""
-
-
-class PastSeal(LayoutError):
-    """A split or merge whose parents may be sealed already only rolls forward; it cannot be undone."""
+    """The split or merge that was to be finished is not the open one: another controller ended it."""
 
 
 class LayoutTooLarge(LayoutError):

@@ -67,8 +67,6 @@ class Dispatcher:
         self.signal = Signal()
         self.is_blocked = False
         """Whether a bound on what is unacknowledged kept the last step from sending: acknowledging should wake it."""
-        self.progressed = trio.Event()
-        """Set when the source is drained, or something else happened for which whoever waits for that should look."""
         self._source = source
         self._cursor = cursor
         self._withheld = withheld
@@ -88,7 +86,6 @@ class Dispatcher:
     def close(self) -> None:
         """Let `run` return."""
         self._is_closed = True
-        self.progressed.set()
         self.wake()
 
     def rewind(self) -> None:
@@ -100,8 +97,6 @@ class Dispatcher:
         self._handled_upto = EARLIEST
         self.redelivery.clear()
         self._begun.clear()
-        self.progressed.set()
-        self.progressed = trio.Event()
         self.wake()
 
     def go_back(self, position: Position) -> None:
@@ -350,8 +345,6 @@ class Dispatcher:
         if self._source.sealed_end is None:
             return
         is_over = self.is_drained
-        if is_over:
-            self.progressed.set()
         if not self._cursor.is_durable:
             is_over = not self.redelivery.waiting and self._stands_at_end(
                 max(self._handled_upto, self._cursor.mark_delete)

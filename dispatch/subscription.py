@@ -309,17 +309,6 @@ class Subscription:
         """Whether the source is sealed and everything in it is durably acknowledged."""
         return self._dispatcher.is_drained
 
-    async def wait_drained(self) -> None:
-        """Return once `is_drained`; a seek may undo it later.
-
-        Raises:
-            SubscriptionClosed: it was closed before.
-        """
-        while not self.is_drained:
-            if self._is_closed:
-                raise SubscriptionClosed(f"subscription {self.name} is closed")
-            await self._dispatcher.progressed.wait()
-
     @property
     def backlog_entries(self) -> int:
         """Readable entries that are not acknowledged."""

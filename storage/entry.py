@@ -60,8 +60,6 @@ _FLAG_TXN: Final = 1
 _LENGTH: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">BBIqq")  # format, flags, message count, timestamp, first index
 _TXN: Final = struct.Struct(">qq")
-ENTRY_OVERHEAD_MAX: Final = _LENGTH.size + _HEADER.size + _TXN.size
-"""The most bytes an entry takes on disk beyond its payload."""
 
 
 class CorruptEntry(ValueError):

@@ -7,8 +7,7 @@ the result on the condition that the record still has the version it was read wi
 A split or merge takes three such steps. `begin_split` and `begin_merge` write down the intent: which parents give way
 to which children. `replace_segments` makes it so for clients: parents SEALED, children ACTIVE, in one step, so that the
 active segments divide the hash space exactly at every version of the record. `finish` closes the intent once the
-parents' ledgers are sealed. Whoever finds an intent open carries on from the record alone. The ids of an intent are
-spent even if it is undone, since segments by these ids may exist already.
+parents' ledgers are sealed. Whoever finds an intent open carries on from the record alone; none is taken back.
 
      ACTIVE 0 [0000-ffff]                    begin_split(0): intent {0} -> {1, 2}
           |                                  (children and their cursors created)
@@ -21,7 +20,6 @@ spent even if it is undone, since segments by these ids may exist already.
 `epoch` counts what clients see: it rises with `replace_segments` and `prune`, not with intents or subscriptions.
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,7 +31,6 @@ from broker.errors import (
     NotActive,
     NotAdjacent,
     NotPrunable,
-    PastSeal,
     SegmentCountInvalid,
     SubscriptionExists,
     SubscriptionNotFound,
@@ -83,10 +80,6 @@ class Layout:
         active = (segment for segment in self.segments.values() if segment.is_active)
         return tuple(sorted(active, key=lambda segment: segment.range))
 
-    @cached_property
-    def _active_starts(self) -> tuple[int, ...]:
-        return tuple(segment.range.start for segment in self._active)
-
     def segment(self, segment_id: int) -> Segment:
         """The segment of this id.
 
@@ -110,12 +103,6 @@ class Layout:
     def living_subscriptions(self) -> frozenset[str]:
         """The names of those that are not being deleted: every segment holds a cursor for each."""
         return frozenset(name for name, subscription in self.subscriptions.items() if not subscription.is_deleting)
-
-    def segment_for_hash(self, key_hash: int) -> Segment:
-        """The active segment that takes messages of keys with this hash, which is within 0..HASH_MAX."""
-        if not 0 <= key_hash <= HASH_MAX:
-            raise ValueError(f"{key_hash} is no key hash: those are within 0..{HASH_MAX}")
-        return self._active[bisect_right(self._active_starts, key_hash) - 1]
 
     def begin_split(self, segment_id: int) -> "Layout":
         """Open the intent to divide an active segment into two halves.
@@ -144,17 +131,6 @@ class Layout:
             raise NotAdjacent(f"Segments {first_id} and {second_id} do not hold hash ranges that touch.")
         merged = HashRange(lower.range.start, upper.range.end)
         return self._begin((min(first_id, second_id), max(first_id, second_id)), (merged,))
-
-    def undo(self) -> "Layout":
-        """Drop the open intent. Its ids stay spent.
-
-        Raises:
-            IntentGone: no intent is open.
-            PastSeal: the segments are replaced, and clients may write to the children.
-        """
-        if self._open_intent().sealing:
-            raise PastSeal("The split or merge under way has replaced its segments; it can only be finished.")
-        return replace(self, intent=None)
 
     def replace_segments(self, intent: Intent, now_ms: int) -> "Layout":
         """Let the children take over: parents become SEALED, children ACTIVE, as of the next epoch.

@@ -14,6 +14,7 @@ from storage.entry import Entry
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
 from storage.ranges import bits_from_words
+from tests.support.draining import drained
 from tests.support.outlet import RecordingOutlet
 from tests.support.schedules import every_schedule
 from tests.support.stream import MemoryStream
@@ -234,7 +235,7 @@ class Story:
             await trio.testing.wait_all_tasks_blocked()
             for position in [place for _, outlet in self.consumers for place in outlet.positions]:
                 self.acknowledge(position, 0)
-        await self.subscription.wait_drained()
+        await drained(self.subscription)
         for consumer, _outlet in self.consumers:
             await trio.testing.wait_all_tasks_blocked()
             self.subscription.flow(consumer, 1)

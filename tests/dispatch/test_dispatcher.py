@@ -14,6 +14,7 @@ from storage import progress
 from storage.entry import Entry
 from storage.position import Position
 from tests.dispatch.test_subscription import EXCLUSIVE, SHARED, running, settled, stream_of
+from tests.support.draining import drained
 from tests.support.idle import TaskSteps
 from tests.support.outlet import RecordingOutlet, recording_consumer
 from tests.support.stream import MemoryStream
@@ -91,7 +92,7 @@ async def test_aborted_entries_are_skipped_and_acknowledged(autojump_clock: trio
         assert not rig.subscription.is_drained
         rig.subscription.flow(rig.subscription.consumers[0], 1)
         rig.acknowledge(visible)
-        await rig.subscription.wait_drained()
+        await drained(rig.subscription)
         assert rig.subscription.cursor.durable.value == stream.last_position
         await settled()
         assert outlet.ends == 1

@@ -7,6 +7,7 @@ import trio.testing
 from dispatch.subscription import SubscriptionClosed
 from storage.position import EARLIEST, LATEST, Position
 from tests.dispatch.test_subscription import SHARED, running, settled, stream_of
+from tests.support.draining import drained
 from tests.support.outlet import recording_consumer
 from tests.support.stream import MemoryStream
 
@@ -25,7 +26,7 @@ async def test_end_of_topic_is_told_once() -> None:
         rig.acknowledge(rig.stream.positions[2])
         await settled()
         assert (first.ends, second.ends) == (0, 0), "not before it is durable"
-        await rig.subscription.wait_drained()
+        await drained(rig.subscription)
         await settled()
         assert (first.ends, second.ends) == (1, 1)
         rig.acknowledge(rig.stream.positions[2])
@@ -47,7 +48,7 @@ async def test_an_empty_sealed_source_is_drained(start: Position) -> None:
     stream.seal()
     async with running(stream, start=start) as rig:
         _, outlet = rig.join()
-        await rig.subscription.wait_drained()
+        await drained(rig.subscription)
         await settled()
         assert outlet.ends == 1
 
@@ -119,29 +120,18 @@ async def test_seek_takes_the_end_back(autojump_clock: trio.testing.MockClock) -
         rig.join()
         await settled()
         rig.acknowledge(stream.positions[1], cumulative=True)
-        await rig.subscription.wait_drained()
+        await drained(rig.subscription)
         await rig.subscription.seek(EARLIEST)
         assert not rig.subscription.is_drained
         _, outlet = rig.join()
         with trio.move_on_after(5) as waited:
-            await rig.subscription.wait_drained()
+            await drained(rig.subscription)
         assert waited.cancelled_caught
         assert outlet.ends == 0
         rig.acknowledge(stream.positions[1], cumulative=True)
-        await rig.subscription.wait_drained()
+        await drained(rig.subscription)
         await settled()
         assert outlet.ends == 1
-
-
-async def test_whoever_waits_for_the_end_bears_a_seek(autojump_clock: trio.testing.MockClock) -> None:
-    """A seek while somebody waits for the source to be drained only makes the wait longer."""
-    stream = stream_of(2)
-    stream.seal()
-    async with running(stream) as rig, trio.open_nursery() as nursery:
-        nursery.start_soon(rig.subscription.wait_drained)
-        await settled()
-        await rig.subscription.seek(Position(7, 0))
-        rig.acknowledge(Position(7, 1))
 
 
 async def test_joining_alone_tells_of_the_end() -> None:
@@ -156,24 +146,11 @@ async def test_joining_alone_tells_of_the_end() -> None:
         assert outlet.ends == 1
 
 
-async def test_waiting_for_the_end_ends_with_the_task() -> None:
-    """However the subscription's task ends, nobody goes on waiting for it, and nobody joins it."""
-    ended = []
-
-    async with trio.open_nursery() as nursery:
-        async with running(stream_of(1)) as rig:
-
-            async def wait() -> None:
-                with pytest.raises(SubscriptionClosed):
-                    await rig.subscription.wait_drained()
-                ended.append(True)
-
-            nursery.start_soon(wait)
-            await settled()
-            assert not ended
-        with pytest.raises(SubscriptionClosed):
-            rig.join()
-    assert ended
+async def test_nobody_joins_a_subscription_whose_task_has_ended() -> None:
+    async with running(stream_of(1)) as rig:
+        await settled()
+    with pytest.raises(SubscriptionClosed):
+        rig.join()
 
 
 async def test_a_source_that_ends_in_aborted_entries_drains_without_consumers() -> None:
@@ -191,7 +168,7 @@ async def test_a_source_that_ends_in_aborted_entries_drains_without_consumers() 
         assert stream.entries_read == 5, "and it stays found"
         assert rig.subscription.cursor.first_unacknowledged() == stream.positions[0]
         rig.acknowledge(*stream.positions[:2])
-        await rig.subscription.wait_drained()
+        await drained(rig.subscription)
         assert rig.subscription.cursor.mark_delete == tail[-1]
         assert rig.subscription.backlog_entries == 0
 
@@ -207,7 +184,7 @@ async def test_what_is_decided_after_the_seal_drains_as_well() -> None:
         assert not rig.subscription.is_drained
         stream.abort(stream.last_position)
         stream.show()
-        await rig.subscription.wait_drained()
+        await drained(rig.subscription)
 
 
 async def test_a_source_that_is_not_sealed_is_not_read_for_nobody() -> None:
@@ -217,4 +194,4 @@ async def test_a_source_that_is_not_sealed_is_not_read_for_nobody() -> None:
         await settled()
         assert stream.reads == 0
         stream.seal()
-        await rig.subscription.wait_drained()
+        await drained(rig.subscription)

@@ -15,6 +15,7 @@ from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from tests.support.disk import SimulatedFiles
+from tests.support.draining import drained
 from tests.support.ledgers import ledger_store
 from tests.support.outlet import recording_consumer
 
@@ -125,7 +126,7 @@ async def test_a_story_over_rolls_restart_and_seal(autojump_clock: trio.testing.
         assert outlet.positions == [*visible[1::2], *later]
         assert outlet.ends == 0
         subscription.acknowledge([Acknowledgement(outlet.positions[-1])], cumulative=True)
-        await subscription.wait_drained()
+        await drained(subscription)
         await trio.testing.wait_all_tasks_blocked()
         assert outlet.ends == 1
         assert subscription.backlog_entries == 0
@@ -159,5 +160,5 @@ async def test_trimming_below_the_mark_delete_and_seeking_behind_it(autojump_clo
         for position in outlet.positions:
             subscription.acknowledge([Acknowledgement(position)])
         await source.seal()
-        await subscription.wait_drained()
+        await drained(subscription)
         assert subscription.cursor.entries_above == 0

@@ -20,7 +20,6 @@ _MOVES = [
     "finish",
     "finish",
     "seal",
-    "undo",
     "prune",
     "prune",
     "subscribe",
@@ -65,8 +64,6 @@ def _move(layout: Layout, kind: str, a: int, b: int) -> Layout:
             return layout.finish()
         case "seal":
             return layout.replace_segments(layout.intent or Intent((), ()), NOW_MS + b)
-        case "undo":
-            return layout.undo()
         case "prune":
             return layout.prune(a)
         case "forget":

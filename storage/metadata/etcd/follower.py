@@ -139,10 +139,6 @@ class Follower:
         if header.revision < known:
             raise WentBack(f"etcd is at revision {header.revision} and was at {known}: an older state was restored")
 
-    def has_session(self, lease: int) -> bool:
-        """Whether the image holds that session."""
-        return lease in self._sessions
-
     def sessions_until(self, revision: int) -> Iterator[int]:
         """The sessions in the image that began at or before `revision`."""
         return (lease for lease, began in self._sessions.items() if began <= revision)

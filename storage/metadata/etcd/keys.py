@@ -30,7 +30,6 @@ FORMAT: Final = b"1"
 RECORD: Final = ord("r")
 SESSION: Final = ord("s")
 COUNTER: Final = ord("n")
-TIP: Final = ord("t")
 
 
 class Span(NamedTuple):

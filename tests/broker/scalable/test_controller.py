@@ -31,6 +31,7 @@ from storage.errors import LedgerSealed
 from storage.metadata.store import Delete, Op, Put
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
+from tests.support.draining import drained
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
 from tests.support.schedules import every_schedule
@@ -164,7 +165,8 @@ async def test_a_sealed_segment_that_ends_in_aborted_entries_drains(broker: Room
     assert not subscription.is_drained
     await broker.coordinator.end(txn, EndAction.ABORT)
     with trio.fail_after(5):
-        await subscription.wait_drained()
+        await drained(subscription)
+    await wait_all_tasks_blocked()
     assert (outlet.deliveries, outlet.ends) == ([], 1)
 
 

@@ -16,6 +16,7 @@ from storage.cursor import cursor_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check
 from tests.support.disk import SimulatedFiles
+from tests.support.draining import drained
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms
 from txn.errors import OwnershipLost
@@ -210,7 +211,7 @@ async def test_drained_by_a_consumer(broker: Rooms) -> None:
     assert member.segments == {0}
     subscription.cursor.acknowledge_cumulative(outlet.positions[0])
     with trio.fail_after(5):
-        await subscription.wait_drained()
+        await drained(subscription)
     await wait_all_tasks_blocked()
     assert member.segments == {1, 2}
 

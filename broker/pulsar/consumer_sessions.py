@@ -15,8 +15,8 @@ from dispatch.consumer import Consumer, Delivery
 from dispatch.subscription import Subscription
 from storage.signal import Signal
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import with_broker_metadata
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
-from tidewire.wire.pulsar.messages import with_broker_metadata
 
 
 class ConsumerSession:

@@ -7,8 +7,8 @@ import pytest
 from broker.chunks import chunk_of
 from storage.entry import Entry, EntryFormat
 from storage.position import Position
+from tidewire.wire.pulsar.building import build_batch, build_chunks, build_payload
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_batch, build_chunks, build_payload
 
 
 def metadata(name: str = "p", sequence_id: int = 7) -> pb.MessageMetadata:

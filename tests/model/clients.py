@@ -14,11 +14,12 @@ from tests.model.machine import Machine
 from tests.model.promises import Ack, Fate, Message, Place, Subscription, Txn, World
 from tests.model.wire import Connection, content_of, is_error
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import key_hash
 from tidewire.wire.pulsar.message_ids import message_id, position
-from tidewire.wire.pulsar.messages import build_payload, parse_payload
+from tidewire.wire.pulsar.messages import parse_payload
 
 Type = pb.BaseCommand.Type
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_payload
 
 END_SECONDS_MAX = 30
 MISTAKE, FAILED = 2, 1

@@ -36,10 +36,11 @@ from tidewire.client.client import Client, open_client
 from tidewire.client.names import Address
 from tidewire.client.network import Network, Settings
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_message, message_metadata
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
-from tidewire.wire.pulsar.messages import build_message, message_metadata, split_messages
+from tidewire.wire.pulsar.messages import split_messages
 from tidewire.wire.pulsar.parsing import MEMBERS
 
 T = pb.BaseCommand.Type

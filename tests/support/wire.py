@@ -15,9 +15,9 @@ from broker.schemas.registry import Schemas
 from broker.traffic import Traffic
 from tests.support.rooms import Rooms, now_ms
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_payload
 
 MESSAGE_BYTES_MAX = 100_000
 ANSWER_SECONDS_MAX = 5

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 import anyio
 
 from tidewire.client.message import Position
+from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import CHUNKED_MESSAGE_SIZE_MAX
 
 INCOMPLETE_MAX: Final = 10
 """Messages of one segment that may be begun at once; when there is one more, the oldest is given up."""

@@ -18,9 +18,10 @@ from tidewire.client.errors import MessageCorrupted, TidewireError, fresh
 from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.schema import BYTES, Schema, T
 from tidewire.client.waking import Changes, Fairness
+from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
-from tidewire.wire.pulsar.messages import CHUNKED_MESSAGE_SIZE_MAX, parse_payload, split_body
+from tidewire.wire.pulsar.messages import parse_payload, split_body
 
 # Never changed: places are replaced as a whole.
 _NOTHING: Final[Mapping[int, Position]] = {}

@@ -17,9 +17,9 @@ from tidewire.client.errors import TidewireError, fresh
 from tidewire.client.message import MessageId
 from tidewire.client.waking import Room
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_batch, build_chunks, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_batch, build_chunks, message_metadata, single_message_metadata
 
 if TYPE_CHECKING:
     from tidewire.client.transactions import Transaction

@@ -27,8 +27,8 @@ from tests.support.rooms import now_ms
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_payload
 from txn.errors import OwnershipLost
 
 TOPIC = "segment://public/default/orders/0000-ffff-0"

@@ -20,9 +20,9 @@ from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms
 from tests.support.wire import WireClient, connected, listening, message
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_payload
 from tidewire.wire.pulsar.parsing import MEMBERS
 
 Type = pb.BaseCommand.Type

@@ -9,8 +9,8 @@ from storage.position import EARLIEST
 from tests.support.rooms import TOPIC, Rooms, visible
 from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_payload
 
 Type = pb.BaseCommand.Type
 

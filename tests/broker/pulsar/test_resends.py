@@ -10,9 +10,9 @@ from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms, visible
 from tests.support.wire import WireClient, connected, listening
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import build_payload
 
 Type = pb.BaseCommand.Type
 PLAIN = "persistent://public/default/plain"

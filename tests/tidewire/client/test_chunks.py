@@ -6,15 +6,10 @@ from hypothesis import strategies as st
 
 from tidewire.client.chunks import INCOMPLETE_MAX, INCOMPLETE_SECONDS_MAX, Chunks, Whole
 from tidewire.client.message import Position
+from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX, build_chunks, message_metadata
 from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import (
-    CHUNKED_MESSAGE_SIZE_MAX,
-    build_chunks,
-    message_metadata,
-    parse_payload,
-    split_body,
-)
+from tidewire.wire.pulsar.messages import parse_payload, split_body
 
 
 def sent(

@@ -17,11 +17,12 @@ from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import Connection
 from tidewire.spark.options import Address, ReadOptions
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_batch, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.errors import MessageError
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
-from tidewire.wire.pulsar.messages import build_batch, message_metadata, parse_payload, single_message_metadata
+from tidewire.wire.pulsar.messages import parse_payload
 
 T = pb.BaseCommand.Type
 SERVICE = Address("service", 6650)

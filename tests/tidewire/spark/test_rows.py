@@ -27,20 +27,18 @@ from tidewire.spark.rows import (
     record_batches,
 )
 from tidewire.spark.schema import SCHEMA, with_value
-from tidewire.wire.pulsar.errors import MessageError
-from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.message_ids import ack_set_of_bits
-from tidewire.wire.pulsar.messages import (
+from tidewire.wire.pulsar.building import (
     build_batch,
     build_message,
     build_payload,
     encode_batch,
     message_metadata,
-    parse_payload,
     single_message_metadata,
-    split_body,
-    split_messages,
 )
+from tidewire.wire.pulsar.errors import MessageError
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import ack_set_of_bits
+from tidewire.wire.pulsar.messages import parse_payload, split_body, split_messages
 
 TOPIC = "topic://public/default/x"
 RANGE = SegmentRange(TOPIC, "0000-ffff-0", "segment://public/default/x/0000-ffff-0", end=Position(9, 9))

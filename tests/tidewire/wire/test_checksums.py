@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidewire.wire.pulsar.building import build_message, message_metadata
 from tidewire.wire.pulsar.checksums import checksum_start, crc32c, verify_payload
 from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage, WireError
-from tidewire.wire.pulsar.messages import build_message, message_metadata
 
 SOUND = build_message(message_metadata("p", 1, 2), b"value")
 BROKER_METADATA = bytes.fromhex("0e02 00000003 080110")

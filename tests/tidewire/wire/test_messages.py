@@ -7,6 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tidewire.wire.protobufs import encoded_without, field
+from tidewire.wire.pulsar.building import (
+    build_batch,
+    build_message,
+    build_payload,
+    encode_batch,
+    message_metadata,
+    single_message_metadata,
+)
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import (
     EncryptedMessage,
@@ -18,18 +26,7 @@ from tidewire.wire.pulsar.errors import (
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import ack_set_of_bits
-from tidewire.wire.pulsar.messages import (
-    SingleMessage,
-    build_batch,
-    build_message,
-    build_payload,
-    encode_batch,
-    message_metadata,
-    parse_payload,
-    single_message_metadata,
-    split_body,
-    split_messages,
-)
+from tidewire.wire.pulsar.messages import SingleMessage, parse_payload, split_body, split_messages
 
 CODECS = [
     pb.CompressionType.NONE,

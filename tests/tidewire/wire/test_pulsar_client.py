@@ -13,19 +13,12 @@ import pytest
 import trio
 
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_batch, build_message, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import ack_set_of_bits
-from tidewire.wire.pulsar.messages import (
-    SingleMessage,
-    build_batch,
-    build_message,
-    message_metadata,
-    parse_payload,
-    single_message_metadata,
-    split_messages,
-)
+from tidewire.wire.pulsar.messages import SingleMessage, parse_payload, split_messages
 
 CODECS = [
     (pb.CompressionType.NONE, pulsar.CompressionType.NONE),

@@ -1,4 +1,4 @@
-"""A payload to the messages in it, and back.
+"""A payload to the messages in it.
 
     payload = [0x0e02][u32 size][BrokerEntryMetadata]?  [0x0e01][u32 crc32c]?  [u32 size][MessageMetadata]  body
     body    = one message's value, or a batch, compressed as the metadata say
@@ -11,33 +11,28 @@ Two leniencies, both so that one odd message does not stop a reader for good: te
 replacement characters, as Pulsar's Java client does, and a payload may come without a checksum. A batch that does not
 add up exactly is refused, because guessing would lose or invent messages.
 
-A message too large for one payload is sent in chunks, a payload each with the same metadata (`build_chunks`). Left out
-here: encryption (an encrypted body is refused by name), and putting chunks together, which needs the other chunks;
-whoever has collected them passes the joined body to `split_body`.
+Left out here: encryption (an encrypted body is refused by name), and putting together a message that was sent in
+chunks, which needs the other chunks; whoever has collected them passes the joined body to `split_body`. Payloads are
+made in `building.py`.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-import google_crc32c
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tidewire.wire.pulsar.checksums import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC, checksum_start
-from tidewire.wire.pulsar.compression import compress, decompress
+from tidewire.wire.pulsar.compression import decompress
 from tidewire.wire.pulsar.errors import (
     EncryptedMessage,
     MalformedMessage,
-    MessageTooLarge,
     UnsupportedCompression,
 )
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import bits_of_ack_set
-
-CHUNKED_MESSAGE_SIZE_MAX: Final = 64 * 1024 * 1024
-"""The largest message that is sent or put together in chunks, before compression: whoever reads it holds all of it."""
 
 _SIZE: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">2sI")
@@ -96,12 +91,6 @@ def parse_payload(payload: bytes) -> tuple[pb.MessageMetadata, memoryview]:
     return metadata, memoryview(payload)[metadata_end:]
 
 
-def with_broker_metadata(payload: bytes, *, last_index: int, timestamp_ms: int) -> bytes:
-    """The payload with what the broker knows of it in front: its last message's index, and when it was taken."""
-    known = pb.BrokerEntryMetadata(broker_timestamp=timestamp_ms, index=last_index).SerializeToString()
-    return b"".join((BROKER_METADATA_MAGIC, _SIZE.pack(len(known)), known, payload))
-
-
 def broker_metadata(payload: bytes) -> pb.BrokerEntryMetadata | None:
     """What a broker put in front of the payload, or None.
 
@@ -115,14 +104,6 @@ def broker_metadata(payload: bytes) -> pb.BrokerEntryMetadata | None:
         return pb.BrokerEntryMetadata.FromString(payload[len(BROKER_METADATA_MAGIC) + _SIZE.size : end])
     except DecodeError as error:
         raise MalformedMessage(f"the broker's metadata do not parse: {error}") from error
-
-
-def build_payload(metadata: pb.MessageMetadata, body: bytes) -> bytes:
-    """A payload with checksum, of a body that is already as `metadata` describe it."""
-    encoded = metadata.SerializeToString()
-    head = _SIZE.pack(len(encoded)) + encoded
-    checksum = google_crc32c.extend(google_crc32c.value(head), body)
-    return b"".join((_CHECKSUM.pack(CHECKSUM_MAGIC, checksum), head, body))
 
 
 def split_messages(payload: bytes, ack_set: Sequence[int] = ()) -> list[SingleMessage]:
@@ -272,136 +253,3 @@ def _txn(metadata: pb.MessageMetadata) -> tuple[int, int] | None:
     if metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
         return metadata.txnid_most_bits, metadata.txnid_least_bits
     return None
-
-
-def message_metadata(
-    producer_name: str,
-    sequence_id: int,
-    publish_time_ms: int,
-    *,
-    key: str | None = None,
-    properties: Mapping[str, str] | None = None,
-    event_time_ms: int | None = None,
-    txn: tuple[int, int] | None = None,
-    null_value: bool = False,
-) -> pb.MessageMetadata:
-    """Metadata of a payload: of a message sent alone all of it, of a batch without what belongs to single messages."""
-    made = pb.MessageMetadata(producer_name=producer_name, sequence_id=sequence_id, publish_time=publish_time_ms)
-    if txn is not None:
-        made.txnid_most_bits, made.txnid_least_bits = txn
-    _describe(made, key, properties, event_time_ms, null_value)
-    return made
-
-
-def single_message_metadata(
-    sequence_id: int,
-    *,
-    key: str | None = None,
-    properties: Mapping[str, str] | None = None,
-    event_time_ms: int | None = None,
-    null_value: bool = False,
-) -> pb.SingleMessageMetadata:
-    """Metadata of one message of a batch; `encode_batch` adds its size."""
-    made = pb.SingleMessageMetadata(sequence_id=sequence_id)
-    _describe(made, key, properties, event_time_ms, null_value)
-    return made
-
-
-def _describe(
-    made: pb.MessageMetadata | pb.SingleMessageMetadata,
-    key: str | None,
-    properties: Mapping[str, str] | None,
-    event_time_ms: int | None,
-    null_value: bool,
-) -> None:
-    if key is not None:
-        made.partition_key = key
-    if properties:
-        made.properties.extend(pb.KeyValue(key=name, value=text) for name, text in properties.items())
-    if event_time_ms is not None:
-        made.event_time = event_time_ms
-    if null_value:
-        made.null_value = True
-
-
-def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) -> bytes:
-    """A batch's body before compression. Sets each metadata's `payload_size`."""
-    parts: list[bytes] = []
-    for metadata, value in messages:
-        metadata.payload_size = len(value)
-        encoded = metadata.SerializeToString()
-        parts += (_SIZE.pack(len(encoded)), encoded, value)
-    return b"".join(parts)
-
-
-def build_message(
-    metadata: pb.MessageMetadata, value: bytes, codec: pb.CompressionType = pb.CompressionType.NONE
-) -> bytes:
-    """The payload of a message sent alone; leaves `metadata` as they are.
-
-    Raises:
-        MessageTooLarge: the value has more than MAX_MESSAGE_SIZE bytes before compression; no reader would take it.
-        UnsupportedCompression: the codec is not known.
-    """
-    return _build(metadata, value, codec, None)
-
-
-def build_chunks(
-    metadata: pb.MessageMetadata, value: bytes, codec: pb.CompressionType, *, chunk_size_max: int
-) -> list[bytes]:
-    """The payloads of a message sent alone, in order: one, or as many as it takes for bodies of `chunk_size_max` bytes.
-
-    Raises:
-        MessageTooLarge: the value has more than CHUNKED_MESSAGE_SIZE_MAX bytes before compression.
-        UnsupportedCompression: the codec is not known.
-    """
-    described, body = _described(metadata, value, codec, None, size_max=CHUNKED_MESSAGE_SIZE_MAX)
-    if len(body) <= chunk_size_max:
-        return [build_payload(described, body)]
-    pieces = [body[start : start + chunk_size_max] for start in range(0, len(body), chunk_size_max)]
-    described.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
-    described.num_chunks_from_msg = len(pieces)
-    described.total_chunk_msg_size = len(body)
-    payloads = []
-    for number, piece in enumerate(pieces):
-        described.chunk_id = number
-        payloads.append(build_payload(described, piece))
-    return payloads
-
-
-def build_batch(
-    metadata: pb.MessageMetadata,
-    messages: Sequence[tuple[pb.SingleMessageMetadata, bytes]],
-    codec: pb.CompressionType = pb.CompressionType.NONE,
-) -> bytes:
-    """The payload of a batch of at least one message; leaves `metadata` as they are.
-
-    Raises:
-        MessageTooLarge: the batch has more than MAX_MESSAGE_SIZE bytes before compression; no reader would take it.
-        UnsupportedCompression: the codec is not known.
-    """
-    assert messages, "a batch holds at least one message"
-    return _build(metadata, encode_batch(messages), codec, len(messages))
-
-
-def _build(metadata: pb.MessageMetadata, body: bytes, codec: pb.CompressionType, batch_size: int | None) -> bytes:
-    return build_payload(*_described(metadata, body, codec, batch_size, size_max=MAX_MESSAGE_SIZE))
-
-
-def _described(
-    metadata: pb.MessageMetadata, body: bytes, codec: pb.CompressionType, batch_size: int | None, *, size_max: int
-) -> tuple[pb.MessageMetadata, bytes]:
-    if len(body) > size_max:
-        raise MessageTooLarge(f"a body of {len(body)} bytes; {size_max} are allowed")
-    if not body:
-        # Nothing is gained by compressing nothing, and Pulsar's C++ client does not read what ZLIB makes of it.
-        codec = pb.CompressionType.NONE
-    compressed = compress(codec, body)
-    described = pb.MessageMetadata()
-    described.CopyFrom(metadata)
-    described.uncompressed_size = len(body)
-    if codec != pb.CompressionType.NONE:
-        described.compression = codec
-    if batch_size is not None:
-        described.num_messages_in_batch = batch_size
-    return described, compressed

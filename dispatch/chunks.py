@@ -65,7 +65,3 @@ class Begun(Generic[Holder]):
         """`holder` is gone: others may get what it began."""
         for message in [message for message, its in self._holders.items() if its is holder]:
             del self._holders[message]
-
-    def clear(self) -> None:
-        """Forget everything, as after a seek."""
-        self._holders.clear()

@@ -96,7 +96,6 @@ class Dispatcher:
         self._generation += 1
         self._handled_upto = EARLIEST
         self.redelivery.clear()
-        self._begun.clear()
         self.wake()
 
     def go_back(self, position: Position) -> None:

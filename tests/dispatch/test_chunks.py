@@ -42,8 +42,6 @@ def test_a_message_is_begun_until_its_last_chunk() -> None:
     begun.sent(Chunk(3, is_last=False), "one")
     begun.left("two")
     assert (begun.holder(2), begun.holder(3), len(begun)) == (None, "one", 1)
-    begun.clear()
-    assert begun.holder(3) is None
 
 
 def test_begun_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

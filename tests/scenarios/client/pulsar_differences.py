@@ -37,5 +37,9 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "test_the_readmes_examples_run_in_order": Difference(
         "the example that streams into Spark asks how far a segment is readable, which only Tidewire tells",
     ),
+    "test_a_consumer_leaves_in_the_middle_of_messages_in_chunks": Difference(
+        "a message does not come; by its source the broker acknowledges chunks unsent whose message is with nobody",
+        always=False,
+    ),
 }
 """By the test's name."""

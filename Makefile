@@ -68,7 +68,7 @@ tests: $(STAMP)
 	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/python -m pytest -m "not interop and not thorough" --durations=10 -rs $(ARGS)
 
-interop: java $(STAMP) ## tests with other languages' clients
+interop: java $(STAMP) ## tests with other systems' clients: Java, Spark, and what the README shows
 	$(BIN)/python scripts/need.py pulsar-java-client
 	$(BIN)/python -m pytest -m interop --timeout=600 --durations=10 -rs $(ARGS)
 

@@ -65,6 +65,7 @@ def run(piece: Piece, broker: Subject, folder: Path) -> str:
     return ended.stdout
 
 
+@pytest.mark.interop
 @pytest.mark.timeout(600)
 def test_the_readmes_examples_run_in_order(broker: Subject, tmp_path: Path) -> None:
     found = pieces((CHECKOUT / "README.md").read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ from tidewire import Schema
 
 NUMBERS = count()
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 @dataclass

@@ -21,7 +21,7 @@ from tidewire.spark.streaming import lag_of
 
 NUMBERS = count()
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

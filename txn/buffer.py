@@ -76,6 +76,26 @@ class BufferCounters:
         return hits
 
 
+class OutstandingOps:
+    """The op records that one owner answers for, as its part of the broker's count."""
+
+    def __init__(self, counters: BufferCounters) -> None:
+        self._counters = counters
+        self._own = 0
+        self._has_left = False
+
+    def add(self, op_records: int) -> None:
+        """So many more are outstanding, or fewer; after `leave` that is the next owner's to say."""
+        if not self._has_left:
+            self._own += op_records
+            self._counters.op_records_outstanding += op_records
+
+    def leave(self) -> None:
+        """The rest is the next owner's."""
+        self.add(-self._own)
+        self._has_left = True
+
+
 class TransactionBuffer:
     """The transactional side of one segment that this broker owns."""
 
@@ -111,8 +131,8 @@ class TransactionBuffer:
         """Why the segment is not this owner's any more, once a publish has met that."""
         self._is_discarded = False
         self._counters = counters
+        self._outstanding = OutstandingOps(counters)
         self._is_recovered = False
-        self._has_left = False
         self.readable: Watermark = ledger.confirmed.derive(self._readable_at)
         """Everything at or below it is decided: committed, aborted, or not transactional (T14)."""
 
@@ -200,7 +220,7 @@ class TransactionBuffer:
             # A decision that comes while the entries are looked for is applied when it is known where they stand.
             write = self._writes.setdefault(op.txn, _Write(op.txn, joining=trio.Event()))
             write.op_keys.append(hit.record.key)
-            self._count(1)
+            self._outstanding.add(1)
             self._headers.join(op.txn, self)
             if write.span is None:
                 await self._find_entries(write, op.lower_bound)
@@ -284,7 +304,7 @@ class TransactionBuffer:
             assert key is not None, "a sequential put names its key"
             write.op_keys.append(key)
             self._counters.op_writes += 1
-            self._count(1)
+            self._outstanding.add(1)
         except Conflict as conflict:
             if conflict.key == header_key(txn):
                 require_open(self._metadata, txn)
@@ -338,13 +358,7 @@ class TransactionBuffer:
         """The segment is served here no more; its next owner recovers what is left."""
         for write in self._writes.values():
             self._headers.leave(write.txn, self)
-            self._count(-len(write.op_keys))
-        self._has_left = True
-
-    def _count(self, op_records: int) -> None:
-        """So many more are outstanding here, unless that is the next owner's to say."""
-        if not self._has_left:
-            self._counters.op_records_outstanding += op_records
+        self._outstanding.leave()
 
     def _forget(self, write: _Write) -> None:
         self._headers.leave(write.txn, self)
@@ -366,7 +380,7 @@ class TransactionBuffer:
         await self._commit(ops)
         for write in writes:
             self._headers.leave(write.txn, self)
-            self._count(-len(write.op_keys))
+            self._outstanding.add(-len(write.op_keys))
             del self._writes[write.txn]
 
     def _ownership_lost(self, reason: str) -> OwnershipLost:

@@ -22,7 +22,7 @@ from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavaila
 from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
-from txn.buffer import OP_PUT_SECONDS_MAX, BufferCounters
+from txn.buffer import OP_PUT_SECONDS_MAX, BufferCounters, OutstandingOps
 from txn.errors import (
     OwnershipLost,
     PendingAcksDiscarded,
@@ -69,6 +69,7 @@ class PendingAcks:
         self._headers = headers
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
         self._counters = counters
+        self._outstanding = OutstandingOps(counters)
         self._subscription: AckTarget | None = None
         self._book = PendingBook()
         self._settling: list[PendingTransaction] = []
@@ -77,7 +78,6 @@ class PendingAcks:
         """Op records of before the cursor was moved; they go once that is durable."""
         self._era = 0
         """Counts the times the cursor was moved or removed, or goes back; what was read before one is void after it."""
-        self._has_left = False
         self._lost: str | None = None
         """Why the segment is not this owner's any more, or may not be."""
 
@@ -133,7 +133,7 @@ class PendingAcks:
                     await self._remove([key])
                 else:
                     command.key = key
-                    self._count(1)
+                    self._outstanding.add(1)
         except Conflict as conflict:
             # Nothing was written. After any other error that is not known, so the messages stay reserved.
             self._withdraw(pending, command)
@@ -175,7 +175,7 @@ class PendingAcks:
                 op = AckOp.from_record(hit.record)
                 if op.creation_id == self._cursor.creation_id:
                     self._begin(op.txn, Command(op.acks, op.cumulative, len(hit.record.value), hit.record.key))
-                    self._count(1)
+                    self._outstanding.add(1)
                 else:
                     # It belongs to a subscription of the same name that was removed (D16).
                     strangers.append(hit.record.key)
@@ -364,7 +364,7 @@ class PendingAcks:
         """Nothing of the transaction is left here."""
         if not self._book.forget(pending):
             return
-        self._count(-len(pending.keys))
+        self._outstanding.add(-len(pending.keys))
         self._headers.leave(pending.txn, self)
         if pending in self._settling:
             self._settling.remove(pending)
@@ -373,13 +373,7 @@ class PendingAcks:
         """The subscription is served here no more; its next owner recovers what is left."""
         for pending in self._book:
             self._headers.leave(pending.txn, self)
-            self._count(-len(pending.keys))
-        self._has_left = True
-
-    def _count(self, op_records: int) -> None:
-        """So many more are outstanding here, unless that is the next owner's to say."""
-        if not self._has_left:
-            self._counters.op_records_outstanding += op_records
+        self._outstanding.leave()
 
     def _discarded(self) -> PendingAcksDiscarded:
         return PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} was moved or goes back")

@@ -204,17 +204,9 @@ class Connection:
             ConnectionLost: the connection ended.
             ProtocolViolation: what came is no frame.
         """
-        while True:
-            try:
-                frame = self._decoder.next_frame()
-            except FrameError as error:
-                raise ProtocolViolation(f"{self.address} does not speak Pulsar's protocol: {error}") from error
-            if frame is None:
-                self._fill(deadline, awaited)
-            elif frame.command.type == _Type.PING:
-                self.send(commands.pong())
-            else:
-                return frame
+        while (frame := self._next_frame()) is None:
+            self._fill(deadline, awaited)
+        return frame
 
     def arrived(self) -> Iterator[Frame]:
         """The frames that have arrived by now and are not about the connection itself. Does not wait.
@@ -224,17 +216,21 @@ class Connection:
             ProtocolViolation: what came is no frame.
         """
         while True:
+            if (frame := self._next_frame()) is not None:
+                yield frame
+            elif not self._fill_with_what_is_there():
+                return
+
+    def _next_frame(self) -> Frame | None:
+        """The next frame among the bytes taken that is not about the connection itself, if it is there."""
+        while True:
             try:
                 frame = self._decoder.next_frame()
             except FrameError as error:
                 raise ProtocolViolation(f"{self.address} does not speak Pulsar's protocol: {error}") from error
-            if frame is None:
-                if not self._fill_with_what_is_there():
-                    return
-            elif frame.command.type == _Type.PING:
-                self.send(commands.pong())
-            else:
-                yield frame
+            if frame is None or frame.command.type != _Type.PING:
+                return frame
+            self.send(commands.pong())
 
     def _fill_with_what_is_there(self) -> bool:
         try:

@@ -3,6 +3,7 @@
 `storage.cursor` has the two kinds. They share this class because subscriptions use either without asking which.
 """
 
+from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
 from storage.cursor_record import STORED_MAX
@@ -55,7 +56,7 @@ def placed(start: Position, ledger: CursorLedger) -> Position:
     return min(start, ledger.last_position)
 
 
-class AnyCursor:
+class AnyCursor(ABC):
     """What durable and non-durable cursors share: acknowledgements in memory, and how far they are durable."""
 
     is_durable: ClassVar[bool]
@@ -140,13 +141,13 @@ class AnyCursor:
             self._acknowledged.acknowledge_cumulative(position)
             self._changed()
 
+    @abstractmethod
     async def run(self) -> None:
         """Keep the cursor's promises until it is closed or deleted."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def synced(self, upto: Position = LATEST) -> None:
         """Return once every acknowledgement made before this call, of positions at or below `upto`, is durable."""
-        raise NotImplementedError
 
     def move(self, mark_delete: Position) -> None:
         """Forget all acknowledgements and stand at `mark_delete`: the entry after it is the next to be delivered.
@@ -169,13 +170,14 @@ class AnyCursor:
         self.move(mark_delete)
         await self.synced()
 
+    @abstractmethod
     async def delete(self) -> None:
         """End the cursor and remove its record; durable on return. Goes on if the caller is cancelled."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """Write what is not yet written and end the cursor."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _changed(self) -> None:
-        raise NotImplementedError
+        """Something was acknowledged, or all of it was moved."""

@@ -58,9 +58,13 @@ def tc_client_connect_response(
     return pb.BaseCommand(type=_Type.TC_CLIENT_CONNECT_RESPONSE, tc_client_connect_response=content)
 
 
-def new_txn(request_id: int, tc_id: int, timeout_ms: int, *, scalable: bool = True) -> pb.BaseCommand:
-    """Asks for a transaction that aborts by itself after the timeout."""
-    content = pb.CommandNewTxn(request_id=request_id, tc_id=tc_id, txn_ttl_millis=timeout_ms, scalable=scalable)
+def new_txn(
+    request_id: int, tc_id: int, timeout_ms: int, *, group: pb.TransactionGroup | None = None, scalable: bool = True
+) -> pb.BaseCommand:
+    """Asks for a transaction that aborts by itself after the timeout; in a group, which is Tidewire's own."""
+    content = pb.CommandNewTxn(
+        request_id=request_id, tc_id=tc_id, txn_ttl_millis=timeout_ms, scalable=scalable, group=group
+    )
     return pb.BaseCommand(type=_Type.NEW_TXN, new_txn=content)
 
 
@@ -68,11 +72,12 @@ def new_txn_response(
     request_id: int,
     txn: tuple[int, int] | None = None,
     *,
+    group_state: pb.GroupState | None = None,
     error: pb.ServerError | None = None,
     message: str | None = None,
 ) -> pb.BaseCommand:
-    """The transaction's id, or with `error` none."""
-    content = pb.CommandNewTxnResponse(request_id=request_id, error=error, message=message)
+    """The transaction's id; none with `error`, nor when the group it was asked in is applied already."""
+    content = pb.CommandNewTxnResponse(request_id=request_id, group_state=group_state, error=error, message=message)
     _identify(content, txn)
     return pb.BaseCommand(type=_Type.NEW_TXN_RESPONSE, new_txn_response=content)
 
@@ -123,6 +128,26 @@ def end_txn(request_id: int, txn: tuple[int, int], *, commit: bool, scalable: bo
     content = pb.CommandEndTxn(request_id=request_id, txn_action=action, scalable=scalable)
     _identify(content, txn)
     return pb.BaseCommand(type=_Type.END_TXN, end_txn=content)
+
+
+def end_group(
+    request_id: int, group: pb.TransactionGroup, winners: Iterable[tuple[int, int]] = (), *, commit: bool
+) -> pb.BaseCommand:
+    """Asks to commit these transactions of a group and to abort the others, or to abort all that are open in it."""
+    content = pb.CommandEndTxn(
+        request_id=request_id,
+        txn_action=pb.TxnAction.COMMIT if commit else pb.TxnAction.ABORT,
+        scalable=True,
+        group=group,
+        winners=[pb.TransactionId(most=most, least=least) for most, least in winners],
+    )
+    return pb.BaseCommand(type=_Type.END_TXN, end_txn=content)
+
+
+def end_group_response(request_id: int, group_state: pb.GroupState) -> pb.BaseCommand:
+    """What is so of the group now, durably."""
+    content = pb.CommandEndTxnResponse(request_id=request_id, group_state=group_state)
+    return pb.BaseCommand(type=_Type.END_TXN_RESPONSE, end_txn_response=content)
 
 
 def end_txn_response(

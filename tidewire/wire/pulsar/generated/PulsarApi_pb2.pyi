@@ -113,6 +113,11 @@ class ScalableConsumerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     STREAM: _ClassVar[ScalableConsumerType]
     CHECKPOINT: _ClassVar[ScalableConsumerType]
+
+class GroupState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNDECIDED: _ClassVar[GroupState]
+    APPLIED: _ClassVar[GroupState]
 v0: ProtocolVersion
 v1: ProtocolVersion
 v2: ProtocolVersion
@@ -189,6 +194,8 @@ ACTIVE: SegmentState
 SEALED: SegmentState
 STREAM: ScalableConsumerType
 CHECKPOINT: ScalableConsumerType
+UNDECIDED: GroupState
+APPLIED: GroupState
 
 class KeyValue(_message.Message):
     __slots__ = ("key", "value")
@@ -1176,31 +1183,53 @@ class CommandTcClientConnectResponse(_message.Message):
     message: str
     def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
+class TransactionGroup(_message.Message):
+    __slots__ = ("application", "batch", "once")
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
+    application: str
+    batch: int
+    once: bool
+    def __init__(self, application: _Optional[str] = ..., batch: _Optional[int] = ..., once: _Optional[bool] = ...) -> None: ...
+
+class TransactionId(_message.Message):
+    __slots__ = ("most", "least")
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    most: int
+    least: int
+    def __init__(self, most: _Optional[int] = ..., least: _Optional[int] = ...) -> None: ...
+
 class CommandNewTxn(_message.Message):
-    __slots__ = ("request_id", "txn_ttl_millis", "tc_id", "scalable")
+    __slots__ = ("request_id", "txn_ttl_millis", "tc_id", "scalable", "group")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
     TC_ID_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txn_ttl_millis: int
     tc_id: int
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txn_ttl_millis: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: _Optional[bool] = ...) -> None: ...
+    group: TransactionGroup
+    def __init__(self, request_id: _Optional[int] = ..., txn_ttl_millis: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: _Optional[bool] = ..., group: _Optional[_Union[TransactionGroup, _Mapping[str, object]]] = ...) -> None: ...
 
 class CommandNewTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "group_state")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_STATE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    group_state: GroupState
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., group_state: _Optional[_Union[GroupState, str]] = ...) -> None: ...
 
 class CommandAddPartitionToTxn(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "partitions", "scalable")
@@ -1259,32 +1288,38 @@ class CommandAddSubscriptionToTxnResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandEndTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "group", "winners")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    WINNERS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     txn_action: TxnAction
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: _Optional[bool] = ...) -> None: ...
+    group: TransactionGroup
+    winners: _containers.RepeatedCompositeFieldContainer[TransactionId]
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: _Optional[bool] = ..., group: _Optional[_Union[TransactionGroup, _Mapping[str, object]]] = ..., winners: _Optional[_Iterable[_Union[TransactionId, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CommandEndTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "group_state")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_STATE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    group_state: GroupState
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., group_state: _Optional[_Union[GroupState, str]] = ...) -> None: ...
 
 class CommandEndTxnOnPartition(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "topic", "txn_action", "txnid_least_bits_of_low_watermark")

@@ -50,6 +50,7 @@ from storage.metadata.store import Check, MetadataStore, Session, SessionLost
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.group_sweep import GroupSweep
 from txn.header_watch import HeaderWatch
 from txn.sweeps import HeaderSweep, TimeoutSweep
 
@@ -143,15 +144,24 @@ async def _compose(
     headers = HeaderWatch(metadata)
     await nursery.start(headers.run)
     timeouts = Alarm(wall_clock_ms)
-    finals = Alarm(wall_clock_ms, delay_ms=round(settings.txn_retention_seconds * 1000))
+    retention_ms = round(settings.txn_retention_seconds * 1000)
+    timeout_ms_max = round(settings.txn_timeout_seconds_max * 1000)
+    # The attempts of a group are all over when it is this old.
+    group_age_ms = max(timeout_ms_max, retention_ms)
+    finals = Alarm(wall_clock_ms, delay_ms=retention_ms)
+    forgotten = Alarm(wall_clock_ms, delay_ms=group_age_ms)
+    buffers = BufferCounters()
     coordinator = Coordinator(
         metadata,
         count=settings.transaction_coordinators,
         now_ms=wall_clock_ms,
-        timeout_ms_max=round(settings.txn_timeout_seconds_max * 1000),
+        timeout_ms_max=timeout_ms_max,
         timeout_alarm=timeouts,
         final_alarm=finals,
+        once_alarm=forgotten,
+        counters=buffers,
     )
+    await nursery.start(coordinator.groups.run)
 
     session = await metadata.open_session(SESSION_TIMEOUT_SECONDS)
     if settings.metadata != EMBEDDED:
@@ -163,7 +173,6 @@ async def _compose(
     await nursery.start(elections.run)
     layouts = Layouts(metadata)
     feeds = LayoutFeeds(metadata, nursery)
-    buffers = BufferCounters()
     services = TopicServices(
         metadata=metadata,
         ledgers=ledgers,
@@ -219,12 +228,15 @@ async def _compose(
     nursery.start_soon(
         HeaderSweep(
             metadata,
-            retention_ms=round(settings.txn_retention_seconds * 1000),
+            retention_ms=retention_ms,
             now_ms=wall_clock_ms,
             alarm=finals,
             redrive=topics.redrive,
             counters=buffers,
         ).run
+    )
+    nursery.start_soon(
+        GroupSweep(metadata, age_ms=group_age_ms, now_ms=wall_clock_ms, alarm=forgotten, counters=buffers).run
     )
     reporter = LoadReporter(topics, services.stirred, metadata=metadata, session=session, now_ms=wall_clock_ms)
     nursery.start_soon(reporter.run)

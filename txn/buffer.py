@@ -26,7 +26,7 @@ from txn.abort_memory import AbortMemory, Span
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.headers import header_key
-from txn.open_header import open_version, require_open
+from txn.open_header import put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.states import TxnState
 from txn.visibility import HeldPositions
@@ -285,7 +285,7 @@ class TransactionBuffer:
             # The other publish's op record was refused; the header says why, and so does a try of our own.
             require_open(self._metadata, txn)
             return await self._join(txn)
-        header_version = await open_version(self._metadata, txn)
+        await require_open_anywhere(self._metadata, txn)
         if txn in self._writes:
             return await self._join(txn)
         write = self._writes[txn] = _Write(txn, joining=trio.Event())
@@ -297,17 +297,10 @@ class TransactionBuffer:
         try:
             # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
-                committed = await self._metadata.commit(
-                    [Check(header_key(txn), header_version), *self._claim, op.to_put()]
-                )
-            key = committed.keys[-1]
-            assert key is not None, "a sequential put names its key"
-            write.op_keys.append(key)
+                write.op_keys.append(await put_op(self._metadata, txn, self._claim, op.to_put()))
             self._counters.op_writes += 1
             self._outstanding.add(1)
         except Conflict as conflict:
-            if conflict.key == header_key(txn):
-                require_open(self._metadata, txn)
             raise self._ownership_lost(str(conflict)) from conflict
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             # Whether the record is there is unknown, so this buffer no longer knows its segment's state.

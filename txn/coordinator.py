@@ -4,35 +4,22 @@ There is no log to replay and no participant to call. Any broker may act as any 
 conditional, so of two that act at once one wins and the other learns it (T8, T10).
 """
 
-from dataclasses import dataclass
-
 import orjson
 import trio
 
 from storage.clock import WallClock
 from storage.entry import TxnId
-from storage.metadata.store import ABSENT, Conflict, MetadataStore
+from storage.metadata.store import ABSENT, Conflict, MetadataStore, Op
 from txn.alarm import Alarm
-from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
-from txn.headers import Header, header_key, v5_id
+from txn.buffer import BufferCounters
+from txn.errors import CoordinatorNotFound, GroupDecides, InvalidTxnStatus, TransactionNotFound
+from txn.groups import TransactionGroups
+from txn.headers import Group, Header, header_key, v5_id
 from txn.states import MOVES, TARGET, Answer, EndAction, TxnState
+from txn.statistics import CoordinatorStatistics
 
 ID_BLOCK = 1000
 """Ids reserved by one write; those unused when the broker stops are skipped, never reused (D6)."""
-
-
-@dataclass(slots=True)
-class CoordinatorStatistics:
-    """Counters since the broker started, for pulsar_txn_metadata_store_header_cas_total (T34)."""
-
-    cas_ok: int = 0
-    cas_conflict: int = 0
-    """Lost to another move; read again."""
-    cas_reject: int = 0
-    """Refused because the opposite was decided."""
-    opened: int = 0
-    committed: int = 0
-    aborted: int = 0
 
 
 class _IdBlock:
@@ -56,6 +43,8 @@ class Coordinator:
         timeout_ms_max: int,
         timeout_alarm: Alarm,
         final_alarm: Alarm,
+        once_alarm: Alarm,
+        counters: BufferCounters,
     ) -> None:
         """Set up; nothing is read or written.
 
@@ -66,6 +55,8 @@ class Coordinator:
             timeout_ms_max: the longest a transaction may stay open; longer requests are cut to it.
             timeout_alarm: told of every new transaction's deadline.
             final_alarm: told of every decision's moment.
+            once_alarm: told when a group began that nobody will ask for again.
+            counters: where queries are counted.
         """
         self.count = count
         self._metadata = metadata
@@ -75,6 +66,15 @@ class Coordinator:
         self._final_alarm = final_alarm
         self._blocks = [_IdBlock() for _ in range(count)]
         self._statistics = CoordinatorStatistics()
+        self.groups = TransactionGroups(
+            metadata,
+            now_ms=now_ms,
+            final_alarm=final_alarm,
+            once_alarm=once_alarm,
+            counters=counters,
+            statistics=self._statistics,
+        )
+        """Those transactions that are decided together."""
 
     def statistics(self) -> CoordinatorStatistics:
         """The counters; they go on counting."""
@@ -88,14 +88,35 @@ class Coordinator:
         Raises:
             CoordinatorNotFound: `tc_id` is not below `count`.
         """
-        number = await self._reserve(tc_id)
-        txn = v5_id(tc_id, number)
+        txn = await self._new_id(tc_id)
+        await self._open(txn, timeout_ms, None)
+        return txn
+
+    async def new_in_group(self, tc_id: int, timeout_ms: int, group: Group, *, once: bool) -> TxnId | None:
+        """As `new_transaction`, one of a group; None when the group is applied already, so that nothing is to be done.
+
+        Raises:
+            CoordinatorNotFound: `tc_id` is not below `count`.
+        """
+        txn = await self._new_id(tc_id)
+        while (admission := await self.groups.admission(group, once=once)) is not None:
+            try:
+                await self._open(txn, timeout_ms, group, admission)
+            except Conflict:
+                # Another attempt began the batch, or ended in it.
+                continue
+            return txn
+        return None
+
+    async def _new_id(self, tc_id: int) -> TxnId:
+        return v5_id(tc_id, await self._reserve(tc_id))
+
+    async def _open(self, txn: TxnId, timeout_ms: int, group: Group | None, *conditions: Op) -> None:
         now = self._now_ms()
-        header = Header(TxnState.OPEN, now + min(timeout_ms, self._timeout_ms_max), now)
-        await self._metadata.commit([header.to_put(txn, ABSENT)])
+        header = Header(TxnState.OPEN, now + min(timeout_ms, self._timeout_ms_max), now, group=group)
+        await self._metadata.commit([header.to_put(txn, ABSENT), *conditions])
         self._statistics.opened += 1
         self._timeout_alarm.at_latest(header.timeout_ms)
-        return txn
 
     def require(self, tc_id: int) -> None:
         """Hold that there is such a coordinator.
@@ -114,6 +135,7 @@ class Coordinator:
         Raises:
             TransactionNotFound: no such header, looked up behind a read barrier.
             InvalidTxnStatus: the opposite was decided first (T7, T8).
+            GroupDecides: it belongs to a group, and only that can commit it.
         """
         key = header_key(txn)
         target = TARGET[action]
@@ -125,24 +147,26 @@ class Coordinator:
                 if record is None:
                     raise TransactionNotFound(txn)
             header = Header.from_value(record.value)
-            answer = MOVES[header.state, action]
+            state = header.state
+            with_abort: tuple[Op, ...] = ()
+            if header.group is not None and not state.is_final:
+                state, with_abort = await self.groups.state(txn, header.group)
+            answer = MOVES[state, action]
             if answer is Answer.REPEATED:
                 return
             if answer is Answer.REFUSED:
                 self._statistics.cas_reject += 1
-                raise InvalidTxnStatus(txn, header.state, action.value)
+                raise InvalidTxnStatus(txn, state, action.value)
+            if header.group is not None and action is EndAction.COMMIT:
+                raise GroupDecides(txn)
             now = self._now_ms()
             try:
-                await self._metadata.commit([header.ended(target, now).to_put(txn, record.version)])
+                await self._metadata.commit([header.ended(target, now).to_put(txn, record.version), *with_abort])
             except Conflict:
                 # Somebody else decided in between; what they decided tells what to answer.
                 self._statistics.cas_conflict += 1
                 continue
-            self._statistics.cas_ok += 1
-            if target is TxnState.COMMITTED:
-                self._statistics.committed += 1
-            else:
-                self._statistics.aborted += 1
+            self._statistics.count(target)
             self._final_alarm.at_latest(now)
             return
 

@@ -30,6 +30,17 @@ class InvalidTxnStatus(TxnError):
         super().__init__(f"Cannot {wanted} transaction ({txn.most},{txn.least}): it is already {state}")
 
 
+class GroupDecides(TxnError):
+    """A commit of one transaction that belongs to a group, which is committed by naming its winners."""
+
+    def __init__(self, txn: TxnId) -> None:
+        super().__init__(f"Transaction ({txn.most},{txn.least}) belongs to a group: end the group, naming its winners")
+
+
+class TooManyWinners(TxnError):
+    """A group is to commit more transactions than its record can name; nothing was decided."""
+
+
 class CoordinatorNotFound(TxnError):
     """No coordinator has this id."""
 

@@ -12,6 +12,7 @@ import trio
 from storage.entry import TxnId
 from storage.metadata.store import MetadataStore, Record, starting_with
 from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
+from txn.open_header import state_of
 from txn.states import TxnState
 
 TOLD_AT_ONCE: Final = 4
@@ -74,7 +75,8 @@ class HeaderWatch:
                         await self._tell(txn, record)
 
     async def _tell(self, txn: TxnId, record: Record) -> None:
-        state = Header.from_value(record.value).state
+        # Behind a barrier this includes what a group has decided and its headers do not say yet.
+        state = state_of(self._metadata, txn, Header.from_value(record.value))
         if state.is_final:
             # A copy, because a participant may leave while it is told.
             for told, participant in enumerate(tuple(self._participants.get(txn, ()))):

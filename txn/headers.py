@@ -1,7 +1,8 @@
 """Transaction headers: `/txn/id/<tc>_<n>`, the one record whose compare-and-set decides a transaction.
 
 An open header stands in the index `txn-by-deadline` for the time-out sweep, a final one in `txn-by-final-state` for
-garbage collection; the entries change in the same step as the header (T32).
+garbage collection; the entries change in the same step as the header (T32). One that belongs to a group is found by its
+application in `txn-by-group` until it is final; while it is open, the group may have decided it (group_record.py).
 
 Ids: `most` is the coordinator's id, `least` a number from a block that the coordinator reserved, with bit 62 set, which
 no v4 id ever has: the two kinds cannot meet (DESIGN section 7, T33). Keys show the plain number.
@@ -10,12 +11,13 @@ Pure.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import orjson
 
 from storage.entry import TxnId
-from storage.metadata.store import IndexEntry, Put, starting_with
+from storage.metadata.store import IndexEntry, Put, exactly, starting_with
 from txn.states import TxnState
 
 V5_BIT: Final = 1 << 62
@@ -23,6 +25,14 @@ V5_BIT: Final = 1 << 62
 KEY_PREFIX: Final = "/txn/id/"
 BY_DEADLINE: Final = "txn-by-deadline"
 BY_FINAL_STATE: Final = "txn-by-final-state"
+BY_GROUP: Final = "txn-by-group"
+
+
+class Group(NamedTuple):
+    """A batch of an application, all of whose transactions are decided at once."""
+
+    application: str
+    batch: int
 
 
 def v5_id(tc_id: int, number: int) -> TxnId:
@@ -81,6 +91,11 @@ def finalized_ms_of(index_key: str) -> int:
     return int(index_key.rpartition(":")[2])
 
 
+def group_members(application: str) -> tuple[str, str]:
+    """The part of `txn-by-group` that one application has: its transactions that are not known to have ended."""
+    return exactly(quote(application, safe=""))
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """A transaction's decision and its clock (T1). All times are milliseconds since the epoch."""
@@ -91,6 +106,8 @@ class Header:
     created_ms: int
     finalized_ms: int | None = None
     """When it was decided; set in the same compare-and-set as the state (T6)."""
+    group: Group | None = None
+    """The group that decides it, if it belongs to one."""
 
     def ended(self, state: TxnState, now_ms: int) -> "Header":
         """The header after its only move."""
@@ -106,14 +123,25 @@ class Header:
             "created_ms": self.created_ms,
         }
         if self.finalized_ms is None:
-            index = IndexEntry(BY_DEADLINE, fixed_width(self.timeout_ms))
+            indexes = [IndexEntry(BY_DEADLINE, fixed_width(self.timeout_ms))]
         else:
             fields["finalized_ms"] = self.finalized_ms
-            index = IndexEntry(BY_FINAL_STATE, f"{self.state}:{fixed_width(self.finalized_ms)}")
-        return Put(header_key(txn), orjson.dumps(fields), expected, (index,), txn_name(txn))
+            indexes = [IndexEntry(BY_FINAL_STATE, f"{self.state}:{fixed_width(self.finalized_ms)}")]
+        if self.group is not None:
+            fields["group"] = self.group._asdict()
+            if self.finalized_ms is None:
+                indexes.append(IndexEntry(BY_GROUP, quote(self.group.application, safe="")))
+        return Put(header_key(txn), orjson.dumps(fields), expected, tuple(indexes), txn_name(txn))
 
     @classmethod
     def from_value(cls, value: bytes) -> "Header":
         """The header that `to_put` wrote."""
         fields = orjson.loads(value)
-        return cls(TxnState(fields["state"]), fields["timeout_ms"], fields["created_ms"], fields.get("finalized_ms"))
+        group = fields.get("group")
+        return cls(
+            TxnState(fields["state"]),
+            fields["timeout_ms"],
+            fields["created_ms"],
+            fields.get("finalized_ms"),
+            None if group is None else Group(**group),
+        )

@@ -28,11 +28,13 @@ from txn.errors import (
     PendingAcksDiscarded,
     PendingAcksFull,
     TransactionConflict,
+    TransactionEnded,
+    TransactionNotFound,
 )
 from txn.header_watch import HeaderWatch
 from txn.headers import header_key
 from txn.op_removal import remove_ops
-from txn.open_header import open_version, require_open
+from txn.open_header import put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
 from txn.pending_transaction import AckTarget, Command, PendingTransaction
@@ -104,7 +106,7 @@ class PendingAcks:
             CursorError: the subscription has ended.
         """
         era = self._era
-        header_version = await open_version(self._metadata, txn)
+        await require_open_anywhere(self._metadata, txn)
         if self._cursor.is_moving or era != self._era:
             # What is recorded under the cursor's new id would be nobody's if the move were lost in a crash.
             raise self._discarded()
@@ -125,21 +127,20 @@ class PendingAcks:
         try:
             # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
-                committed = await self._metadata.commit([Check(header_key(txn), header_version), *self._claim, put])
-                key = committed.keys[-1]
-                assert key is not None, "a sequential put names its key"
+                key = await put_op(self._metadata, txn, self._claim, put)
                 self._counters.op_writes += 1
                 if pending.is_discarded:
                     await self._remove([key])
                 else:
                     command.key = key
                     self._outstanding.add(1)
-        except Conflict as conflict:
-            # Nothing was written. After any other error that is not known, so the messages stay reserved.
+        except (TransactionNotFound, TransactionEnded):
+            # Nothing was written.
             self._withdraw(pending, command)
-            if conflict.key == header_key(txn):
-                await self._metadata.barrier()
-                require_open(self._metadata, txn)
+            raise
+        except Conflict as conflict:
+            # Nor was it here. After any other error that is not known, so the messages stay reserved.
+            self._withdraw(pending, command)
             raise self._ownership_lost(str(conflict)) from conflict
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             raise self._ownership_lost("no answer of the metadata store to an op record") from unknown

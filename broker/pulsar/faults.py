@@ -26,10 +26,12 @@ from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import (
     CoordinatorNotFound,
+    GroupDecides,
     InvalidTxnStatus,
     OwnershipLost,
     PendingAcksDiscarded,
     PendingAcksFull,
+    TooManyWinners,
     TransactionConflict,
     TransactionEnded,
     TransactionNotFound,
@@ -72,6 +74,8 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     PendingAcksFull: pb.TooManyRequests,
     PendingAcksDiscarded: pb.ServiceNotReady,
     InvalidTxnStatus: pb.InvalidTxnStatus,
+    GroupDecides: pb.NotAllowedError,
+    TooManyWinners: pb.NotAllowedError,
     CoordinatorNotFound: pb.TransactionCoordinatorNotFound,
     # Whatever else is refused is refused for good; at a code that fits worse the Java client would ask again.
     BrokerError: pb.NotAllowedError,

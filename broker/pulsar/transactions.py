@@ -1,5 +1,8 @@
 """Transaction commands of one connection: coordinator discovery, NEW_TXN, END_TXN (FACTS: v5 transactions on the wire).
 
+Both of the latter may name a group, which is Tidewire's own: a transaction is then one of several that one END_TXN
+decides, naming those that are committed.
+
 Every command says by `scalable` which coordinator it means. Only v5 is served; a v4 request is told so instead of being
 answered by the wrong coordinator (T33).
 """
@@ -14,10 +17,14 @@ from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.coordinator import Coordinator
 from txn.errors import WrongDomain
-from txn.headers import is_v5
+from txn.headers import Group, is_v5
 from txn.states import EndAction
 
 _ACTIONS = {pb.COMMIT: EndAction.COMMIT, pb.ABORT: EndAction.ABORT}
+
+APPLICATION_CHARACTERS_MAX = 256
+BATCH_MAX = 2**63 - 1
+"""As Spark numbers them."""
 
 NO_V4 = "transactions of v4 clients (without `scalable`) are not served yet; use the v5 client on topic:// topics"
 
@@ -68,8 +75,15 @@ class TransactionFace:
     async def _new(self, command: pb.BaseCommand) -> None:
         request = command.new_txn
         _require_scalable(request.scalable)
-        txn = await self._coordinator.new_transaction(request.tc_id, request.txn_ttl_millis)
-        self._put(commands.new_txn_response(request.request_id, txn))
+        if not request.HasField("group"):
+            txn = await self._coordinator.new_transaction(request.tc_id, request.txn_ttl_millis)
+            self._put(commands.new_txn_response(request.request_id, txn))
+            return
+        member = await self._coordinator.new_in_group(
+            request.tc_id, request.txn_ttl_millis, _group_of(request.group), once=request.group.once
+        )
+        state = pb.GroupState.UNDECIDED if member is not None else pb.GroupState.APPLIED
+        self._put(commands.new_txn_response(request.request_id, member, group_state=state))
 
     async def _add_partition(self, command: pb.BaseCommand) -> None:
         # The segment's owner writes the op record when the first entry arrives; the coordinator keeps no list (T5).
@@ -85,12 +99,25 @@ class TransactionFace:
 
     async def _end(self, command: pb.BaseCommand) -> None:
         request = command.end_txn
+        if request.HasField("group"):
+            await self._end_group(request)
+            return
         txn = _txn_of(request.txnid_most_bits, request.txnid_least_bits, scalable=request.scalable)
-        if not request.HasField("txn_action"):
-            # Left out, or one that this software does not know; read as the enum's first it would be a commit.
-            raise NotSupported("a transaction ends by COMMIT or by ABORT, and this says neither")
-        await self._coordinator.end(txn, _ACTIONS[request.txn_action])
+        await self._coordinator.end(txn, _action_of(request))
         self._put(commands.end_txn_response(request.request_id, txn))
+
+    async def _end_group(self, request: pb.CommandEndTxn) -> None:
+        group = _group_of(request.group)
+        winners = [_txn_of(txn.most, txn.least, scalable=request.scalable) for txn in request.winners]
+        if _action_of(request) is EndAction.COMMIT:
+            await self._coordinator.groups.commit(group, winners, once=request.group.once)
+            is_applied = True
+        elif winners:
+            raise NotSupported("a group that is aborted has no winners")
+        else:
+            is_applied = not await self._coordinator.groups.abort(group)
+        state = pb.GroupState.APPLIED if is_applied else pb.GroupState.UNDECIDED
+        self._put(commands.end_group_response(request.request_id, state))
 
     def _put(self, command: pb.BaseCommand) -> None:
         self._outbox.put(encode_command(command))
@@ -126,6 +153,21 @@ def _end_refused(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
 def _require_scalable(scalable: bool) -> None:
     if not scalable:
         raise NotSupported(NO_V4)
+
+
+def _action_of(request: pb.CommandEndTxn) -> EndAction:
+    if not request.HasField("txn_action"):
+        # Left out, or one that this software does not know; read as the enum's first it would be a commit.
+        raise NotSupported("a transaction ends by COMMIT or by ABORT, and this says neither")
+    return _ACTIONS[request.txn_action]
+
+
+def _group_of(group: pb.TransactionGroup) -> Group:
+    if not 0 < len(group.application) <= APPLICATION_CHARACTERS_MAX:
+        raise NotSupported(f"the application of a group has a name of 1 to {APPLICATION_CHARACTERS_MAX} characters")
+    if group.batch > BATCH_MAX:
+        raise NotSupported(f"the batch of a group is a number of at most {BATCH_MAX}")
+    return Group(group.application, group.batch)
 
 
 def _txn_of(most: int, least: int, *, scalable: bool) -> TxnId:

@@ -108,6 +108,8 @@ class Rooms:
             timeout_ms_max=1_000_000,
             timeout_alarm=Alarm(clock),
             final_alarm=self.finals,
+            once_alarm=Alarm(clock),
+            counters=BufferCounters(),
         )
 
     def pruner(self, *, retention_ms: int = 0, clock: WallClock = now_ms) -> Pruner:
@@ -168,6 +170,7 @@ async def rooms(
         made = Rooms(metadata, ledgers, nursery, session, clock, grace_seconds, broker_id)
         await nursery.start(made.headers.run)
         await nursery.start(made.elections.run)
+        await nursery.start(made.coordinator.groups.run)
         try:
             yield made
         finally:

@@ -97,6 +97,8 @@ class Office:
             timeout_ms_max=10_000_000,
             timeout_alarm=Alarm(_now_ms),
             final_alarm=Alarm(_now_ms),
+            once_alarm=Alarm(_now_ms),
+            counters=self.counters,
         )
         self._nursery = nursery
 
@@ -123,6 +125,10 @@ class Office:
         segment = Segment(ledger, buffer)
         await self._nursery.start(segment.run)
         return segment
+
+    async def start_groups(self) -> None:
+        """Tell headers what groups decide; tests that look at what is open in between do without."""
+        await self._nursery.start(self.coordinator.groups.run)
 
     async def begin(self) -> TxnId:
         """A new open transaction."""

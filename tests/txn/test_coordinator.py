@@ -13,6 +13,7 @@ from storage.position import Position
 from storage.ranges import EntryAck
 from tests.support.steered_store import SteeredStore
 from txn.alarm import Alarm
+from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
 from txn.headers import KEY_PREFIX, Header, header_key, v5_id
@@ -46,6 +47,8 @@ class Office:
             timeout_ms_max=10_000_000,
             timeout_alarm=self.timeouts,
             final_alarm=self.finals,
+            once_alarm=Alarm(now_ms),
+            counters=BufferCounters(),
         )
         self.timeout_sweep = TimeoutSweep(metadata, self.coordinator, now_ms=now_ms, alarm=self.timeouts)
         self.header_sweep = HeaderSweep(

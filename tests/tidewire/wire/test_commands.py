@@ -11,6 +11,7 @@ from tidewire.wire.pulsar.message_ids import NO_REQUEST, message_id
 CODE = pb.ServerError.TopicNotFound
 MAX = 2**64 - 1
 TXN = (3, 1 << 62 | 7)
+GROUP = pb.TransactionGroup(application="a", batch=MAX)
 SCHEMA = pb.Schema(name="s", schema_data=b"", type=pb.Schema.Type.String)
 SEGMENTS = [pb.ScalableAssignedSegment(segment_id=1, hash_start=0, hash_end=65535, segment_topic="segment://t/n/x/0")]
 DAG = pb.ScalableTopicDAG(
@@ -92,13 +93,15 @@ CALLS: list[tuple[Callable[..., pb.BaseCommand], tuple[object, ...], dict[str, o
     (commands.watch_tc_assignments_close, (1,), {}, "WATCH_TC_ASSIGNMENTS_CLOSE"),
     (commands.tc_client_connect, (1, 15), {}, "TC_CLIENT_CONNECT_REQUEST"),
     (commands.tc_client_connect_response, (1,), {"error": CODE, "message": "no"}, "TC_CLIENT_CONNECT_RESPONSE"),
-    (commands.new_txn, (1, 15, 30_000), {}, "NEW_TXN"),
+    (commands.new_txn, (1, 15, 30_000), {"group": GROUP}, "NEW_TXN"),
     (commands.new_txn_response, (1, TXN), {}, "NEW_TXN_RESPONSE"),
     (commands.add_partition_to_txn, (1, TXN, ["t"]), {}, "ADD_PARTITION_TO_TXN"),
     (commands.add_partition_to_txn_response, (1, TXN), {}, "ADD_PARTITION_TO_TXN_RESPONSE"),
     (commands.add_subscription_to_txn, (1, TXN, [("t", "s")]), {}, "ADD_SUBSCRIPTION_TO_TXN"),
     (commands.add_subscription_to_txn_response, (1, TXN), {}, "ADD_SUBSCRIPTION_TO_TXN_RESPONSE"),
     (commands.end_txn, (1, TXN), {"commit": True}, "END_TXN"),
+    (commands.end_group, (1, GROUP, [TXN]), {"commit": True}, "END_TXN"),
+    (commands.end_group_response, (1, pb.GroupState.APPLIED), {}, "END_TXN_RESPONSE"),
     (commands.end_txn_response, (1, TXN), {"error": CODE, "message": "no"}, "END_TXN_RESPONSE"),
     (commands.scalable_topic_lookup, (1, "topic://t/n/x"), {}, "SCALABLE_TOPIC_LOOKUP"),
     (commands.scalable_topic_update, (1, DAG), {"resolved_topic_name": "topic://t/n/x"}, "SCALABLE_TOPIC_UPDATE"),

@@ -1,0 +1,101 @@
+"""Groups of transactions on the wire, which are Tidewire's own: what is answered, and what is refused how."""
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from broker.names import TopicName
+from tests.support.rooms import TOPIC, Rooms, visible
+from tests.support.wire import WireClient
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+FIRST = pb.TransactionGroup(application="app", batch=1)
+
+
+async def join(client: WireClient, group: pb.TransactionGroup = FIRST) -> tuple[int, int]:
+    answer = (await client.ask(commands.new_txn(1, 3, 60_000, group=group))).new_txn_response
+    assert answer.group_state == pb.GroupState.UNDECIDED
+    assert answer.HasField("group_state"), "by which a client knows that there are groups"
+    return answer.txnid_most_bits, answer.txnid_least_bits
+
+
+async def test_the_way_of_a_group(broker: Rooms, client: WireClient, other: WireClient) -> None:
+    """D17: two attempts write, one is named; asked again, by whomever, it is applied and there is nothing to write."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = str(await broker.segment(TOPIC, 0))
+    topic = await broker.topics.get(TopicName.parse(name))
+    failed, winner = await join(client), await join(other)
+    for connection, txn in ((client, failed), (other, winner)):
+        await connection.produce(1, name)
+        await connection.publish(1, 0, b"row", txn)
+        assert (await connection.receive()).type == pb.BaseCommand.SEND_RECEIPT
+    assert await visible(topic) == []
+    for request_id in (5, 6):
+        answer = (await client.ask(commands.end_group(request_id, FIRST, [winner], commit=True))).end_txn_response
+        assert (answer.request_id, answer.group_state) == (request_id, pb.GroupState.APPLIED)
+    await wait_all_tasks_blocked()
+    assert len(await visible(topic)) == 1
+    assert broker.coordinator.statistics().committed == broker.coordinator.statistics().aborted == 1
+    again = (await client.ask(commands.new_txn(7, 0, 60_000, group=FIRST))).new_txn_response
+    assert again.group_state == pb.GroupState.APPLIED
+    assert not again.HasField("txnid_least_bits")
+    answer = (await client.ask(commands.end_group(8, FIRST, commit=False))).end_txn_response
+    assert answer.group_state == pb.GroupState.APPLIED, "what is committed stays so"
+
+
+async def test_a_group_that_is_aborted_can_be_tried_again(client: WireClient) -> None:
+    """Its transactions are over."""
+    txn = await join(client)
+    answer = (await client.ask(commands.end_group(2, FIRST, commit=False))).end_txn_response
+    assert answer.HasField("group_state")
+    assert answer.group_state == pb.GroupState.UNDECIDED
+    refused = (await client.ask(commands.end_group(3, FIRST, [txn], commit=True))).end_txn_response
+    assert refused.error == pb.InvalidTxnStatus
+    again = await join(client)
+    answer = (await client.ask(commands.end_group(4, FIRST, [again], commit=True))).end_txn_response
+    assert answer.group_state == pb.GroupState.APPLIED
+
+
+async def test_a_transaction_of_a_group_is_not_committed_alone(client: WireClient) -> None:
+    """It is told how it would be."""
+    txn = await join(client)
+    refused = (await client.ask(commands.end_txn(2, txn, commit=True))).end_txn_response
+    assert refused.error == pb.NotAllowedError
+    assert "winners" in refused.message
+    answer = (await client.ask(commands.end_txn(3, txn, commit=False))).end_txn_response
+    assert not answer.HasField("error")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pb.TransactionGroup(application="", batch=1),
+        pb.TransactionGroup(application="a" * 257, batch=1),
+        pb.TransactionGroup(application="app", batch=1 << 63),
+    ],
+)
+async def test_names_and_numbers_that_no_group_has(client: WireClient, wrong: pb.TransactionGroup) -> None:
+    """Refused for good, and nothing is changed."""
+    refused = (await client.ask(commands.new_txn(1, 0, 60_000, group=wrong))).new_txn_response
+    assert refused.error == pb.NotAllowedError
+    ended = (await client.ask(commands.end_group(2, wrong, commit=True))).end_txn_response
+    assert ended.error == pb.NotAllowedError
+
+
+async def test_winners_that_are_none(client: WireClient) -> None:
+    """Each by its own code; the group stays undecided."""
+    txn = await join(client)
+    for winner, code in (
+        ((0, (1 << 62) | 4711), pb.TransactionNotFound),
+        ((0, 5), pb.NotAllowedError),
+    ):
+        refused = (await client.ask(commands.end_group(2, FIRST, [txn, winner], commit=True))).end_txn_response
+        assert refused.error == code
+    refused = (await client.ask(commands.end_group(3, FIRST, [txn], commit=False))).end_txn_response
+    assert refused.error == pb.NotAllowedError
+    undecided = commands.end_group(4, FIRST, [txn], commit=True)
+    undecided.end_txn.ClearField("txn_action")
+    refused = (await client.ask(undecided)).end_txn_response
+    assert refused.error == pb.NotAllowedError
+    answer = (await client.ask(commands.end_group(5, FIRST, [txn], commit=True))).end_txn_response
+    assert answer.group_state == pb.GroupState.APPLIED

@@ -1,0 +1,348 @@
+"""Groups of transactions over the memory store: one decision, whatever happens around it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Put, starting_with
+from tests.support.metadata import keys
+from tests.support.schedules import every_schedule
+from txn.alarm import Alarm
+from txn.buffer import BufferCounters
+from txn.coordinator import Coordinator
+from txn.errors import GroupDecides, InvalidTxnStatus, TooManyWinners, TransactionNotFound
+from txn.group_record import KEY_PREFIX, GroupRecord, GroupState, group_key, state_in
+from txn.group_sweep import GroupSweep
+from txn.groups import WINNERS_MAX
+from txn.headers import Group, Header, header_key, v5_id
+from txn.states import EndAction, TxnState
+from txn.sweeps import TimeoutSweep
+
+ONE, TWO = Group("app", 1), Group("app", 2)
+AGE_MS = 3_600_000
+
+
+def now_ms() -> int:
+    """Trio's clock as wall time, so that a mocked clock moves both."""
+    return round(trio.current_time() * 1000)
+
+
+class Office:
+    """A broker's coordinator, over a store that it may share with others."""
+
+    def __init__(self, metadata: MemoryStore) -> None:
+        self.metadata = metadata
+        self.timeouts = Alarm(now_ms)
+        self.once = Alarm(now_ms, delay_ms=AGE_MS)
+        self.counters = BufferCounters()
+        self.coordinator = Coordinator(
+            metadata,
+            count=1,
+            now_ms=now_ms,
+            timeout_ms_max=AGE_MS,
+            timeout_alarm=self.timeouts,
+            final_alarm=Alarm(now_ms),
+            once_alarm=self.once,
+            counters=self.counters,
+        )
+        self.groups = self.coordinator.groups
+
+    async def join(self, group: Group, *, once: bool = False) -> TxnId:
+        txn = await self.coordinator.new_in_group(0, 60_000, group, once=once)
+        assert txn is not None, "the group is not applied"
+        return txn
+
+    async def is_applied(self, group: Group) -> bool:
+        return await self.coordinator.new_in_group(0, 60_000, group, once=False) is None
+
+    async def commit(self, group: Group, *winners: TxnId) -> None:
+        await self.groups.commit(group, winners, once=False)
+
+    async def state(self, txn: TxnId) -> TxnState:
+        """What the header says."""
+        record = await self.metadata.get(header_key(txn))
+        assert record is not None
+        return Header.from_value(record.value).state
+
+    async def states(self, *txns: TxnId) -> str:
+        return " ".join([str(await self.state(txn)) for txn in txns])
+
+
+@asynccontextmanager
+async def running(office: Office) -> AsyncIterator[Office]:
+    """With the tasks that a broker runs."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(office.groups.run)
+        sweep = TimeoutSweep(office.metadata, office.coordinator, now_ms=now_ms, alarm=office.timeouts)
+        nursery.start_soon(sweep.run)
+        groups = GroupSweep(office.metadata, age_ms=AGE_MS, now_ms=now_ms, alarm=office.once, counters=office.counters)
+        nursery.start_soon(groups.run)
+        yield office
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def office() -> AsyncIterator[Office]:
+    async with running(Office(MemoryStore())) as made:
+        yield made
+
+
+async def test_one_compare_and_set_names_the_winners_and_the_others_abort(
+    autojump_clock: MockClock, office: Office
+) -> None:
+    """D17: of a failed attempt, its repetition and a speculative one, only the winner is committed."""
+    failed, winner, speculative, other = [await office.join(ONE) for _ in range(4)]
+    await wait_all_tasks_blocked()
+    revision = office.metadata.statistics().revision
+    async with office.metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
+        await watch.next()
+        await office.commit(ONE, winner, other)
+        change = await watch.next()
+    assert change.revision == revision + 1, "the decision is the first thing that changes, and one change"
+    await wait_all_tasks_blocked()
+    assert await office.states(failed, winner, speculative, other) == "ABORTED COMMITTED ABORTED COMMITTED"
+    assert office.coordinator.statistics().committed == office.coordinator.statistics().aborted == 2
+
+
+async def test_a_batch_is_applied_once(autojump_clock: MockClock, office: Office) -> None:
+    """D17: asked again, by whomever and however late, a batch that is there stays as it is."""
+    winner = await office.join(ONE)
+    late = await office.join(ONE)
+    await office.commit(ONE, winner)
+    revision = office.metadata.statistics().revision
+    await office.commit(ONE, winner)
+    await office.commit(ONE, late)
+    await wait_all_tasks_blocked()
+    assert await office.states(winner, late) == "COMMITTED ABORTED"
+    assert await office.is_applied(ONE)
+    assert not await office.groups.abort(ONE)
+    assert office.metadata.statistics().revision == revision + 1, "the two headers, in one change set"
+    # A year and many batches later it is known as well, and the headers are long forgotten.
+    await trio.sleep(365 * 86_400)
+    await office.commit(TWO, await office.join(TWO))
+    assert await office.is_applied(ONE)
+    assert await office.is_applied(TWO)
+    await office.commit(ONE)
+
+
+async def test_a_batch_without_writers_is_applied_too(autojump_clock: MockClock, office: Office) -> None:
+    """A micro-batch may have nothing to write."""
+    await office.commit(ONE)
+    assert await office.is_applied(ONE)
+    await office.commit(TWO)
+    assert await office.is_applied(TWO)
+    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == [group_key("app")]
+
+
+async def test_an_aborted_batch_may_be_tried_again(autojump_clock: MockClock, office: Office) -> None:
+    first = [await office.join(ONE) for _ in range(120)]
+    assert await office.groups.abort(ONE)
+    assert await office.states(*first) == " ".join(["ABORTED"] * 120)
+    with pytest.raises(InvalidTxnStatus):
+        await office.commit(ONE, first[0])
+    again = await office.join(ONE)
+    await office.commit(ONE, again)
+    await wait_all_tasks_blocked()
+    assert await office.state(again) is TxnState.COMMITTED
+    assert not await office.is_applied(TWO)
+
+
+async def test_a_winner_that_timed_out_lets_nothing_be_committed(autojump_clock: MockClock, office: Office) -> None:
+    """A batch is there whole or not at all."""
+    slow = await office.join(ONE)
+    await trio.sleep(59)
+    quick = await office.join(ONE)
+    await trio.sleep(2)
+    assert await office.states(slow, quick) == "ABORTED OPEN"
+    with pytest.raises(InvalidTxnStatus, match="already ABORTED"):
+        await office.commit(ONE, slow, quick)
+    assert await office.state(quick) is TxnState.OPEN
+    await office.commit(ONE, quick)
+
+
+async def test_one_transaction_of_a_group_is_not_committed_alone(autojump_clock: MockClock, office: Office) -> None:
+    """It may be aborted alone, and then the group cannot count it."""
+    txn = await office.join(ONE)
+    with pytest.raises(GroupDecides, match="naming its winners"):
+        await office.coordinator.end(txn, EndAction.COMMIT)
+    await office.coordinator.end(txn, EndAction.ABORT)
+    await office.coordinator.end(txn, EndAction.ABORT)
+    with pytest.raises(InvalidTxnStatus):
+        await office.commit(ONE, txn)
+    with pytest.raises(InvalidTxnStatus):
+        await office.coordinator.end(txn, EndAction.COMMIT)
+
+
+async def test_winners_are_of_the_group(autojump_clock: MockClock, office: Office) -> None:
+    """Bad input changes nothing."""
+    mine = await office.join(ONE)
+    stranger = await office.coordinator.new_transaction(0, 60_000)
+    elsewhere = await office.join(Group("other", 1))
+    revision = office.metadata.statistics().revision
+    for wrong in (stranger, elsewhere, v5_id(0, 999_999)):
+        with pytest.raises(TransactionNotFound):
+            await office.commit(ONE, mine, wrong)
+    with pytest.raises(TooManyWinners):
+        await office.commit(ONE, *[mine] * (WINNERS_MAX + 1))
+    assert office.metadata.statistics().revision == revision
+
+
+async def test_names_of_applications_do_not_meet(autojump_clock: MockClock, office: Office) -> None:
+    """T32: whatever is in a name, it is one name."""
+    names = ["a", "a:1", "a%3A1", "a/b", "a\u00e9", "a "]
+    txns = [await office.join(Group(name, 1)) for name in names]
+    await office.commit(Group("a", 1), txns[0])
+    await wait_all_tasks_blocked()
+    assert await office.states(*txns) == "COMMITTED" + " OPEN" * 5
+
+
+async def test_what_a_later_batch_finds_open_is_ended_as_decided(autojump_clock: MockClock) -> None:
+    """Before the record goes on to the next batch, what it decided of the last one stands in the headers."""
+    office = Office(MemoryStore())
+    winner, loser = await office.join(ONE), await office.join(ONE)
+    await office.commit(ONE, winner)
+    assert await office.states(winner, loser) == "OPEN OPEN", "nobody is there to tell them"
+    await office.join(TWO)
+    assert await office.states(winner, loser) == "COMMITTED ABORTED"
+
+
+async def test_a_batch_that_was_given_up_ends_when_a_later_one_is_begun(autojump_clock: MockClock) -> None:
+    office = Office(MemoryStore())
+    given_up = await office.join(ONE)
+    await office.join(TWO)
+    with pytest.raises(InvalidTxnStatus):
+        await office.coordinator.end(given_up, EndAction.COMMIT)
+    assert await office.state(given_up) is TxnState.ABORTED
+    # It was never applied: asked for again, from an older checkpoint, it is tried again.
+    again = await office.join(ONE)
+    await office.commit(ONE, again)
+    assert await office.is_applied(ONE)
+    assert not await office.is_applied(TWO)
+
+
+async def test_a_decision_outlives_the_broker_that_took_it(autojump_clock: MockClock) -> None:
+    """D17: killed between the decision and the headers, it is told by the next start, and by a deadline as well."""
+    metadata = MemoryStore()
+    dead = Office(metadata)
+    winner, loser = await dead.join(ONE), await dead.join(ONE)
+    await dead.commit(ONE, winner)
+    with pytest.raises(InvalidTxnStatus, match="already COMMITTED"):
+        await Office(metadata).coordinator.end(winner, EndAction.ABORT)
+    async with running(Office(metadata)) as next_one:
+        assert await next_one.states(winner, loser) == "COMMITTED ABORTED"
+
+
+async def test_a_deadline_that_passes_after_the_decision_changes_nothing(autojump_clock: MockClock) -> None:
+    """The time-out proposes an abort; the group has said otherwise."""
+    office = Office(MemoryStore())
+    winner, loser = await office.join(ONE), await office.join(ONE)
+    await office.commit(ONE, winner)
+    await trio.sleep(61)
+    async with trio.open_nursery() as nursery:
+        sweep = TimeoutSweep(office.metadata, office.coordinator, now_ms=now_ms, alarm=office.timeouts)
+        nursery.start_soon(sweep.run)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert await office.states(winner, loser) == "COMMITTED ABORTED"
+
+
+async def test_jobs_that_ran_once_are_forgotten(autojump_clock: MockClock, office: Office) -> None:
+    """Records of one-off jobs go when they are old; one whose attempts are still open stays, and so do applications."""
+    once = Group("once", 0)
+    txn = await office.join(once, once=True)
+    await office.groups.commit(once, [txn], once=True)
+    await office.commit(ONE, await office.join(ONE))
+    await office.groups.commit(Group("empty", 0), [], once=True)
+    await trio.sleep(AGE_MS / 1000 - 1)
+    assert len(await keys(office.metadata, *starting_with(KEY_PREFIX))) == 3
+    await office.join(Group("long", 0), once=True)
+    await trio.sleep(2)
+    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == [group_key("app"), group_key("long")]
+    await trio.sleep(2 * AGE_MS / 1000)
+    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == [group_key("app")]
+
+
+async def turns_later(turns: int) -> None:
+    for _ in range(turns):
+        await trio.lowlevel.checkpoint()
+
+
+@every_schedule(turns=st.lists(st.integers(0, 12), min_size=4, max_size=4))
+async def test_a_decision_and_whatever_comes_at_the_same_time(turns: list[int]) -> None:
+    """D17: two drivers commit, a winner is aborted, a later batch begins, a broker tells: all of it or nothing."""
+    metadata = MemoryStore()
+    one, other = Office(metadata), Office(metadata)
+    winners = [await one.join(ONE) for _ in range(3)]
+    answers: dict[str, bool] = {}
+
+    async def commit(office: Office, name: str, after: int, *txns: TxnId) -> None:
+        await turns_later(after)
+        try:
+            await office.commit(ONE, *txns)
+        except (InvalidTxnStatus, TransactionNotFound):
+            answers[name] = False
+        else:
+            answers[name] = True
+
+    async def abort(after: int) -> None:
+        await turns_later(after)
+        try:
+            await other.coordinator.end(winners[1], EndAction.ABORT)
+        except InvalidTxnStatus:
+            answers["abort"] = False
+        else:
+            answers["abort"] = True
+
+    async def go_on(after: int) -> None:
+        await turns_later(after)
+        await other.coordinator.new_in_group(0, 60_000, TWO, once=False)
+
+    async with running(one), trio.open_nursery() as nursery:
+        nursery.start_soon(commit, one, "first", turns[0], *winners)
+        nursery.start_soon(commit, other, "second", turns[1], *winners[:2])
+        nursery.start_soon(abort, turns[2])
+        nursery.start_soon(go_on, turns[3])
+    await one.groups.settle("app")
+    states = [await one.state(txn) for txn in winners]
+    committed = [state is TxnState.COMMITTED for state in states]
+    # Either nobody's choice, or the first's, or the second's; and whoever was told "committed" finds a choice made.
+    assert committed in ([False] * 3, [True] * 3, [True, True, False])
+    assert any(committed) == (answers["first"] or answers["second"])
+    assert answers["abort"] != committed[1]
+
+
+@pytest.mark.parametrize("applied", [None, 6])
+def test_a_record_reads_as_it_was_written(applied: int | None) -> None:
+    winners = frozenset({v5_id(3, 4), v5_id(0, 1)})
+    for record in (
+        GroupRecord(7, state=GroupState.COMMITTED, begun_ms=5, once=True, applied=7, winners=winners),
+        GroupRecord(7, state=GroupState.OPEN, begun_ms=5, applied=applied),
+    ):
+        put = record.to_put("a/b", 3)
+        assert isinstance(put, Put)
+        assert GroupRecord.from_value(put.value) == record
+        assert put.key == "/txn/group/a%2Fb"
+
+
+def test_what_a_record_says_of_a_transaction() -> None:
+    """As a table: the record's batch and state against the batch that the header names."""
+    txn, loser = v5_id(0, 1), v5_id(0, 2)
+    committed = GroupRecord(7, GroupState.COMMITTED, 5, applied=7, winners=frozenset({txn}))
+    undecided = GroupRecord(7, GroupState.OPEN, 5)
+    for record, batch, of, expected in (
+        (None, 7, txn, TxnState.OPEN),
+        (undecided, 7, txn, TxnState.OPEN),
+        (committed, 7, txn, TxnState.COMMITTED),
+        (committed, 7, loser, TxnState.ABORTED),
+        (undecided, 6, txn, TxnState.ABORTED),
+        (committed, 6, txn, TxnState.ABORTED),
+        (undecided, 8, txn, TxnState.OPEN),
+        (committed, 8, txn, TxnState.OPEN),
+    ):
+        assert state_in(record, Group("app", batch), of) is expected

@@ -1,0 +1,126 @@
+"""A group's record, `/txn/group/<application>`: one compare-and-set on it decides all transactions of a batch.
+
+A Spark task writes in a transaction of its own, perhaps several times over: failed, tried again, tried twice at once.
+All of them name the group, (application, batch), in their headers; the decision names the winners, and every other one
+is aborted. An application has one record, which goes from batch to batch and keeps the last one, so that a batch which
+is tried again after any pause is known to be there already (DESIGN section 7, "Groups").
+
+Whoever aborts one transaction of an undecided group writes the group's record anew in the same change set. So a
+decision, which is conditioned on the record's version, knows that no winner was aborted since it looked, however many
+there are.
+
+Pure.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import orjson
+
+from storage.entry import TxnId
+from storage.metadata.store import IndexEntry, Put
+from txn.headers import Group, fixed_width, txn_from_name, txn_name
+from txn.states import TxnState
+
+KEY_PREFIX: Final = "/txn/group/"
+ONCE_BY_BEGIN: Final = "groups-once-by-begin"
+
+
+class GroupState(StrEnum):
+    """What a record says of its batch. The values are what stands in the metadata store."""
+
+    OPEN = "OPEN"
+    COMMITTED = "COMMITTED"
+
+
+class Standing(NamedTuple):
+    """How a batch stands to the record of its application."""
+
+    is_applied: bool
+    """It, or a later one, is committed."""
+    is_current: bool
+    """The record is about it, and undecided: transactions may join."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """An application's last batch."""
+
+    batch: int
+    state: GroupState
+    begun_ms: int
+    """When the batch was begun, in milliseconds since the epoch."""
+    once: bool = False
+    """Nobody asks for the application again once the batch has ended, so the record is removed after a while."""
+    applied: int | None = None
+    """The last batch that was committed; this one, when the state says so."""
+    winners: frozenset[TxnId] = frozenset()
+    """Of a committed batch: the transactions that are."""
+
+    def to_put(self, application: str, expected: int) -> Put:
+        """The conditional write of this record with its index entry."""
+        fields: dict[str, object] = {
+            "batch": self.batch,
+            "state": self.state,
+            "begun_ms": self.begun_ms,
+            "applied": self.applied,
+            "winners": sorted(txn_name(txn) for txn in self.winners),
+        }
+        indexes: tuple[IndexEntry, ...] = ()
+        if self.once:
+            fields["once"] = True
+            indexes = (IndexEntry(ONCE_BY_BEGIN, fixed_width(self.begun_ms)),)
+        return Put(group_key(application), orjson.dumps(fields), expected, indexes, quote(application, safe=""))
+
+    @classmethod
+    def from_value(cls, value: bytes) -> "GroupRecord":
+        """The record that `to_put` wrote."""
+        fields = orjson.loads(value)
+        return cls(
+            fields["batch"],
+            GroupState(fields["state"]),
+            fields["begun_ms"],
+            fields.get("once", False),
+            fields["applied"],
+            frozenset(txn_from_name(name) for name in fields["winners"]),
+        )
+
+
+def group_key(application: str) -> str:
+    """Where an application's record stands."""
+    return KEY_PREFIX + quote(application, safe="")
+
+
+def application_of(key: str) -> str:
+    """The application whose record stands at `key`."""
+    return unquote(key.removeprefix(KEY_PREFIX))
+
+
+def begun_until(until_ms: int) -> tuple[str, str]:
+    """The part of `groups-once-by-begin` that was begun by `until_ms`, that moment included."""
+    return "", fixed_width(max(until_ms + 1, 0))
+
+
+def standing(record: GroupRecord | None, batch: int) -> Standing:
+    """How a batch stands to its application's record, if there is one."""
+    if record is None:
+        return Standing(is_applied=False, is_current=False)
+    is_applied = record.applied is not None and batch <= record.applied
+    return Standing(is_applied, not is_applied and batch == record.batch)
+
+
+def state_in(record: GroupRecord | None, group: Group, txn: TxnId) -> TxnState:
+    """What the group says of one of its transactions whose header is open.
+
+    A record that is about a later batch says that this one is over: it was begun when the winners of this one, if there
+    were any, had been told.
+    """
+    if record is None or record.batch < group.batch:
+        return TxnState.OPEN
+    if record.batch > group.batch:
+        return TxnState.ABORTED
+    if record.state is GroupState.OPEN:
+        return TxnState.OPEN
+    return TxnState.COMMITTED if txn in record.winners else TxnState.ABORTED

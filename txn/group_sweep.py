@@ -1,0 +1,66 @@
+"""Forgetting groups: a batch job that ran once leaves a record, which nobody asks for again.
+
+An application that goes on, a streaming query or a job with a name of its own, keeps its record for good, because one
+of its batches may be tried again after any pause (DESIGN section 7, "Groups").
+"""
+
+import structlog
+
+from storage.clock import WallClock
+from storage.metadata.store import Conflict, Delete, MetadataStore, StoreUnavailable, starting_with
+from txn.alarm import Alarm
+from txn.buffer import BufferCounters
+from txn.group_record import ONCE_BY_BEGIN, application_of, begun_until
+from txn.headers import BY_GROUP, group_members
+
+log = structlog.get_logger(__name__)
+
+
+class GroupSweep:
+    """Removes the records of applications that nobody asks for again, a while after they began."""
+
+    def __init__(
+        self, metadata: MetadataStore, *, age_ms: int, now_ms: WallClock, alarm: Alarm, counters: BufferCounters
+    ) -> None:
+        """Set up.
+
+        Args:
+            metadata: where the records stand.
+            age_ms: how old a batch must be; longer than a transaction may stay open.
+            now_ms: the wall clock.
+            alarm: rings `age_ms` after each moment it is asked for.
+            counters: where queries are counted.
+        """
+        self._metadata = metadata
+        self._age_ms = age_ms
+        self._now_ms = now_ms
+        self._alarm = alarm
+        self._counters = counters
+
+    async def run(self) -> None:
+        """Sweep until cancelled: once at the start, then whenever a record has reached its age."""
+        while True:
+            try:
+                await self._sweep()
+            except StoreUnavailable as unanswered:
+                log.warning("a sweep of groups had no answer", reason=str(unanswered))
+                self._alarm.at_latest(self._now_ms())
+            await self._alarm.wait()
+
+    async def _sweep(self) -> None:
+        due_start, due_end = begun_until(self._now_ms() - self._age_ms)
+        for hit in await self._counters.query(self._metadata, ONCE_BY_BEGIN, due_start, due_end):
+            application = application_of(hit.record.key)
+            if await self._counters.query(self._metadata, BY_GROUP, *group_members(application), limit=1):
+                # A long job: looked at again an age from now.
+                self._alarm.at_latest(self._now_ms())
+                continue
+            try:
+                await self._metadata.commit([Delete(hit.record.key, hit.record.version)])
+            except Conflict:
+                # Begun anew, or removed by another broker.
+                continue
+        _, all_end = starting_with("")
+        later = await self._counters.query(self._metadata, ONCE_BY_BEGIN, due_end, all_end, limit=1)
+        if later:
+            self._alarm.at_latest(int(later[0].index_key))

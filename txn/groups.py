@@ -1,0 +1,261 @@
+"""Groups of transactions: the attempts of a batch's tasks, of which one decision commits some and aborts the others.
+
+Spark writes a batch in many tasks, tries those again that fail, and runs slow ones twice. Each attempt is a transaction
+of its own, so that nothing of it is seen; the driver names those that count, and one compare-and-set on the record of
+the application decides all of them, once per batch however often it is asked (DESIGN section 7, D17).
+
+The decision stands in that record alone. `run`, told of it by a watch, writes it into the headers, by which segments
+and subscriptions learn of it as of any transaction's end; a broker that dies in between leaves that to its next start,
+and whoever meets an open header meanwhile asks the record (open_header.py).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+import trio
+
+from storage.clock import WallClock
+from storage.entry import TxnId
+from storage.metadata.store import (
+    ABSENT,
+    Check,
+    Conflict,
+    MetadataStore,
+    Op,
+    Record,
+    StoreUnavailable,
+    starting_with,
+)
+from txn.alarm import Alarm
+from txn.buffer import BufferCounters
+from txn.errors import InvalidTxnStatus, TooManyWinners, TransactionNotFound
+from txn.group_record import (
+    KEY_PREFIX,
+    GroupRecord,
+    GroupState,
+    application_of,
+    group_key,
+    standing,
+    state_in,
+)
+from txn.headers import BY_GROUP, Group, Header, group_members, header_key, txn_of_key
+from txn.states import TxnState
+from txn.statistics import CoordinatorStatistics
+
+log = structlog.get_logger(__name__)
+
+WINNERS_MAX: Final = 10_000
+"""A record names them all, and it has to fit into a change set of any store."""
+
+SETTLE_BATCH_MAX: Final = 50
+"""Headers written in one change set; with the group's record it stays below etcd's 124 operations."""
+
+UNANSWERED_SECONDS: Final = 1.0
+"""When what a group decided is written into its headers again after the metadata store gave no answer."""
+
+
+class TransactionGroups:
+    """Opens, decides and forgets groups. Any number of brokers may at once: every step is conditional."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        *,
+        now_ms: WallClock,
+        final_alarm: Alarm,
+        once_alarm: Alarm,
+        counters: BufferCounters,
+        statistics: CoordinatorStatistics,
+    ) -> None:
+        """Set up; nothing is read or written.
+
+        Args:
+            metadata: where records and headers stand.
+            now_ms: the wall clock.
+            final_alarm: told of every moment at which transactions ended.
+            once_alarm: told when an application began that nobody will ask for again.
+            counters: where queries are counted.
+            statistics: where ended transactions are counted.
+        """
+        self._metadata = metadata
+        self._now_ms = now_ms
+        self._final_alarm = final_alarm
+        self._once_alarm = once_alarm
+        self._counters = counters
+        self._statistics = statistics
+
+    async def admission(self, group: Group, *, once: bool) -> Op | None:
+        """What has to be committed with the header of a new transaction of the group; None when it is applied already.
+
+        A Conflict on it means: ask again. What earlier batches of the application left open is ended on return.
+        """
+        record, found = await self._read(group.application)
+        is_applied, is_current = standing(record, group.batch)
+        if is_applied:
+            return None
+        if is_current:
+            assert found is not None, "there is no current batch without a record"
+            return Check(found.key, found.version)
+        if record is not None:
+            if record.batch > group.batch:
+                # A later batch was begun and is not applied, and this one never was: whoever asks goes his way anew.
+                await self._end_all(group.application, record, found)
+            else:
+                await self.settle(group.application)
+        now = self._now_ms()
+        if once:
+            self._once_alarm.at_latest(now)
+        begun = GroupRecord(group.batch, GroupState.OPEN, now, once, None if record is None else record.applied)
+        return begun.to_put(group.application, ABSENT if found is None else found.version)
+
+    async def commit(self, group: Group, winners: Sequence[TxnId], *, once: bool) -> None:
+        """Commit these transactions of the group and abort its others; durable on return, and headers follow.
+
+        Nothing happens, and that is no error, when the batch is applied already.
+
+        Raises:
+            TransactionNotFound: a winner is no transaction of this group.
+            InvalidTxnStatus: a winner is aborted; nothing is decided.
+            TooManyWinners: nothing is decided.
+        """
+        if len(winners) > WINNERS_MAX:
+            raise TooManyWinners(f"a batch of {len(winners)} transactions is more than the {WINNERS_MAX} one may have")
+        while True:
+            record, found = await self._read(group.application)
+            is_applied, is_current = standing(record, group.batch)
+            if is_applied:
+                return
+            for txn in winners:
+                await self._require_member(txn, group)
+            if not is_current:
+                # Nobody wrote anything, so that nobody has begun it.
+                admission = await self.admission(group, once=once)
+                if admission is not None:
+                    await self._try([admission])
+                continue
+            assert record is not None, "a current batch has a record"
+            assert found is not None, "a current batch has a record"
+            decided = GroupRecord(
+                group.batch, GroupState.COMMITTED, record.begun_ms, record.once, group.batch, frozenset(winners)
+            )
+            if await self._try([decided.to_put(group.application, found.version)]):
+                return
+
+    async def abort(self, group: Group) -> bool:
+        """Abort every open transaction of the group, which may be tried again; False when the batch is applied."""
+        record, found = await self._read(group.application)
+        is_applied, is_current = standing(record, group.batch)
+        if is_current:
+            assert record is not None, "a current batch has a record"
+            await self._end_all(group.application, record, found)
+            record, _ = await self._read(group.application)
+            is_applied, _ = standing(record, group.batch)
+        return not is_applied
+
+    async def state(self, txn: TxnId, group: Group) -> tuple[TxnState, tuple[Op, ...]]:
+        """What the group says of one of its transactions, and while that is OPEN what to commit with its abort.
+
+        What a group has decided stands in the header on return.
+        """
+        record, found = await self._read(group.application)
+        state = state_in(record, group, txn)
+        if state.is_final:
+            await self.settle(group.application)
+            return state, ()
+        if record is None or found is None:
+            return state, (Check(group_key(group.application), ABSENT),)
+        return state, (record.to_put(group.application, found.version),)
+
+    async def settle(self, application: str) -> None:
+        """Write what the application's record decides into the headers that are open; they say so on return."""
+        while True:
+            hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
+            record, _ = await self._read(application)
+            ended = []
+            for hit in hits:
+                header = Header.from_value(hit.record.value)
+                assert header.group is not None, "it was found by its group"
+                state = state_in(record, header.group, txn_of_key(hit.record.key))
+                if state.is_final:
+                    ended.append((hit.record, header, state))
+            if not ended:
+                return
+            await self._write(ended)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Settle what groups decide until cancelled; started once what was left over is settled."""
+        async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
+            await watch.next()
+            left = await self._counters.query(self._metadata, BY_GROUP, *starting_with(""))
+            groups = (Header.from_value(hit.record.value).group for hit in left)
+            await self._settle_all(sorted({group.application for group in groups if group is not None}))
+            task_status.started()
+            while True:
+                change = await watch.next()
+                await self._settle_all(
+                    [
+                        application_of(record.key)
+                        for record in change.records
+                        if GroupRecord.from_value(record.value).state is GroupState.COMMITTED
+                    ]
+                )
+
+    async def _settle_all(self, applications: Sequence[str]) -> None:
+        for application in applications:
+            while True:
+                try:
+                    await self.settle(application)
+                    break
+                except StoreUnavailable as unanswered:
+                    log.warning("what a group decided could not be told", group=application, reason=str(unanswered))
+                    await trio.sleep(UNANSWERED_SECONDS)
+
+    async def _read(self, application: str) -> tuple[GroupRecord | None, Record | None]:
+        if not self._metadata.authoritative:
+            await self._metadata.barrier()
+        found = await self._metadata.get(group_key(application))
+        return None if found is None else GroupRecord.from_value(found.value), found
+
+    async def _require_member(self, txn: TxnId, group: Group) -> None:
+        found = await self._metadata.get(header_key(txn))
+        header = None if found is None else Header.from_value(found.value)
+        if header is None or header.group != group:
+            raise TransactionNotFound(txn)
+        if header.state.is_final:
+            raise InvalidTxnStatus(txn, header.state, "commit")
+
+    async def _end_all(self, application: str, record: GroupRecord, found: Record | None) -> None:
+        """Abort everything open of an undecided batch, and see that nobody decides it on what was true before."""
+        while found is not None and record.state is GroupState.OPEN:
+            hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
+            if not hits:
+                return
+            headers = [(hit.record, Header.from_value(hit.record.value), TxnState.ABORTED) for hit in hits]
+            await self._write(headers[:SETTLE_BATCH_MAX], record.to_put(application, found.version))
+            again, found = await self._read(application)
+            if again is None or again.batch != record.batch:
+                return
+            record = again
+
+    async def _write(self, ended: Sequence[tuple[Record, Header, TxnState]], *conditions: Op) -> None:
+        """End transactions whose headers are open; where somebody else was first, the caller's next look tells."""
+        for start in range(0, len(ended), SETTLE_BATCH_MAX):
+            part = ended[start : start + SETTLE_BATCH_MAX]
+            now = self._now_ms()
+            puts: list[Op] = [
+                header.ended(state, now).to_put(txn_of_key(found.key), found.version) for found, header, state in part
+            ]
+            if await self._try([*puts, *conditions]):
+                self._final_alarm.at_latest(now)
+                for _, _, state in part:
+                    self._statistics.count(state)
+
+    async def _try(self, ops: Sequence[Op]) -> bool:
+        try:
+            await self._metadata.commit(ops)
+        except Conflict:
+            if not self._metadata.authoritative:
+                await self._metadata.barrier()
+            return False
+        return True

@@ -22,7 +22,6 @@ from tidewire.spark.rows import (
     ROWS_MAX,
     ROWS_WANTED,
     Rows,
-    _plain_batch,
     arrow_schema,
     record_batches,
 )
@@ -38,7 +37,7 @@ from tidewire.wire.pulsar.building import (
 from tidewire.wire.pulsar.errors import MessageError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import ack_set_of_bits
-from tidewire.wire.pulsar.messages import parse_payload, split_body, split_messages
+from tidewire.wire.pulsar.messages import parse_payload, split_messages
 
 TOPIC = "topic://public/default/x"
 RANGE = SegmentRange(TOPIC, "0000-ffff-0", "segment://public/default/x/0000-ffff-0", end=Position(9, 9))
@@ -178,53 +177,6 @@ def test_a_publish_time_that_no_timestamp_can_hold_is_null() -> None:
     assert made.column("publish_time").to_pylist() == [None]
 
 
-@given(batches, st.lists(st.tuples(st.integers(0), st.integers(1, 255)), max_size=2), st.integers(0, 6))
-def test_the_quick_way_reads_as_the_codec_does_or_leaves_it_to_it(
-    batch: list[Message], damages: list[tuple[int, int]], size: int
-) -> None:
-    """Damage included: what the quick way takes, the codec takes too, and reads the same in it."""
-    body = bytearray(encode_batch(batch))
-    for place, flipped in damages:
-        body[place % len(body)] ^= flipped
-    columns = _plain_batch(bytes(body), size)
-    if columns is None:
-        return
-    metadata = message_metadata("p", 0, PUBLISHED_MS)
-    metadata.num_messages_in_batch = size
-    read = split_body(metadata, bytes(body)) if size else []
-    assert columns.values == [message.value for message in read]
-    assert columns.keys == [message.key for message in read]
-    assert [time or None for time in columns.event_times_ms] == [message.event_time_ms for message in read]
-    assert not any(message.properties or message.null_value for message in read)
-    assert [message.batch_index for message in read] == list(range(size))
-
-
-@given(st.lists(plain_messages, min_size=1, max_size=5))
-def test_the_quick_way_takes_what_is_usual(batch: list[Message]) -> None:
-    assert _plain_batch(encode_batch(batch), len(batch)) is not None
-
-
-@pytest.mark.parametrize(
-    "unusual",
-    [
-        pb.SingleMessageMetadata(payload_size=1, properties=[pb.KeyValue(key="a", value="b")]),
-        pb.SingleMessageMetadata(payload_size=1, null_value=True),
-        pb.SingleMessageMetadata(payload_size=1, null_partition_key=True),
-        pb.SingleMessageMetadata(payload_size=1, compacted_out=True),
-        pb.SingleMessageMetadata(payload_size=0),
-        pb.SingleMessageMetadata(payload_size=-1),
-    ],
-)
-@pytest.mark.parametrize("before", [False, True])
-def test_the_quick_way_leaves_what_is_unusual(unusual: pb.SingleMessageMetadata, before: bool) -> None:
-    usual = pb.SingleMessageMetadata(payload_size=1, partition_key="k", event_time=1)
-    body = b""
-    for described in [unusual, usual] if before else [usual, unusual]:
-        encoded = described.SerializeToString()
-        body += len(encoded).to_bytes(4, "big") + encoded + b"v" * max(0, described.payload_size)
-    assert _plain_batch(body, 2) is None
-
-
 def test_a_key_that_is_not_text_is_read_as_the_codec_reads_it() -> None:
     key_number = pb.SingleMessageMetadata.PARTITION_KEY_FIELD_NUMBER
     encoded = pb.SingleMessageMetadata(payload_size=1).SerializeToString() + field(key_number, b"\xff")
@@ -249,9 +201,9 @@ def test_an_entry_of_very_many_messages_is_divided() -> None:
 
 
 def test_record_batches_are_bounded_in_bytes() -> None:
-    megabyte = batch_payload([(single_message_metadata(0), bytes(1024 * 1024))])
-    rows = [batch.num_rows for batch in record_batches(RANGE, [entry(megabyte)] * 20)]
-    assert rows == [BYTES_WANTED // (1024 * 1024)] * 2 + [4]
+    quarter = batch_payload([(single_message_metadata(0), bytes(BYTES_WANTED // 4))])
+    rows = [batch.num_rows for batch in record_batches(RANGE, [entry(quarter)] * 10)]
+    assert rows == [4, 4, 2]
 
 
 def test_a_batch_that_does_not_add_up_is_named_by_its_place() -> None:
@@ -291,6 +243,20 @@ def test_rows_of_other_keys_and_entries_of_other_times_are_left_out() -> None:
     early = build_message(message_metadata("p", 0, PUBLISHED_MS - 1), b"3")
     (made,) = record_batches(RANGE, [entry(early), entry(late), entry(early)], pushed=pushed)
     assert made.column("value").to_pylist() == [b"1"]
+
+
+def test_an_entry_that_looked_well_is_named_by_its_place_among_others() -> None:
+    described = message_metadata("p", 0, PUBLISHED_MS)
+    described.num_messages_in_batch = 2
+    cut = encode_batch([(single_message_metadata(0), b"value"), (single_message_metadata(1), b"value")])[:-1]
+    good = batch_payload([(single_message_metadata(0), b"value")])
+    received = [
+        entry(good, place=Position(4, 1)),
+        entry(build_payload(described, cut), place=Position(4, 2)),
+        entry(good, place=Position(4, 3)),
+    ]
+    with pytest.raises(UnreadableMessage, match=rf"^{RANGE.wire_name} 4:2: "):
+        table(received)
 
 
 def test_values_are_decoded_each_run_by_its_version() -> None:

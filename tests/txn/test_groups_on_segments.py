@@ -11,7 +11,7 @@ from storage.metadata.store import Op
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import Office
 from tests.support.segments import office as segment_office
-from tests.support.steered_store import SteeredStore, Stopped
+from tests.support.steered_store import LaggingStore, SteeredStore, Stopped
 from txn.errors import TransactionEnded
 from txn.group_record import GroupRecord, GroupState, group_key
 from txn.headers import Group
@@ -26,9 +26,10 @@ async def publish_in(office: Office, group: Group) -> TxnId:
     return txn
 
 
-async def test_a_segment_shows_the_winner_alone() -> None:
+@pytest.mark.parametrize("kind", [MemoryStore, LaggingStore])
+async def test_a_segment_shows_the_winner_alone(kind: type[MemoryStore]) -> None:
     """D17: what the attempts wrote side by side, read after the decision."""
-    async with segment_office(MemoryStore(), SimulatedFiles()) as office:
+    async with segment_office(kind(), SimulatedFiles()) as office:
         await office.start_groups()
         segment = await office.own()
         loser, winner = await publish_in(office, ONE), await publish_in(office, ONE)
@@ -42,9 +43,10 @@ async def test_a_segment_shows_the_winner_alone() -> None:
         assert await office.op_keys() == []
 
 
-async def test_nothing_joins_a_winner_after_the_decision() -> None:
+@pytest.mark.parametrize("kind", [MemoryStore, LaggingStore])
+async def test_nothing_joins_a_winner_after_the_decision(kind: type[MemoryStore]) -> None:
     """T12: the header is still open, but the group has decided."""
-    async with segment_office(MemoryStore(), SimulatedFiles()) as office:
+    async with segment_office(kind(), SimulatedFiles()) as office:
         segment = await office.own()
         loser, winner = await publish_in(office, ONE), await publish_in(office, ONE)
         await segment.publish(b"won", winner)

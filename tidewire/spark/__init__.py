@@ -17,6 +17,20 @@ columns, options.py the options.
 children after the segment itself, stops at `trigger(availableNow=True)`, and reports its lag in the query's progress
 (`streaming.lag_of`). Its offsets, as in Spark's checkpoint, are what `starting_position` takes.
 
+Data frames and streams are written to topics the same way:
+
+    (
+        flights.selectExpr("carrier AS key", "to_json(struct(*)) AS value")
+        .write.format("tidewire")
+        .option("service_url", "pulsar://127.0.0.1:6650")
+        .option("topic", "topic://public/default/departures")
+        .mode("append")
+        .save()
+    )
+
+What a batch or a micro-batch writes is read all at once or not at all, and once, however often Spark tries its tasks or
+runs the query again from its checkpoint. columns.py describes what is written, write_options.py the options.
+
 Spark finds the format by itself where this package is installed in the Python of driver and executors. Where it is not
 installed but shipped (`--py-files`, a notebook's path), register it once per session:
 
@@ -29,7 +43,10 @@ installed but shipped (`--py-files`, a notebook's path), register it once per se
 - `brokers`, `connection`: lookup, and a blocking socket over the wire codec
 - `streaming`: what Spark calls for a stream; `watching`: what brokers push to its planner; `following`: its next
   offset, with `offsets` (which segment's turn it is) and `limits`, pure; `subscribing`: its place as others see it
-- `options`, `positions`, `filters`, `schema`, `partitions`, `errors`: what the others speak of
+- `sink`: what Spark calls to write; `columns`, `values`, `encoding`: a data frame to messages; `routing`: to which
+  segment; `batching`, `writing`: sending them in one transaction; `coordinating`, `committing`: which transactions of
+  a batch are committed, by one decision; `persisting`: asking again while brokers are away
+- `options`, `write_options`, `positions`, `filters`, `schema`, `partitions`, `errors`: what the others speak of
 """
 
 from tidewire.spark.source import TidewireSource

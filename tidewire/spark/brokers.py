@@ -4,15 +4,15 @@ A topic or segment may be at any broker and may move, so everybody asks anew whe
 user named, and follows the answer. Nothing about where things are travels from the planner to the tasks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from tidewire.spark.connection import Connection
 from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation
-from tidewire.spark.options import Address, ReadOptions, parse_address
+from tidewire.spark.options import Address, parse_address
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -25,11 +25,27 @@ Connect = Callable[[Address, Address | None], Connection]
 """Connects to an address, which is to pass everything on to the second one, if there is one."""
 
 
+class Contact(Protocol):
+    """What the options say of brokers."""
+
+    @property
+    def service(self) -> Address:
+        """The one that the user named."""
+        ...
+
+    @property
+    def operation_timeout_seconds(self) -> float:
+        """How long one may take to answer."""
+        ...
+
+
 class Brokers:
     """Connections that live as long as the block that this object manages."""
 
-    def __init__(self, options: ReadOptions, connect: Connect | None = None) -> None:
+    def __init__(self, options: Contact, connect: Connect | None = None) -> None:
         """The brokers behind `options.service`; `connect` makes connections, over TCP unless it is given."""
+        self.timeout_seconds: Final = options.operation_timeout_seconds
+        """How long one may take to answer."""
         self._service = options.service
         self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
@@ -41,6 +57,10 @@ class Brokers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections."""
         self._open.close()
 
     def service(self) -> Connection:
@@ -50,6 +70,19 @@ class Brokers:
             SourceError: it could not be made.
         """
         return self._connection(self._service)
+
+    def at(self, url: str, what: str) -> Connection:
+        """A connection to a broker that another one named, as the one that serves `what`.
+
+        Raises:
+            SourceError: it could not be made.
+        """
+        connection = self.service()
+        return self._connection(_named(connection, what, url))
+
+    def connected(self) -> Iterable[Connection]:
+        """The connections that have been made."""
+        return self._connections.values()
 
     def owner_of(self, topic: str) -> Connection:
         """A connection to the broker that serves the topic, segment or partition now.

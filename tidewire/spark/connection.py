@@ -153,9 +153,17 @@ class Connection:
             ConnectionLost: the connection has ended.
             BrokerSilent: the broker does not read what it is sent.
         """
+        self.send_encoded(encode_command(command))
+
+    def send_encoded(self, frame: bytes) -> None:
+        """Send a frame.
+
+        Raises:
+            As `send`.
+        """
         try:
             self._socket.settimeout(self._timeout_seconds)
-            self._socket.sendall(encode_command(command))
+            self._socket.sendall(frame)
         except TimeoutError as error:
             raise BrokerSilent(
                 f"{self.address} has read nothing of what it was sent for {self._timeout_seconds:g} s"

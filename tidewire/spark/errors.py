@@ -48,3 +48,19 @@ class Refused(SourceError):
 
     code: int = -1
     """The protocol's number of it."""
+
+
+class UnwritableColumns(SourceError):
+    """A data frame has columns that no messages can be made of."""
+
+
+class UnwritableRow(SourceError):
+    """A row is no message that a broker would take."""
+
+
+class WriteFailed(SourceError):
+    """A task's rows are not, or not surely, stored; its transaction is not committed, and the task may run again."""
+
+
+class CommitFailed(SourceError):
+    """A batch is not committed, or nobody answered whether it is; asking again for the same batch is safe."""

@@ -1,4 +1,4 @@
-"""The options of format "tidewire", and what they may say.
+"""The options of format "tidewire" for reading, and what they may say (for writing: write_options.py).
 
     service_url                  pulsar://HOST:PORT of any broker; required
     topic                        topic://TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME, or several of them
@@ -27,7 +27,7 @@ case nor underscores count here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Self
@@ -38,7 +38,7 @@ from tidewire.spark.positions import EARLIEST_START, LATEST_START, Boundary, par
 
 DEFAULT_PORT: Final = 6650
 OPERATION_TIMEOUT_SECONDS_DEFAULT: Final = 30.0
-OPERATION_TIMEOUT_SECONDS_MAX: Final = 3600.0
+SECONDS_MAX: Final = 3600.0
 """A longer one than this is a mistake in its unit."""
 PARTITION_BYTES_DEFAULT: Final = 32 * 1024 * 1024
 PARTITION_BYTES_MIN: Final = 64 * 1024
@@ -49,11 +49,12 @@ PERSISTENT: Final = "persistent://"
 
 _BATCH_ONLY: Final = ("ending_position", "push_filters")
 _STREAM_ONLY: Final = ("max_rows_per_trigger", "max_bytes_per_trigger", "subscription")
-_NAMES: Final = (
+READ_NAMES: Final = (
     *("service_url", "topic", "topic_pattern", "starting_position", "ending_position", "isolation", "schema"),
     *("fail_on_data_loss", "partition_bytes", "push_filters", *_STREAM_ONLY, "operation_timeout_seconds"),
 )
-_TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/,]+/[^/,]+/[^,]+")
+WRITE_ONLY_NAMES: Final = ("txn_app_id", "txn_version", "transaction_timeout_seconds")
+TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/,]+/[^/,]+/[^,]+")
 _PATTERN: Final = re.compile(r"topic://([^/]+/[^/]+)/(.+)")
 
 
@@ -130,13 +131,10 @@ class ReadOptions:
         Raises:
             InvalidOption: an option is unknown, missing or wrong; its text names it.
         """
-        by_bare_name = {_bare(name): name for name in _NAMES}
-        options: dict[str, str] = {}
-        for name, value in given.items():
-            known = by_bare_name.get(_bare(name))
-            if known is None:
-                raise InvalidOption(f"unknown option {name.lower()!r}; format tidewire knows {', '.join(_NAMES)}")
-            options[known] = value
+        options = by_name(given, READ_NAMES, others=WRITE_ONLY_NAMES)
+        for name in WRITE_ONLY_NAMES:
+            if name in options:
+                raise InvalidOption(f"option {name} is for writing; for reading there are {', '.join(READ_NAMES)}")
         for name in {Use.BATCH: _STREAM_ONLY, Use.STREAM: _BATCH_ONLY, None: ()}[use]:
             if name in options:
                 raise InvalidOption(f"option {name} is not for {use.value if use else ''}")
@@ -148,31 +146,49 @@ class ReadOptions:
         if ending == EARLIEST_START:
             raise InvalidOption("option ending_position: nothing stands before earliest")
         return cls(
-            service=_service(options),
+            service=service_of(options),
             topics=topics,
             pattern=pattern,
-            operation_timeout_seconds=_timeout(options),
+            operation_timeout_seconds=operation_timeout_of(options),
             starting=starting,
             ending=ending,
             uncommitted=_choice(options, "isolation", "read_committed", "read_uncommitted"),
             decoded=_choice(options, "schema", "none", "auto"),
             fail_on_data_loss=_choice(options, "fail_on_data_loss", "false", "true", default=True),
-            partition_bytes=_count(options, "partition_bytes", PARTITION_BYTES_MIN) or PARTITION_BYTES_DEFAULT,
+            partition_bytes=count_of(options, "partition_bytes", PARTITION_BYTES_MIN) or PARTITION_BYTES_DEFAULT,
             push_filters=_choice(options, "push_filters", "false", "true"),
-            rows_max=_count(options, "max_rows_per_trigger", 1),
-            bytes_max=_count(options, "max_bytes_per_trigger", 1),
+            rows_max=count_of(options, "max_rows_per_trigger", 1),
+            bytes_max=count_of(options, "max_bytes_per_trigger", 1),
             subscription=options.get("subscription") or None,
         )
+
+
+def by_name(given: Mapping[str, str], known: Sequence[str], others: Sequence[str] = ()) -> dict[str, str]:
+    """What was given, under the names of options as they are `known`, or one of the `others`.
+
+    Raises:
+        InvalidOption: one of them is neither.
+    """
+    by_bare_name = {_bare(name): name for name in (*known, *others)}
+    for name in given:
+        if _bare(name) not in by_bare_name:
+            raise InvalidOption(f"unknown option {name.lower()!r}; format tidewire knows {', '.join(known)}")
+    return {by_bare_name[_bare(name)]: value for name, value in given.items()}
 
 
 def _bare(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def _service(options: Mapping[str, str]) -> Address:
+def service_of(options: Mapping[str, str]) -> Address:
+    """The broker that the user named.
+
+    Raises:
+        InvalidOption: none was named, or by what is no address.
+    """
     url = options.get("service_url")
     if not url:
-        raise _missing("service_url", "pulsar://127.0.0.1:6650")
+        raise missing("service_url", "pulsar://127.0.0.1:6650")
     try:
         return parse_address(url)
     except ValueError as error:
@@ -186,10 +202,10 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], Pattern | None
     if pattern:
         return (), _pattern(pattern)
     if not named:
-        raise _missing("topic", "topic://public/default/flights")
+        raise missing("topic", "topic://public/default/flights")
     topics = tuple(dict.fromkeys(name.strip() for name in named.split(",")))
     for topic in topics:
-        if not _TOPIC.fullmatch(topic):
+        if not TOPIC.fullmatch(topic):
             raise InvalidOption(
                 f"option topic: {topic!r} is no full name of a topic; "
                 f"expected {SCALABLE}TENANT/NAMESPACE/NAME or {PERSISTENT}TENANT/NAMESPACE/NAME"
@@ -227,7 +243,12 @@ def _choice(options: Mapping[str, str], name: str, no: str, yes: str, *, default
     return text.lower() == yes
 
 
-def _count(options: Mapping[str, str], name: str, least: int) -> int | None:
+def count_of(options: Mapping[str, str], name: str, least: int) -> int | None:
+    """An option's number; None when it is not given.
+
+    Raises:
+        InvalidOption: it is none, or less than `least`.
+    """
     text = options.get(name)
     if text is None:
         return None
@@ -236,21 +257,33 @@ def _count(options: Mapping[str, str], name: str, least: int) -> int | None:
     return int(text)
 
 
-def _timeout(options: Mapping[str, str]) -> float:
-    text = options.get("operation_timeout_seconds")
+def seconds_of(options: Mapping[str, str], name: str, default: float) -> float:
+    """An option's number of seconds.
+
+    Raises:
+        InvalidOption: it is none that makes sense.
+    """
+    text = options.get(name)
     if text is None:
-        return OPERATION_TIMEOUT_SECONDS_DEFAULT
+        return default
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= OPERATION_TIMEOUT_SECONDS_MAX:
-        raise InvalidOption(
-            f"option operation_timeout_seconds: {text!r} is no number of seconds "
-            f"above 0 and up to {OPERATION_TIMEOUT_SECONDS_MAX:.0f}"
-        )
+    if not 0 < seconds <= SECONDS_MAX:
+        raise InvalidOption(f"option {name}: {text!r} is no number of seconds above 0 and up to {SECONDS_MAX:.0f}")
     return seconds
 
 
-def _missing(name: str, example: str) -> InvalidOption:
+def operation_timeout_of(options: Mapping[str, str]) -> float:
+    """How long an operation may take.
+
+    Raises:
+        InvalidOption: it is no number of seconds that makes sense.
+    """
+    return seconds_of(options, "operation_timeout_seconds", OPERATION_TIMEOUT_SECONDS_DEFAULT)
+
+
+def missing(name: str, example: str) -> InvalidOption:
+    """The error for an option that has to be given."""
     return InvalidOption(f'option {name} is missing; give it as .option("{name}", "{example}")')

@@ -15,15 +15,21 @@ from pyspark.sql.types import StructType
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.schema import SCHEMA
+from tidewire.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from tidewire.spark.reader import TidewireReader
+    from tidewire.spark.sink import TidewireStreamWriter, TidewireWriter
     from tidewire.spark.streaming import TidewireStreamReader
     from tidewire.spark.topic_schemas import TopicSchema
 
 
 class TidewireSource(DataSource):
-    """`spark.read.format("tidewire")`; its options stand in options.py, its columns in schema.py."""
+    """`format("tidewire")`.
+
+    For reading, the options stand in options.py and the columns in schema.py; for writing, in write_options.py and
+    columns.py.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Keeps the options unread."""
@@ -75,6 +81,33 @@ class TidewireSource(DataSource):
         from tidewire.spark.streaming import TidewireStreamReader
 
         return TidewireStreamReader(options, schema, self._topic_schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "TidewireWriter":
+        """A writer of a batch.
+
+        Raises:
+            InvalidOption: an option is unknown, missing or wrong, or the mode is not append.
+            UnwritableColumns: no messages can be made of the data frame's columns.
+        """
+        options = WriteOptions.parse(self._given, Use.BATCH)
+        if overwrite:
+            raise InvalidOption('a topic is not overwritten: write with .mode("append")')
+        from tidewire.spark.sink import TidewireWriter
+
+        return TidewireWriter(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "TidewireStreamWriter":  # noqa: N802
+        """A writer of a stream's micro-batches.
+
+        Raises:
+            InvalidOption, UnwritableColumns: as `writer`.
+        """
+        options = WriteOptions.parse(self._given, Use.STREAM)
+        if overwrite:
+            raise InvalidOption('a topic is not overwritten: write with .outputMode("append") or "update"')
+        from tidewire.spark.sink import TidewireStreamWriter
+
+        return TidewireStreamWriter(options, schema)
 
     def _check(self, schema: StructType) -> None:
         if schema != self._columns:

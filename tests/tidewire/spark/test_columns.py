@@ -1,0 +1,72 @@
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tidewire.spark.columns import FrameColumns, column, find_columns
+from tidewire.spark.errors import UnwritableColumns
+from tidewire.spark.schema import SCHEMA
+
+TEXT, BINARY, NUMBER = StringType(), BinaryType(), IntegerType()
+VALUE, TOPIC = ("value", TEXT), ("topic", TEXT)
+
+
+def frame(*columns: tuple[str, DataType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns])
+
+
+def test_columns_are_found_wherever_they_stand() -> None:
+    schema = frame(
+        TOPIC, ("value", BINARY), ("key", TEXT), ("properties", MapType(TEXT, TEXT)), ("event_time", TimestampType())
+    )
+    assert find_columns(schema, topic_is_given=False) == FrameColumns(1, 2, 4, 3, 0)
+
+
+def test_a_value_is_enough_when_the_topic_is_given() -> None:
+    assert find_columns(frame(VALUE), topic_is_given=True) == FrameColumns(0, None, None, None, None)
+
+
+def test_a_frame_that_was_read_from_a_topic_can_be_written_as_it_is() -> None:
+    found = find_columns(SCHEMA, topic_is_given=True)
+    names = SCHEMA.fieldNames()
+    assert found == FrameColumns(
+        names.index("value"), names.index("key"), names.index("event_time"), names.index("properties"), None
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ([("key", TEXT)], "there is no column value"),
+        ([VALUE], "neither the option topic nor a column topic says where to write"),
+        ([VALUE, TOPIC, ("carrier", TEXT)], "column carrier cannot be written: a message is made of value, key, event"),
+        ([VALUE, TOPIC, ("key", NUMBER)], "column key is int, and has to be string or binary"),
+        ([VALUE, TOPIC, ("event_time", NUMBER)], "column event_time is int, and has to be timestamp"),
+        ([VALUE, TOPIC, ("event_time", TimestampNTZType())], "event_time is timestamp_ntz, and has to be timestamp"),
+        ([VALUE, TOPIC, ("properties", MapType(TEXT, NUMBER))], "column properties is map<string,int>, and has to"),
+        ([VALUE, TOPIC, ("value", BINARY)], "there are two columns value"),
+        ([VALUE, ("topic", BINARY)], "column topic is binary, and has to be string"),
+    ],
+)
+def test_what_would_be_lost_or_misunderstood_is_refused_by_name(
+    columns: list[tuple[str, DataType]], sentence: str
+) -> None:
+    with pytest.raises(UnwritableColumns, match=sentence):
+        find_columns(frame(*columns), topic_is_given=False)
+
+
+def test_columns_are_of_arrows_usual_types() -> None:
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["a"], pa.large_string()), pa.array([b"a"], pa.large_binary()), pa.array(["a"])], ["a", "b", "c"]
+    )
+    assert [str(column(batch, place).type) for place in range(3)] == ["string", "binary", "string"]  # type: ignore[union-attr]
+    assert column(batch, None) is None

@@ -1,0 +1,71 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidewire.spark.encoding import NO_KEY, Columns, Rows, encode
+from tidewire.spark.errors import ProtocolViolation
+from tidewire.spark.layouts import Part
+from tidewire.spark.routing import RUN_ROWS, Routes
+
+TOPIC = "topic://public/default/x"
+
+
+def part(number: int, first: int, last: int) -> Part:
+    return Part(TOPIC, None, f"segment://public/default/x/{first:04x}-{last:04x}-{number}", number, (), (first, last))
+
+
+def rows(*hashes: int) -> Rows:
+    """Rows whose values are their places."""
+    encoded = encode(Columns(pa.array([b"%d" % place for place in range(len(hashes))], pa.binary())))
+    return Rows(encoded.messages, np.array(hashes, np.int64))
+
+
+def divided(routes: Routes, taken: Rows) -> dict[int, list[int]]:
+    """Hashes by segment."""
+    return {number: own.hashes.tolist() for number, own in routes.divide(taken)}
+
+
+def test_each_key_goes_to_the_segment_that_holds_its_hash_and_keeps_its_order() -> None:
+    routes = Routes(TOPIC, [part(7, 0x8000, 0xFFFF), part(2, 0, 0x3FFF), part(3, 0x4000, 0x7FFF)])
+    assert divided(routes, rows(0, 0xFFFF, 0x4000, 0x3FFF, 0x7FFF, 0x8000, 0)) == {
+        2: [0, 0x3FFF, 0],
+        3: [0x4000, 0x7FFF],
+        7: [0xFFFF, 0x8000],
+    }
+
+
+def test_what_goes_to_one_segment_is_not_copied() -> None:
+    taken = rows(1, 2, 3)
+    for routes in (
+        Routes(TOPIC, [part(0, 0, 0xFFFF)]),
+        Routes(TOPIC, [part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)]),
+    ):
+        ((_, own),) = routes.divide(taken)
+        assert own is taken
+
+
+def test_rows_without_keys_take_turns_in_runs() -> None:
+    routes = Routes(TOPIC, [part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)], turn=5)
+    assert divided(routes, rows(NO_KEY)) == {2: [NO_KEY]}
+    assert divided(routes, rows(NO_KEY, NO_KEY)) == {1: [NO_KEY] * 2}
+    sizes = {number: len(own) for number, own in divided(routes, rows(*[NO_KEY] * (RUN_ROWS * 3 + 1))).items()}
+    assert sizes == {2: RUN_ROWS * 2, 1: RUN_ROWS + 1}
+    assert divided(routes, rows(NO_KEY, 0, NO_KEY, 0xFFFF)) == {2: [NO_KEY, NO_KEY, 0xFFFF], 1: [0]}
+
+
+def test_no_rows_go_nowhere() -> None:
+    assert divided(Routes(TOPIC, [part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)]), rows()) == {}
+
+
+@pytest.mark.parametrize(
+    "parts", [[], [part(0, 0, 0x7FFF)], [part(0, 0, 0x8000), part(1, 0x8000, 0xFFFF)], [part(0, 1, 0xFFFF)]]
+)
+def test_a_layout_with_a_gap_or_an_overlap_is_refused(parts: list[Part]) -> None:
+    with pytest.raises(ProtocolViolation, match="does not hold every key's hash once"):
+        Routes(TOPIC, parts)
+
+
+def test_a_regular_topic_is_refused() -> None:
+    legacy = Part(TOPIC, None, "persistent://public/default/x", 0)
+    with pytest.raises(ProtocolViolation, match="is a regular topic, which takes no transactions"):
+        Routes(TOPIC, [legacy])

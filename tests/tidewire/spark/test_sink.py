@@ -1,0 +1,284 @@
+"""Spark writes to a broker in a process of its own, and reads what it has written."""
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from tests.support.processes import RunningBroker, running_broker
+from tests.tidewire.spark.test_end_to_end import administer, load
+
+NUMBERS = count()
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: RunningBroker) -> str:
+    """A scalable topic of two segments."""
+    return new_topic(broker)
+
+
+def new_topic(broker: RunningBroker) -> str:
+    name = f"public/default/k{next(NUMBERS)}"
+    administer(broker, "PUT", f"{name}?numInitialSegments=2")
+    return f"topic://{name}"
+
+
+def save(frame: DataFrame, broker: RunningBroker, topic: str | None, **options: str) -> None:
+    given = {"service_url": broker.service_url, **options}
+    if topic is not None:
+        given["topic"] = topic
+    frame.write.format("tidewire").options(**given).mode("append").save()
+
+
+def numbers(spark: SparkSession, start: int, end: int) -> DataFrame:
+    """Keys and values, in two partitions."""
+    identity = F.col("id")
+    return spark.range(start, end, numPartitions=2).select(
+        F.concat(F.lit("k"), identity % 20).alias("key"), identity.cast("string").alias("value")
+    )
+
+
+def values(spark: SparkSession, broker: RunningBroker, topic: str) -> list[int]:
+    return sorted(int(row.value) for row in load(spark, broker, topic).select("value").collect())
+
+
+def test_every_column_is_written_and_read_back(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
+    frame = spark.sql(
+        """
+        SELECT * FROM VALUES
+          ('ключ', X'00FF', timestamp_micros(1700000000123456), map('a', '1', 'b', '')),
+          ('', X'', NULL, map()),
+          (NULL, NULL, timestamp_micros(1700000000124000), NULL)
+        AS rows (key, value, event_time, properties)
+        """
+    )
+    save(frame, broker, topic)
+    read = load(spark, broker, topic)
+    rows = {
+        (row.key, None if row.value is None else bytes(row.value), row.us, tuple(row.properties.items()))
+        for row in read.select("key", "value", F.unix_micros("event_time").alias("us"), "properties").collect()
+    }
+    assert rows == {
+        ("ключ", b"\x00\xff", 1_700_000_000_123_000, (("a", "1"), ("b", ""))),
+        ("", b"", None, ()),
+        (None, None, 1_700_000_000_124_000, ()),
+    }
+    # A frame that was read can be written as it is.
+    copy = new_topic(broker)
+    save(read, broker, copy)
+    assert (
+        load(spark, broker, copy)
+        .select("key", "value", "event_time")
+        .exceptAll(read.select("key", "value", "event_time"))
+        .isEmpty()
+    )
+
+
+def test_rows_of_a_key_keep_the_order_of_their_partition(
+    spark: SparkSession, broker: RunningBroker, topic: str
+) -> None:
+    frame = numbers(spark, 0, 5000).withColumn("number", F.col("value").cast("int"))
+    save(frame.repartition("key").sortWithinPartitions("number").drop("number"), broker, topic)
+    read = load(spark, broker, topic).select("key", F.col("value").cast("string").cast("int"), "segment", "position")
+    by_key: dict[str, list[tuple[object, int]]] = {}
+    for key, value, segment, position in read.collect():
+        by_key.setdefault(key, []).append(((segment, position), value))
+    assert len(by_key) == 20
+    for rows in by_key.values():
+        in_order = [value for _, value in sorted(rows)]
+        assert in_order == sorted(in_order)
+        assert len(in_order) == 250
+
+
+def test_rows_go_to_the_topic_that_their_column_names(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
+    other = new_topic(broker)
+    frame = numbers(spark, 0, 100).withColumn("topic", F.when(F.col("value") < "5", topic).otherwise(other))
+    save(frame, broker, None)
+    first, second = values(spark, broker, topic), values(spark, broker, other)
+    assert sorted(first + second) == list(range(100))
+    assert first == [number for number in range(100) if str(number) < "5"]
+
+
+def test_the_same_batch_of_an_application_is_written_once(
+    spark: SparkSession, broker: RunningBroker, topic: str
+) -> None:
+    """D17: (txn_app_id, txn_version) is applied once, and an older version not at all."""
+    for version, frame in (("3", numbers(spark, 0, 10)), ("3", numbers(spark, 0, 10)), ("2", numbers(spark, 10, 20))):
+        save(frame, broker, topic, txnAppId="job", txnVersion=version)
+    assert values(spark, broker, topic) == list(range(10))
+    save(numbers(spark, 10, 20), broker, topic, txnAppId="job", txnVersion="4")
+    save(numbers(spark, 20, 30), broker, topic, txnAppId="another job", txnVersion="1")
+    save(numbers(spark, 30, 40), broker, topic)
+    save(numbers(spark, 40, 50), broker, topic)
+    assert values(spark, broker, topic) == list(range(50))
+
+
+@pytest.mark.parametrize("form", ["auto", "json", "avro"])
+def test_structs_are_read_back_by_the_schema_that_was_registered(
+    spark: SparkSession, broker: RunningBroker, topic: str, form: str
+) -> None:
+    frame = spark.sql(
+        "SELECT 'UA' AS key, named_struct('carrier', 'UA', 'flight', 1545, 'delays', array(1, 2)) AS value"
+    )
+    save(frame, broker, topic, schema=form)
+    read = load(spark, broker, topic, {"schema": "auto"}).select("key", "value.*")
+    assert [tuple(row) for row in read.collect()] == [("UA", "UA", 1545, [1, 2])]
+    # A field more is another version, of which the rows before have null.
+    save(frame.withColumn("value", F.struct("value.*", F.lit(2013).alias("year"))), broker, topic, schema=form)
+    later = load(spark, broker, topic, {"schema": "auto"}).select("value.flight", "value.year")
+    assert sorted((tuple(row) for row in later.collect()), key=str) == [(1545, 2013), (1545, None)]
+
+
+def test_numbers_are_read_back_by_their_schema_and_text_is_refused_after_that(
+    spark: SparkSession, broker: RunningBroker, topic: str
+) -> None:
+    save(spark.range(10).select(F.col("id").alias("value")), broker, topic, schema="auto")
+    read = load(spark, broker, topic, {"schema": "auto"})
+    assert sorted(row.value for row in read.collect()) == list(range(10))
+    with pytest.raises(Exception, match=r"\[IncompatibleSchema\]"):
+        save(spark.range(1).select(F.lit("a").alias("value")), broker, topic, schema="auto")
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "sentence"),
+    [
+        ({}, "id AS value", "column value is bigint, and has to be binary or string"),
+        ({}, "'a' AS value, id AS carrier", "column carrier cannot be written"),
+        ({"starting_position": "latest"}, "'a' AS value", "option starting_position is for reading"),
+        ({"txn_app_id": "a"}, "'a' AS value", "option txn_app_id: give txn_version, too"),
+    ],
+)
+def test_mistakes_reach_the_user_as_one_sentence(
+    spark: SparkSession, broker: RunningBroker, topic: str, options: dict[str, str], columns: str, sentence: str
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        save(spark.range(1).selectExpr(*columns.split(", ")), broker, topic, **options)
+    assert sentence in str(caught.value)
+
+
+def test_a_topic_is_not_overwritten(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
+    writer = numbers(spark, 0, 1).write.format("tidewire").options(service_url=broker.service_url, topic=topic)
+    with pytest.raises(AnalysisException, match=r"a topic is not overwritten: write with \.mode"):
+        writer.mode("overwrite").save()
+
+
+def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
+    """D17: what the tasks of a job wrote before one of them failed is never read."""
+    frame = numbers(spark, 0, 1000).withColumn(
+        "value", F.when(F.col("value") == "999", F.raise_error("the last row")).otherwise(F.col("value"))
+    )
+    with pytest.raises(Exception, match="the last row"):
+        save(frame, broker, topic)
+    save(numbers(spark, 0, 10), broker, topic)
+    assert values(spark, broker, topic) == list(range(10))
+
+
+class Copying:
+    """A query that copies a topic to another one."""
+
+    def __init__(
+        self, spark: SparkSession, broker: RunningBroker, folder: Path, source: str, target: str, **options: str
+    ) -> None:
+        self._spark, self._broker, self._source = spark, broker, source
+        self._options = {"service_url": broker.service_url, "topic": target, **options}
+        self.checkpoint = folder / "checkpoint"
+
+    def run_out(self) -> list[int]:
+        """Copy what there is in micro-batches of at most 100 rows, and stop; their numbers."""
+        frame = load_stream(self._spark, self._broker, self._source, max_rows_per_trigger="100")
+        writer = frame.writeStream.format("tidewire").options(**self._options)
+        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        return [progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    def forget_last_commit(self) -> int:
+        """As if Spark had died between the sink's commit and its own note of it; that micro-batch's number."""
+        last = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+        return int(last.name)
+
+
+def load_stream(spark: SparkSession, broker: RunningBroker, topic: str, **options: str) -> DataFrame:
+    given = {"service_url": broker.service_url, "topic": topic, "starting_position": "earliest", **options}
+    return spark.readStream.format("tidewire").options(**given).load()
+
+
+def test_a_stream_that_forgot_its_last_commit_writes_nothing_twice(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """D17: the micro-batch runs again and is recognised by the query's id and its number."""
+    target = new_topic(broker)
+    for start in range(0, 500, 100):
+        save(numbers(spark, start, start + 100), broker, topic)
+    copying = Copying(spark, broker, tmp_path, topic, target)
+    assert len(copying.run_out()) > 1
+    assert values(spark, broker, target) == list(range(500))
+    last = copying.forget_last_commit()
+    assert copying.run_out() == [last]
+    assert values(spark, broker, target) == list(range(500))
+    save(numbers(spark, 500, 600), broker, topic)
+    copying.run_out()
+    assert values(spark, broker, target) == list(range(600))
+
+
+def test_an_application_outlives_its_checkpoint(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """D17: with txn_app_id, a query that begins anew does not write again what was written under these numbers."""
+    target = new_topic(broker)
+    save(numbers(spark, 0, 50), broker, topic)
+    Copying(spark, broker, tmp_path / "first", topic, target, txnAppId="copy").run_out()
+    Copying(spark, broker, tmp_path / "second", topic, target, txnAppId="copy").run_out()
+    assert values(spark, broker, target) == list(range(50))
+    Copying(spark, broker, tmp_path / "third", topic, target).run_out()
+    assert values(spark, broker, target) == sorted([*range(50), *range(50)])
+
+
+def test_a_streams_mistakes_reach_the_user_as_one_sentence(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    save(numbers(spark, 0, 1), broker, topic)
+    with pytest.raises(StreamingQueryException, match="option txn_version is not for a stream"):
+        Copying(spark, broker, tmp_path, topic, new_topic(broker), txnVersion="1").run_out()
+
+
+def test_tasks_of_a_stream_are_told_their_query_and_micro_batch(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """Spark documents these local properties nowhere, and without them there would be no group."""
+    from pyspark import TaskContext
+
+    from tidewire.spark.sink import BATCH_ID, QUERY_ID
+
+    def tell(batches: Iterator[object]) -> Iterator[object]:
+        import pyarrow as pa
+
+        context = TaskContext.get()
+        assert context is not None
+        for _ in batches:
+            pass
+        told = {name: context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID)}
+        yield pa.RecordBatch.from_pydict({"value": [json.dumps(told)]})
+
+    save(numbers(spark, 0, 1), broker, topic)
+    target = new_topic(broker)
+    told = load_stream(spark, broker, topic).mapInArrow(tell, "value string")
+    writer = told.writeStream.format("tidewire").options(service_url=broker.service_url, topic=target)
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    read = [json.loads(bytes(row.value)) for row in load(spark, broker, target).collect()]
+    assert {QUERY_ID: query.id, BATCH_ID: "0"} in read

@@ -1,0 +1,272 @@
+"""Rows of a task reach a broker in a process of its own, through what happens to topics meanwhile."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.processes import RunningBroker, running_broker
+from tests.tidewire.spark.test_end_to_end import administer
+from tests.tidewire.spark.test_streaming import merge, split
+from tidewire.spark import batching, writing
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.coordinating import Coordinator
+from tidewire.spark.encoding import Columns, encode
+from tidewire.spark.errors import ConnectionLost, Refused
+from tidewire.spark.options import ReadOptions, Use
+from tidewire.spark.reader import TidewireReader
+from tidewire.spark.write_options import WriteOptions
+from tidewire.spark.writing import Attempt
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+NUMBERS = count()
+KEYS = 50
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: RunningBroker) -> str:
+    """A scalable topic of two segments."""
+    name = f"public/default/w{next(NUMBERS)}"
+    administer(broker, "PUT", f"{name}?numInitialSegments=2")
+    return f"topic://{name}"
+
+
+class Task:
+    """An attempt with a transaction of its own, and what it has written."""
+
+    def __init__(self, brokers: Brokers, group: pb.TransactionGroup, declared: pb.Schema | None = None) -> None:
+        self.coordinator = Coordinator(brokers)
+        transaction = self.coordinator.new_transaction(group, 60_000)
+        assert transaction is not None
+        self.transaction = transaction
+        self.group = group
+        self.attempt = Attempt(brokers, self.coordinator, transaction, declared)
+
+    def write(self, topic: str, numbers: range) -> None:
+        self.attempt.write(
+            topic,
+            encode(
+                Columns(
+                    pa.array([b"%06d" % number for number in numbers]),
+                    pa.array([f"k{number % KEYS}" for number in numbers]),
+                )
+            ),
+        )
+
+    def commit(self) -> None:
+        self.attempt.finish()
+        self.coordinator.commit_group(self.group, [self.transaction])
+
+
+@contextmanager
+def task(broker: RunningBroker, declared: pb.Schema | None = None) -> Iterator[Task]:
+    group = pb.TransactionGroup(application=f"a{next(NUMBERS)}", batch=0)
+    options = WriteOptions.parse({"service_url": broker.service_url}, Use.BATCH)
+    with Brokers(options) as brokers:
+        yield Task(brokers, group, declared)
+
+
+def stored(broker: RunningBroker, topic: str, **options: str) -> dict[tuple[str, str], list[int]]:
+    """What stands in the topic, by segment and key, in the order of positions."""
+    reader = TidewireReader(ReadOptions.parse({"service_url": broker.service_url, "topic": topic, **options}))
+    found = defaultdict(list)
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            columns = [batch.column(name).to_pylist() for name in ("segment", "key", "value")]
+            for segment, key, value in zip(*columns, strict=True):
+                found[segment, key].append(int(value))
+    return dict(found)
+
+
+def assert_complete_and_in_order(broker: RunningBroker, topic: str, numbers: range) -> None:
+    """Every number is there once, those of a key in order: within a segment, and from parents to children."""
+    by_key: dict[str, list[int]] = defaultdict(list)
+    found = stored(broker, topic)
+    # A child has a higher number than its parents, and of each key one segment is active at a time.
+    for segment, key in sorted(found, key=lambda one: int(one[0].rpartition("-")[2])):
+        by_key[key] += found[segment, key]
+    assert {key: by_key[key] for key in sorted(by_key)} == {
+        f"k{key}": [number for number in numbers if number % KEYS == key]
+        for key in sorted(range(KEYS), key=lambda key: f"k{key}")
+    }
+
+
+def test_rows_are_stored_in_order_and_read_when_committed(broker: RunningBroker, topic: str) -> None:
+    """T14: rows of an open transaction are not read, those of a committed one all are."""
+    with task(broker) as one:
+        one.write(topic, range(3000))
+        one.write(topic, range(3000, 10_000))
+        one.attempt.finish()
+        assert stored(broker, topic) == {}
+        one.commit()
+    assert_complete_and_in_order(broker, topic, range(10_000))
+
+
+def test_rows_of_an_aborted_task_are_never_read(broker: RunningBroker, topic: str) -> None:
+    """T17: nothing of an aborted transaction is read."""
+    with task(broker) as loser, task(broker) as winner:
+        loser.write(topic, range(1000, 2000))
+        winner.write(topic, range(1000))
+        loser.attempt.finish()
+        loser.coordinator.abort(loser.transaction)
+        winner.commit()
+    assert_complete_and_in_order(broker, topic, range(1000))
+
+
+@pytest.mark.parametrize("frame_rows_max", [1, 100])
+def test_splits_and_merges_while_rows_are_written_lose_double_and_reorder_nothing(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch, frame_rows_max: int
+) -> None:
+    """T20: the rows of a key go to the segment that holds it by then, in order."""
+    monkeypatch.setattr(batching, "FRAME_ROWS_MAX", frame_rows_max)
+
+    def change() -> None:
+        split(broker, topic, 0)
+        split(broker, topic, 1)
+        merge(broker, topic, 2, 3)
+        split(broker, topic, 4)
+        merge(broker, topic, 5, 8)
+
+    written = 0
+    with task(broker) as one, ThreadPoolExecutor(1) as threads:
+        one.write(topic, range(KEYS))
+        written += KEYS
+        changing = threads.submit(change)
+        while not changing.done():
+            one.write(topic, range(written, written + KEYS))
+            written += KEYS
+        changing.result()
+        one.write(topic, range(written, written + KEYS))
+        written += KEYS
+        one.commit()
+    assert_complete_and_in_order(broker, topic, range(written))
+
+
+@pytest.mark.interop
+def test_what_a_sealed_segment_did_not_take_goes_to_its_children(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T20: here a task is deaf while the layout changes, so it goes on sending to a segment that is sealed."""
+    monkeypatch.setattr(batching, "FRAME_ROWS_MAX", 10)
+    monkeypatch.setattr(writing, "WINDOW_FRAMES_MAX", 1_000_000)
+    monkeypatch.setattr(writing, "WINDOW_BYTES_MAX", 1 << 40)
+    hear, settle = Attempt._hear_what_is_there, Attempt._settle_topic
+    left: list[int] = []
+    with task(broker) as one, ThreadPoolExecutor(1) as threads:
+        one.write(topic, range(1000))
+        changing = threads.submit(split, broker, topic, 0)
+
+        def hear_when_changed(self: Attempt) -> None:
+            if changing.done():
+                hear(self)
+
+        def note_what_is_left(self: Attempt, target: Any) -> None:
+            before = self.frames_unanswered
+            settle(self, target)
+            left.append(before - self.frames_unanswered)
+
+        monkeypatch.setattr(Attempt, "_hear_what_is_there", hear_when_changed)
+        monkeypatch.setattr(Attempt, "_settle_topic", note_what_is_left)
+        written = 1000
+        while not changing.done():
+            one.write(topic, range(written, written + 100))
+            written += 100
+        changing.result()
+        one.commit()
+    assert max(left) > 0
+    assert_complete_and_in_order(broker, topic, range(written))
+
+
+def test_a_window_full_of_frames_waits_for_answers(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "FRAME_ROWS_MAX", 10)
+    monkeypatch.setattr(writing, "WINDOW_FRAMES_MAX", 3)
+    with task(broker) as one:
+        one.write(topic, range(2000))
+        assert one.attempt.frames_unanswered <= 3
+        one.commit()
+    assert_complete_and_in_order(broker, topic, range(2000))
+
+
+def test_rows_that_wait_for_too_many_segments_are_sent_early(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "WAITING_BYTES_MAX", 1000)
+    with task(broker) as one:
+        one.write(topic, range(500))
+        one.attempt.finish()
+        assert sum(map(len, stored(broker, topic, isolation="read_uncommitted").values())) == 500
+
+
+def test_rows_without_keys_take_turns(broker: RunningBroker, topic: str) -> None:
+    rows = encode(Columns(pa.array([b"%d" % number for number in range(5000)])))
+    with task(broker) as one:
+        one.attempt.write(topic, rows)
+        one.commit()
+    found = stored(broker, topic)
+    assert sorted(number for numbers in found.values() for number in numbers) == list(range(5000))
+    assert all(len(numbers) >= 2000 for numbers in found.values())
+    assert len(found) == 2
+
+
+def test_one_task_writes_to_several_topics(broker: RunningBroker, topic: str) -> None:
+    administer(broker, "PUT", f"{topic.removeprefix('topic://')}-other")
+    with task(broker) as one:
+        one.write(topic, range(100))
+        one.write(f"{topic}-other", range(100))
+        one.commit()
+    assert_complete_and_in_order(broker, topic, range(100))
+    assert_complete_and_in_order(broker, f"{topic}-other", range(100))
+
+
+def test_a_topic_that_does_not_exist_is_refused_by_name(broker: RunningBroker) -> None:
+    with task(broker) as one, pytest.raises(Refused, match=r"topic://public/default/none does not exist"):
+        one.write("topic://public/default/none", range(1))
+
+
+def test_a_schema_that_does_not_go_with_the_topics_is_refused_in_the_brokers_words(
+    broker: RunningBroker, topic: str
+) -> None:
+    string = pb.Schema(name="String", schema_data=b"", type=pb.Schema.String)
+    number = pb.Schema(name="INT32", schema_data=b"", type=pb.Schema.Int32)
+    with task(broker, string) as one:
+        one.write(topic, range(1))
+        one.commit()
+    with task(broker, number) as one:
+        one.write(topic, range(1))
+        with pytest.raises(Refused, match=r"\[IncompatibleSchema\]"):
+            one.attempt.finish()
+
+
+def test_a_transaction_that_has_ended_takes_no_more_rows(broker: RunningBroker, topic: str) -> None:
+    with task(broker) as one:
+        one.coordinator.abort(one.transaction)
+        one.write(topic, range(1))
+        with pytest.raises(Refused, match=r"segment://.* does not take a task's rows: .*\[NotAllowedError\]"):
+            one.attempt.finish()
+
+
+def test_a_broker_that_dies_leaves_no_doubt_that_the_task_failed(tmp_path: Path) -> None:
+    topic = "topic://public/default/x"
+    with running_broker(tmp_path / "data") as broker:
+        administer(broker, "PUT", "public/default/x")
+        with task(broker) as one:
+            one.write(topic, range(10_000))
+            broker.kill()
+            with pytest.raises(ConnectionLost):
+                one.attempt.finish()
+        broker.restart()
+        assert stored(broker, topic) == {}

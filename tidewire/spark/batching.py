@@ -1,0 +1,107 @@
+"""Rows that wait to be sent to a segment, and the frames that they are sent in."""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tidewire.spark.encoding import Rows
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
+from tidewire.wire.pulsar.frames import encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+FRAME_ROWS_MAX: Final = 4096
+FRAME_BYTES_MAX: Final = 512 * 1024
+"""A frame has no more than these, but at least a row."""
+
+
+class Waiting:
+    """Rows in the order in which they are to be sent."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self._pieces: deque[Rows] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many as a frame takes."""
+        return self.count >= FRAME_ROWS_MAX or self.size_bytes >= FRAME_BYTES_MAX
+
+    def add(self, rows: Rows) -> None:
+        """More of them, behind the others."""
+        self._pieces.append(rows)
+        self.count += len(rows)
+        self.size_bytes += rows.size_bytes
+
+    def take_frame(self) -> list[Rows]:
+        """The first of them, as many as a frame takes."""
+        taken: list[Rows] = []
+        rows_left, bytes_left = FRAME_ROWS_MAX, FRAME_BYTES_MAX
+        while self._pieces and rows_left:
+            piece = self._pieces[0]
+            ends = piece.ends
+            fitting = int(np.searchsorted(ends, ends[0] + bytes_left, side="right")) - 1
+            count = min(rows_left, fitting if fitting or taken else 1)
+            if count == 0:
+                break
+            if count < len(piece):
+                self._pieces[0] = piece.part(count, len(piece))
+                piece = piece.part(0, count)
+            else:
+                self._pieces.popleft()
+            taken.append(piece)
+            rows_left -= count
+            bytes_left = max(0, bytes_left - piece.size_bytes)
+            self.count -= count
+            self.size_bytes -= piece.size_bytes
+        return taken
+
+    def take_all(self) -> list[Rows]:
+        """All of them."""
+        taken = list(self._pieces)
+        self._pieces.clear()
+        self.count = self.size_bytes = 0
+        return taken
+
+
+class Producing(NamedTuple):
+    """The session in which frames are sent."""
+
+    producer_id: int
+    name: str
+    schema_version: bytes
+    transaction: tuple[int, int]
+
+
+class SentFrame(NamedTuple):
+    """A frame that is not answered yet."""
+
+    sequence_id: int
+    rows: list[Rows]
+    size_bytes: int
+
+
+def encode_frame(rows: list[Rows], session: Producing, sequence_id: int, publish_time_ms: int) -> bytes:
+    """The bytes that send the rows as one batch, under the sequence ids from `sequence_id` on."""
+    count = sum(len(piece) for piece in rows)
+    body = b"".join(piece.data for piece in rows)
+    last_id = sequence_id + count - 1
+    most, least = session.transaction
+    metadata = pb.MessageMetadata(
+        producer_name=session.name,
+        sequence_id=sequence_id,
+        highest_sequence_id=last_id,
+        publish_time=publish_time_ms,
+        uncompressed_size=len(body),
+        num_messages_in_batch=count,
+        txnid_most_bits=most,
+        txnid_least_bits=least,
+    )
+    if session.schema_version:
+        metadata.schema_version = session.schema_version
+    command = commands.send(
+        session.producer_id, sequence_id, num_messages=count, highest_sequence_id=last_id, txn=session.transaction
+    )
+    return encode_payload_command(command, build_payload(metadata, body))

@@ -1,0 +1,290 @@
+"""Rows to messages of a batch, by columns: no row is ever a Python object.
+
+A message in a batch is its metadata's size, its metadata (protobuf) and its value. Of the metadata, what differs in
+length between rows (key, properties) is in Arrow columns already, and the rest is made as a matrix of bytes, a row
+each, from which a mask takes what a row has. Arrow then joins the pieces row by row into one binary column, so that a
+run of rows is a run of bytes that can be sent as it stands.
+
+Pure.
+"""
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import mmh3
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidewire.spark.errors import UnwritableRow
+from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
+
+ROW_BYTES_MAX: Final = MAX_MESSAGE_SIZE
+"""The most that a row takes as a message of a batch, since a batch has at least one."""
+
+NO_KEY: Final = -1
+"""In place of a key's hash."""
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+
+_M: Final = pb.SingleMessageMetadata
+_NUMBER: Final = 0
+_DELIMITED: Final = 2
+_SIZE_BYTES: Final = 4
+_VARINT_BYTES_MAX: Final = 10
+_VARINT_BITS: Final = 7
+_US_PER_MS: Final = 1000
+_YES: Final = 1
+
+
+class Rows(NamedTuple):
+    """Rows as messages of a batch."""
+
+    messages: pa.BinaryArray
+    """One each; their bytes follow each other without gaps."""
+    hashes: Numbers
+    """Of their keys; NO_KEY for those that have none."""
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def ends(self) -> npt.NDArray[np.int32]:
+        """Where each row's bytes begin, and where the last one's end: one more than there are rows."""
+        messages = self.messages
+        offsets = np.frombuffer(messages.buffers()[1], np.int32)
+        return offsets[messages.offset : messages.offset + len(messages) + 1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all rows together."""
+        ends = self.ends
+        return int(ends[-1] - ends[0])
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes of all rows."""
+        ends = self.ends
+        return memoryview(self.messages.buffers()[2] or b"")[ends[0] : ends[-1]]
+
+    def part(self, start: int, stop: int) -> "Rows":
+        """Some that follow each other."""
+        return Rows(self.messages.slice(start, stop - start), self.hashes[start:stop])
+
+    def select(self, places: Numbers) -> "Rows":
+        """Some, in this order."""
+        return Rows(self.messages.take(pa.array(places)), self.hashes[places])
+
+
+class Columns(NamedTuple):
+    """What messages are made of."""
+
+    values: pa.Array
+    """Binary; null for a message without value."""
+    keys: pa.Array | None = None
+    """Text, or binary, which stands as base64 in messages."""
+    event_times: pa.Array | None = None
+    """Timestamps in microseconds."""
+    properties: pa.Array | None = None
+    """Maps of text to text."""
+
+
+def encode(columns: Columns) -> Rows:
+    """Make messages of rows.
+
+    Raises:
+        UnwritableRow: one is too large, or has what no message can have.
+    """
+    values = columns.values
+    count = len(values)
+    value_sizes = _sizes(values)
+    heads = _Matrix(count)
+    heads.add_space(_SIZE_BYTES)
+    tails = _Matrix(count)
+    pieces: list[pa.Array] = []
+    sizes = np.zeros(count, np.int64)
+    hashes = np.full(count, NO_KEY, np.int64)
+    if columns.keys is not None:
+        keys, from_bytes = _key_texts(columns.keys)
+        has_key = _present(keys)
+        heads.add_tag(_M.PARTITION_KEY_FIELD_NUMBER, _DELIMITED, has_key)
+        key_sizes = _sizes(keys)
+        heads.add_varints(key_sizes, has_key)
+        pieces.append(keys)
+        sizes += key_sizes
+        hashes[has_key] = _hashes(keys)[has_key]
+        if from_bytes:
+            tails.add_tag(_M.PARTITION_KEY_B64_ENCODED_FIELD_NUMBER, _NUMBER, has_key)
+            tails.add_varints(np.full(count, _YES), has_key)
+    tails.add_tag(_M.PAYLOAD_SIZE_FIELD_NUMBER, _NUMBER)
+    tails.add_varints(value_sizes)
+    if columns.event_times is not None:
+        times, has_time = _milliseconds(columns.event_times)
+        tails.add_tag(_M.EVENT_TIME_FIELD_NUMBER, _NUMBER, has_time)
+        tails.add_varints(times, has_time)
+    if values.null_count:
+        has_none = ~_present(values)
+        tails.add_tag(_M.NULL_VALUE_FIELD_NUMBER, _NUMBER, has_none)
+        tails.add_varints(np.full(count, _YES), has_none)
+    pieces.append(tails.column())
+    sizes += tails.sizes
+    if columns.properties is not None:
+        properties = _properties(columns.properties)
+        pieces.append(properties)
+        sizes += _sizes(properties)
+    sizes += heads.sizes - _SIZE_BYTES
+    _check_sizes(_SIZE_BYTES + sizes + value_sizes, columns)
+    heads.put_sizes(sizes)
+    return Rows(_joined([heads.column(), *pieces, values]), hashes)
+
+
+def _check_sizes(sizes: Numbers, columns: Columns) -> None:
+    if len(sizes) and int(sizes.max()) > ROW_BYTES_MAX:
+        place = int(sizes.argmax())
+        key = None if columns.keys is None else columns.keys[place].as_py()
+        named = "a row without key" if key is None else f"the row with the key {key!r:.100}"
+        raise UnwritableRow(f"{named} takes {sizes[place]} bytes; a message may have {ROW_BYTES_MAX}")
+
+
+class _Matrix:
+    """Bytes for each row, of which a row may have fewer than others: columns of bytes and of whether they are had."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._columns: list[Bytes] = []
+        self._had: list[npt.NDArray[np.bool_] | None] = []
+        self.sizes = np.zeros(count, np.int64)
+        """How many bytes each row has."""
+
+    def _add(self, column: Bytes, had: npt.NDArray[np.bool_] | None) -> None:
+        self._columns.append(column)
+        if had is not None and had.all():
+            had = None
+        self._had.append(had)
+        self.sizes += 1 if had is None else had
+
+    def add_space(self, width: int) -> None:
+        """Bytes that every row has, 0 at first."""
+        for _ in range(width):
+            self._add(np.zeros(self._count, np.uint8), None)
+
+    def put_sizes(self, sizes: Numbers) -> None:
+        """A number in the first four bytes, the highest byte first."""
+        for place in range(_SIZE_BYTES):
+            self._columns[place] = (sizes >> 8 * (_SIZE_BYTES - 1 - place)).astype(np.uint8)
+
+    def add_tag(self, field: int, kind: int, had: npt.NDArray[np.bool_] | None = None) -> None:
+        """A protobuf field begins, in all rows or in some."""
+        self._add(np.full(self._count, field << 3 | kind, np.uint8), had)
+
+    def add_varints(self, numbers: Numbers, had: npt.NDArray[np.bool_] | None = None) -> None:
+        """A number of a protobuf field, in all rows or in some. None is negative."""
+        most = int(numbers.max(initial=0))
+        left = numbers
+        for place in range(_VARINT_BYTES_MAX):
+            goes_on = left >= 1 << _VARINT_BITS
+            self._add(
+                (left & 0x7F | np.where(goes_on, 0x80, 0)).astype(np.uint8),
+                # The bytes behind the first are had by those whose byte before goes on.
+                had,
+            )
+            if most < 1 << _VARINT_BITS * (place + 1):
+                return
+            had = goes_on if had is None else goes_on & had
+            left = left >> _VARINT_BITS
+
+    def column(self) -> pa.BinaryArray:
+        """A binary column of them."""
+        matrix = np.column_stack(self._columns) if self._columns else np.zeros((self._count, 0), np.uint8)
+        if any(had is not None for had in self._had):
+            everywhere = np.ones(self._count, np.bool_)
+            matrix = matrix[np.column_stack([everywhere if had is None else had for had in self._had])]
+        return _binary(self.sizes, matrix.tobytes())
+
+
+def _binary(sizes: Numbers, data: bytes | pa.Buffer) -> pa.BinaryArray:
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    buffer = pa.py_buffer(data) if isinstance(data, bytes) else data
+    return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), buffer])
+
+
+def _joined(pieces: Sequence[pa.Array]) -> pa.BinaryArray:
+    binaries = [piece if pa.types.is_binary(piece.type) else piece.view(pa.binary()) for piece in pieces]
+    return pc.binary_join_element_wise(*binaries, b"", null_handling="replace", null_replacement=b"")
+
+
+def _present(column: pa.Array) -> npt.NDArray[np.bool_]:
+    present: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return present
+
+
+def _sizes(column: pa.Array) -> Numbers:
+    """Bytes of each, 0 of null."""
+    sizes = pc.binary_length(column)
+    if sizes.null_count:
+        sizes = sizes.fill_null(0)
+    numbers: Numbers = sizes.to_numpy().astype(np.int64)
+    return numbers
+
+
+def _key_texts(keys: pa.Array) -> tuple[pa.Array, bool]:
+    """Keys as they stand in messages, and whether they were bytes."""
+    if not pa.types.is_binary(keys.type):
+        return keys, False
+    texts = [None if key is None else base64.b64encode(key) for key in keys.to_pylist()]
+    return pa.array(texts, pa.binary()).view(pa.string()), True
+
+
+def _hashes(keys: pa.Array) -> Numbers:
+    """As `key_hash`; of each different key once."""
+    encoded = keys.dictionary_encode()
+    different = encoded.dictionary.to_pylist()
+    of_different = np.fromiter((mmh3.hash(key, 0, False) for key in different), np.int64, len(different))
+    of_different &= HASH_SPACE_SIZE - 1
+    if not different:
+        return np.full(len(keys), NO_KEY, np.int64)
+    indices = encoded.indices
+    if indices.null_count:
+        indices = indices.fill_null(0)
+    hashes: Numbers = of_different[indices.to_numpy()]
+    return hashes
+
+
+def _milliseconds(times: pa.Array) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    present = _present(times)
+    microseconds: Numbers = times.view(pa.int64()).fill_null(0).to_numpy()
+    if len(microseconds) and int(microseconds.min()) < 0:
+        raise UnwritableRow("an event_time is before 1970, which a message cannot have")
+    return microseconds // _US_PER_MS, present
+
+
+def _properties(maps: pa.Array) -> pa.BinaryArray:
+    """The `properties` fields of each row: each entry as a field, then those of a row in one."""
+    names, texts = maps.keys, maps.items
+    if texts.null_count:
+        raise UnwritableRow("properties hold a null, which a message cannot have; leave such entries out")
+    count = len(names)
+    name_sizes, text_sizes = _sizes(names), _sizes(texts)
+    name_heads, text_heads = _Matrix(count), _Matrix(count)
+    for heads, sizes, field in (
+        (name_heads, name_sizes, pb.KeyValue.KEY_FIELD_NUMBER),
+        (text_heads, text_sizes, pb.KeyValue.VALUE_FIELD_NUMBER),
+    ):
+        heads.add_tag(field, _DELIMITED)
+        heads.add_varints(sizes)
+    entry_heads = _Matrix(count)
+    entry_heads.add_tag(_M.PROPERTIES_FIELD_NUMBER, _DELIMITED)
+    entry_heads.add_varints(name_heads.sizes + name_sizes + text_heads.sizes + text_sizes)
+    entries = _joined([entry_heads.column(), name_heads.column(), names, text_heads.column(), texts])
+    ends = np.frombuffer(entries.buffers()[1], np.int32)[: count + 1]
+    firsts: npt.NDArray[Any] = maps.offsets.to_numpy()
+    rows = pa.BinaryArray.from_buffers(
+        pa.binary(), len(maps), [None, pa.py_buffer(ends[firsts].astype(np.int32)), entries.buffers()[2]]
+    )
+    return pc.if_else(maps.is_valid(), rows, b"") if maps.null_count else rows

@@ -1,0 +1,67 @@
+"""Which segment takes a row: the one that holds its key's hash; rows without key take turns, a run of them each.
+
+Pure.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tidewire.spark.encoding import NO_KEY, Numbers, Rows
+from tidewire.spark.errors import ProtocolViolation
+from tidewire.spark.layouts import Part
+from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
+
+RUN_ROWS: Final = 512
+"""Rows without key that go to the same segment before the next one's turn: enough to make a batch of worth."""
+
+
+class Routes:
+    """The active segments of a layout, and whose turn it is among them."""
+
+    def __init__(self, topic: str, parts: Sequence[Part], turn: int = 0) -> None:
+        """Routes among `parts`, which are active and hold every hash once.
+
+        Raises:
+            ProtocolViolation: they do not.
+        """
+        self._numbers: Final = np.array([part.number for part in parts], np.int64)
+        self._turn = turn
+        owners: npt.NDArray[np.int32] = np.full(HASH_SPACE_SIZE, -1, np.int32)
+        held = 0
+        for place, part in enumerate(parts):
+            if part.hashes is None:
+                raise ProtocolViolation(f"{part.wire_name} of {topic} is a regular topic, which takes no transactions")
+            first, last = part.hashes
+            owners[first : last + 1] = place
+            held += last + 1 - first
+        if held != HASH_SPACE_SIZE or owners.min() < 0:
+            raise ProtocolViolation(f"the layout of {topic} does not hold every key's hash once")
+        self._owners: Final = owners
+
+    @property
+    def turn(self) -> int:
+        """Whose turn it is, for the routes of the next layout."""
+        return self._turn
+
+    def divide(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
+        """The rows by numbers of segments; those of a segment keep their order."""
+        if not len(rows):
+            return
+        if len(self._numbers) == 1:
+            yield int(self._numbers[0]), rows
+            return
+        places = self._owners[rows.hashes]
+        keyless = np.flatnonzero(rows.hashes == NO_KEY)
+        if len(keyless):
+            places[keyless] = self._turns(len(keyless))
+        for place in np.unique(places):
+            own: Numbers = np.flatnonzero(places == place)
+            yield int(self._numbers[place]), rows if len(own) == len(rows) else rows.select(own)
+
+    def _turns(self, count: int) -> npt.NDArray[np.int64]:
+        turns = (self._turn + np.arange(count) // RUN_ROWS) % len(self._numbers)
+        self._turn = int(turns[-1]) + 1
+        return turns

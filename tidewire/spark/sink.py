@@ -1,0 +1,257 @@
+"""What Spark calls to write: `write` in each task, `commit` or `abort` in its planner, for a batch and for a stream.
+
+Each attempt of a task that has rows opens a transaction of its own in the batch's group, and reports its id when all
+rows are stored. `commit` names those whose reports Spark took; one decision commits these and aborts all others, of
+attempts that failed, were lost, or were slower than another one of the same task. A batch that was committed before is
+not written again.
+
+Objects are made in a planning process, pickled, and used in executors, so they hold what was asked for and no
+connection. For a stream every call is made on a fresh object: what `commit` knows, it knows from the reports.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tidewire.spark import encoding
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.columns import FrameColumns, column, find_columns
+from tidewire.spark.committing import Group, abort, abort_one, commit
+from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.encoding import Rows
+from tidewire.spark.errors import ProtocolViolation, UnwritableRow
+from tidewire.spark.persisting import persistently
+from tidewire.spark.values import Values, values_of
+from tidewire.spark.write_options import WriteOptions, check_topic
+from tidewire.spark.writing import Attempt
+
+ENCODED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Rows that are encoded at once have no more than this in their columns, unless there is only one."""
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Local properties of a stream's tasks, in which Spark says which query and which micro-batch they are of."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """A task's report."""
+
+    group: Group
+    transaction: TransactionId | None
+    """None when it had no rows, or the batch is committed already."""
+
+
+class RowWriting:
+    """Writes one task's rows in one transaction of a group."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Check the data frame's columns.
+
+        Raises:
+            UnwritableColumns: no messages can be made of them.
+        """
+        self._options = options
+        self._schema = schema
+        self._columns: FrameColumns = find_columns(schema, topic_is_given=options.topic is not None)
+        self._values()
+
+    def _values(self) -> Values:
+        return values_of(self._options.form, self._schema.fields[self._columns.value].dataType)
+
+    def write(self, group: Group, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Write all rows; on return they are stored, and their transaction is open.
+
+        Raises:
+            SourceError: some are not, or nobody knows; the transaction is aborted if that could be done.
+        """
+        # Who has no rows asks nothing.
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return Written(group, None)
+        with ExitStack() as stack:
+            brokers, coordinator, transaction = self._begin(group)
+            stack.enter_context(brokers)
+            if transaction is None:
+                for _ in batches:
+                    pass
+                return Written(group, None)
+            try:
+                self._write(Attempt(brokers, coordinator, transaction, self._values().declared), first, batches)
+            except Exception:
+                stack.close()
+                abort_one(self._options, transaction)
+                raise
+        return Written(group, transaction)
+
+    def _begin(self, group: Group) -> tuple[Brokers, Coordinator, TransactionId | None]:
+        # Until there is a transaction nothing is in doubt; what of it was not answered ends by its time-out.
+        timeout_ms = round(self._options.transaction_timeout_seconds * 1000)
+
+        def ask() -> tuple[Brokers, Coordinator, TransactionId | None]:
+            brokers = Brokers(self._options)
+            try:
+                coordinator = Coordinator(brokers)
+                return brokers, coordinator, coordinator.new_transaction(group.on_the_wire, timeout_ms)
+            except BaseException:
+                brokers.close()
+                raise
+
+        return persistently(ask, self._options.operation_timeout_seconds)
+
+    def _write(self, attempt: Attempt, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> None:
+        values = self._values()
+        self._write_batch(attempt, values, first)
+        for batch in others:
+            self._write_batch(attempt, values, batch)
+        attempt.finish()
+
+    def _write_batch(self, attempt: Attempt, values: Values, batch: pa.RecordBatch) -> None:
+        if batch.num_rows > 1 and batch.nbytes > ENCODED_BYTES_MAX:
+            middle = batch.num_rows // 2
+            self._write_batch(attempt, values, batch.slice(0, middle))
+            self._write_batch(attempt, values, batch.slice(middle))
+            return
+        rows = self._encode(values, batch)
+        for topic, own in self._by_topic(batch, rows):
+            attempt.write(topic, own)
+
+    def _encode(self, values: Values, batch: pa.RecordBatch) -> Rows:
+        places = self._columns
+        value = column(batch, places.value)
+        return encoding.encode(
+            encoding.Columns(
+                values.encode(value),
+                column(batch, places.key),
+                column(batch, places.event_time),
+                column(batch, places.properties),
+            )
+        )
+
+    def _by_topic(self, batch: pa.RecordBatch, rows: Rows) -> Iterator[tuple[str, Rows]]:
+        if self._options.topic is not None:
+            yield self._options.topic, rows
+            return
+        topics = column(batch, self._columns.topic)
+        assert topics is not None, "checked with the data frame's columns"
+        for topic in topics.unique().to_pylist():
+            if topic is None:
+                raise UnwritableRow("a row's topic is null, so nothing says where to write it")
+            wrong = check_topic(topic)
+            if wrong is not None:
+                raise UnwritableRow(f"a row's topic: {wrong}")
+            own = pc.equal(topics, topic).to_numpy(zero_copy_only=False)
+            yield topic, rows if own.all() else rows.select(own.nonzero()[0])
+
+
+class TidewireWriter(DataSourceArrowWriter):
+    """Writes a batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Options that were checked.
+
+        Raises:
+            UnwritableColumns: see `RowWriting`.
+        """
+        self._options = options
+        self._writing = RowWriting(options, schema)
+        application, version = options.txn_app_id, options.txn_version
+        # Spark pickles this object, so tasks and commit have the same one.
+        self._group: Final = (
+            Group(uuid.uuid4().hex, 0, once=True)
+            if application is None or version is None
+            else Group(application, version)
+        )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Store a task's rows.
+
+        Raises:
+            SourceError: see `RowWriting.write`.
+        """
+        return self._writing.write(self._group, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Let exactly these tasks' rows be read, at once; durable on return.
+
+        Raises:
+            CommitFailed: they are not, or nobody answered whether they are.
+        """
+        commit(self._options, self._group, _winners(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Let no rows be read."""
+        abort(self._options, self._group)
+
+
+class TidewireStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream's micro-batches."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Options that were checked.
+
+        Raises:
+            UnwritableColumns: see `RowWriting`.
+        """
+        self._options = options
+        self._writing = RowWriting(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Store a task's rows.
+
+        Raises:
+            SourceError: see `RowWriting.write`.
+        """
+        return self._writing.write(group_of_task(self._options.txn_app_id), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Let exactly these tasks' rows be read, at once, unless the micro-batch was committed before; durable.
+
+        Raises:
+            CommitFailed: they are not, or nobody answered whether they are.
+        """
+        group = self._group(messages, batchId)
+        if group is not None:
+            commit(self._options, group, _winners(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Let no rows be read, unless the micro-batch is committed; it may be tried again."""
+        group = self._group(messages, batchId)
+        if group is not None:
+            abort(self._options, group)
+
+    def _group(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Group | None:
+        """The micro-batch's; None when no task has said of which query it is: then none has written anything here."""
+        if self._options.txn_app_id is not None:
+            return Group(self._options.txn_app_id, batch)
+        groups = {message.group for message in messages if isinstance(message, Written)}
+        if len(groups) > 1 or any(group.batch != batch for group in groups):
+            raise ProtocolViolation(f"tasks of micro-batch {batch} report {', '.join(sorted(map(str, groups)))}")
+        return next(iter(groups), None)
+
+
+def group_of_task(application: str | None) -> Group:
+    """The group that a stream's task writes for.
+
+    Raises:
+        ProtocolViolation: Spark does not tell.
+    """
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(QUERY_ID)
+    batch = None if context is None else context.getLocalProperty(BATCH_ID)
+    if not query or not batch:
+        raise ProtocolViolation(f"this Spark does not tell a task its {QUERY_ID} and {BATCH_ID}; pyspark 4.3 does")
+    return Group(application or query, int(batch))
+
+
+def _winners(messages: Sequence[WriterCommitMessage | None]) -> list[TransactionId]:
+    reports = [message for message in messages if isinstance(message, Written)]
+    return [report.transaction for report in reports if report.transaction is not None]

@@ -1,0 +1,268 @@
+"""The `value` column to bytes, and the schema that the topic is told of.
+
+    option schema   column                           value                                  schema of the topic
+    none            binary, string                   the bytes, or the text in UTF-8        none
+    auto            binary                           as it is                               none
+                    string, boolean, numbers         as Pulsar's clients write them         String, Boolean, INT8 ...
+                    timestamp                        milliseconds since 1970                TIMESTAMP
+                    struct                           as json                                JSON
+    json            struct                           an object, fields that are null left   JSON
+                                                     out; times as milliseconds
+    avro            struct                           Avro's binary form                     AVRO
+
+Definitions of JSON and AVRO are made from the column's type: a record `Value` whose fields may all be null, as a data
+frame's may, so a topic takes fields more and fields less as its schema changes.
+"""
+
+import io
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+import fastavro
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from tidewire.spark.errors import UnwritableColumns, UnwritableRow
+from tidewire.spark.write_options import Form
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+_S: Final = pb.Schema
+RECORD_NAME: Final = "Value"
+
+_FIXED: Final[dict[type[DataType], tuple[str, pb.Schema.Type, str]]] = {
+    ByteType: ("INT8", _S.Int8, ">i1"),
+    ShortType: ("INT16", _S.Int16, ">i2"),
+    IntegerType: ("INT32", _S.Int32, ">i4"),
+    LongType: ("INT64", _S.Int64, ">i8"),
+    FloatType: ("Float", _S.Float, ">f4"),
+    DoubleType: ("Double", _S.Double, ">f8"),
+    BooleanType: ("Boolean", _S.Bool, ">i1"),
+    TimestampType: ("TIMESTAMP", _S.Timestamp, ">i8"),
+}
+_AVRO: Final[dict[type[DataType], Any]] = {
+    BooleanType: "boolean",
+    ByteType: "int",
+    ShortType: "int",
+    IntegerType: "int",
+    LongType: "long",
+    FloatType: "float",
+    DoubleType: "double",
+    StringType: "string",
+    BinaryType: "bytes",
+    DateType: {"type": "int", "logicalType": "date"},
+    TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+}
+_AVRO_IN_JSON: Final[dict[type[DataType], Any]] = {
+    **_AVRO,
+    TimestampType: {"type": "long", "logicalType": "timestamp-millis"},
+}
+_US_PER_MS: Final = 1000
+
+Encode = Callable[[pa.Array], pa.BinaryArray]
+
+
+class Values:
+    """How the values of one column are written."""
+
+    def __init__(self, declared: pb.Schema | None, encode: Encode) -> None:
+        """Made by `values_of`."""
+        self.declared: Final = declared
+        """What topics are told; None for nothing."""
+        self._encode: Final = encode
+
+    def encode(self, column: pa.Array) -> pa.BinaryArray:
+        """The column's values as bytes; null stays null.
+
+        Raises:
+            UnwritableRow: one cannot be written by the schema.
+        """
+        return self._encode(column)
+
+
+def values_of(form: Form, kind: DataType) -> Values:
+    """How a `value` column of a type is written.
+
+    Raises:
+        UnwritableColumns: it cannot be.
+    """
+    if isinstance(kind, BinaryType) and form in (Form.NONE, Form.AUTO):
+        return Values(None, _as_it_is)
+    if isinstance(kind, StringType) and form is Form.NONE:
+        return Values(None, _as_bytes)
+    if isinstance(kind, StringType) and form is Form.AUTO:
+        return Values(_S(name="String", schema_data=b"", type=_S.String), _as_bytes)
+    if isinstance(kind, StructType) and form is not Form.NONE:
+        return _avro(kind) if form is Form.AVRO else _json(kind)
+    fixed = _FIXED.get(type(kind))
+    if form is Form.AUTO and fixed is not None:
+        name, number, item = fixed
+        return Values(_S(name=name, schema_data=b"", type=number), lambda column: _fixed(column, np.dtype(item)))
+    raise UnwritableColumns(f"column value is {kind.simpleString()}, {_ADVICE[form]}")
+
+
+_ADVICE: Final = {
+    Form.NONE: "and has to be binary or string; with the option schema (auto, json, avro) it may be more",
+    Form.AUTO: "for which there is no schema; cast it, or put it into a struct",
+    Form.JSON: "and has to be a struct for schema=json",
+    Form.AVRO: "and has to be a struct for schema=avro",
+}
+
+
+def _as_it_is(column: pa.Array) -> pa.BinaryArray:
+    return column
+
+
+def _as_bytes(column: pa.Array) -> pa.BinaryArray:
+    return column.view(pa.binary())
+
+
+def _fixed(column: pa.Array, item: np.dtype[Any]) -> pa.BinaryArray:
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    elif pa.types.is_timestamp(column.type):
+        # Rounded down, also before 1970.
+        column = pa.array(column.view(pa.int64()).fill_null(0).to_numpy() // _US_PER_MS, mask=_absent(column))
+    numbers = column.fill_null(0).to_numpy().astype(item)
+    offsets = np.arange(len(column) + 1, dtype=np.int32) * item.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(numbers.tobytes())]
+    made = pa.BinaryArray.from_buffers(pa.binary(), len(column), buffers)
+    return pc.if_else(column.is_valid(), made, None) if column.null_count else made
+
+
+def _absent(column: pa.Array) -> Any:  # noqa: ANN401 - an array of booleans
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
+def _json(kind: StructType) -> Values:
+    definition = json.dumps(_definition(kind, RECORD_NAME, in_json=True)).encode()
+    plain = _plain(kind)
+
+    def encode(column: pa.Array) -> pa.BinaryArray:
+        try:
+            return pa.array(
+                [
+                    None if value is None else orjson.dumps(plain(value))
+                    for value in column.to_pylist(maps_as_pydicts="strict")
+                ],
+                pa.binary(),
+            )
+        except (TypeError, ValueError) as error:
+            raise UnwritableRow(f"a value cannot be written as JSON: {error}") from error
+
+    return Values(_S(name=RECORD_NAME, schema_data=definition, type=_S.Json), encode)
+
+
+def _plain(kind: DataType) -> Callable[[Any], Any]:
+    """Makes what JSON has of what Arrow hands out for a type; null fields are left out, as by Pulsar's Java."""
+    if isinstance(kind, StructType):
+        fields = [(field.name, _plain(field.dataType)) for field in kind.fields]
+        return lambda value: {name: plain(value[name]) for name, plain in fields if value[name] is not None}
+    if isinstance(kind, ArrayType):
+        item = _plain(kind.elementType)
+        return lambda value: [None if one is None else item(one) for one in value]
+    if isinstance(kind, MapType):
+        text = _plain(kind.valueType)
+        return lambda value: {name: None if one is None else text(one) for name, one in value.items()}
+    return _PLAIN.get(type(kind), _same)
+
+
+def _same(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return value
+
+
+def _days(day: date) -> int:
+    return (day - _FIRST_DAY).days
+
+
+def _milliseconds(moment: datetime) -> int:
+    since = moment - _FIRST_MOMENT
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"there is no {number} in JSON")
+    return number
+
+
+_PLAIN: Final[dict[type[DataType], Callable[[Any], Any]]] = {
+    DateType: _days,
+    TimestampType: _milliseconds,
+    FloatType: _finite,
+    DoubleType: _finite,
+}
+_FIRST_DAY: Final = date(1970, 1, 1)
+_FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _avro(kind: StructType) -> Values:
+    definition = _definition(kind, RECORD_NAME, in_json=False)
+    parsed = fastavro.parse_schema(definition)
+
+    def encode(column: pa.Array) -> pa.BinaryArray:
+        made: list[bytes | None] = []
+        for value in column.to_pylist(maps_as_pydicts="strict"):
+            if value is None:
+                made.append(None)
+                continue
+            output = io.BytesIO()
+            try:
+                fastavro.schemaless_writer(output, parsed, value)
+            # Whatever the library makes of a value that does not go.
+            except Exception as error:
+                raise UnwritableRow(f"a value cannot be written as Avro: {error}") from error
+            made.append(output.getvalue())
+        return pa.array(made, pa.binary())
+
+    return Values(_S(name=RECORD_NAME, schema_data=json.dumps(definition).encode(), type=_S.Avro), encode)
+
+
+def _definition(kind: DataType, name: str, *, in_json: bool) -> Any:  # noqa: ANN401 - JSON
+    """Avro's definition of a type."""
+    if isinstance(kind, StructType):
+        fields = [
+            {
+                "name": field.name,
+                "type": ["null", _definition(field.dataType, f"{name}_{field.name}", in_json=in_json)],
+                "default": None,
+            }
+            for field in kind.fields
+        ]
+        return {"type": "record", "name": name, "fields": fields}
+    if isinstance(kind, ArrayType):
+        return {"type": "array", "items": ["null", _definition(kind.elementType, name, in_json=in_json)]}
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        return {"type": "map", "values": ["null", _definition(kind.valueType, name, in_json=in_json)]}
+    if isinstance(kind, DecimalType) and not in_json:
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    known = (_AVRO_IN_JSON if in_json else _AVRO).get(type(kind))
+    if known is None or (in_json and isinstance(kind, BinaryType)):
+        where = name.removeprefix(f"{RECORD_NAME}_").replace("_", ".") if name != RECORD_NAME else "value"
+        form = "JSON" if in_json else "Avro"
+        raise UnwritableColumns(
+            f"field {where} of column value is {kind.simpleString()}, which is not written as {form}"
+        )
+    return known

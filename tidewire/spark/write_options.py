@@ -1,0 +1,133 @@
+"""The options of format "tidewire" for writing, and what they may say.
+
+    service_url                  pulsar://HOST:PORT of any broker; required
+    topic                        topic://TENANT/NAMESPACE/NAME; without it, a column `topic` says it row by row
+    schema                       what `value` is: none, it is bytes or text; auto, what the column's type says
+                                 (primitives, text, and structs as JSON); json or avro, a struct. Other than none, the
+                                 schema is registered with the topic, which refuses one that its others do not go
+                                 with [none]
+    txn_app_id                   a name under which batches are counted: each is written once, however often it is
+                                 tried. Of a stream it takes the place of the query's id, and so outlives its
+                                 checkpoint [stream: the query's id]
+    txn_version                  with txn_app_id, the number of this batch: nothing is written if one of this number or
+                                 a higher one was. A stream counts by itself
+    transaction_timeout_seconds  how long a task may take from its first row to the commit of the batch; after that
+                                 its rows are given up [600]
+    operation_timeout_seconds    how long a broker may take to connect or to answer [30]
+
+As for reading, an option that is not listed is refused by name, and neither case nor underscores count in names
+(options.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Self
+
+from tidewire.spark.errors import InvalidOption
+from tidewire.spark.options import (
+    OPERATION_TIMEOUT_SECONDS_DEFAULT,
+    READ_NAMES,
+    SCALABLE,
+    TOPIC,
+    WRITE_ONLY_NAMES,
+    Address,
+    Use,
+    by_name,
+    count_of,
+    missing,
+    operation_timeout_of,
+    seconds_of,
+    service_of,
+)
+
+TRANSACTION_TIMEOUT_SECONDS_DEFAULT: Final = 600.0
+
+WRITE_NAMES: Final = ("service_url", "topic", "schema", *WRITE_ONLY_NAMES, "operation_timeout_seconds")
+_SPARKS_OWN: Final = ("checkpoint_location",)
+"""Spark hands these over with ours."""
+_READ_ONLY: Final = tuple(name for name in READ_NAMES if name not in WRITE_NAMES)
+
+
+class Form(Enum):
+    """How values are written."""
+
+    NONE = "none"
+    AUTO = "auto"
+    JSON = "json"
+    AVRO = "avro"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options that were checked."""
+
+    service: Address
+    topic: str | None = None
+    """In full; None when a column says it."""
+    form: Form = Form.NONE
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    transaction_timeout_seconds: float = TRANSACTION_TIMEOUT_SECONDS_DEFAULT
+    operation_timeout_seconds: float = OPERATION_TIMEOUT_SECONDS_DEFAULT
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], use: Use) -> Self:
+        """Check what the user gave.
+
+        Raises:
+            InvalidOption: an option is unknown, missing, wrong, or for something else; its text names it.
+        """
+        options = by_name(given, WRITE_NAMES, others=(*_READ_ONLY, *_SPARKS_OWN))
+        for name in _READ_ONLY:
+            if name in options:
+                raise InvalidOption(f"option {name} is for reading; for writing there are {', '.join(WRITE_NAMES)}")
+        application, version = options.get("txn_app_id"), count_of(options, "txn_version", 0)
+        if use is Use.STREAM and version is not None:
+            raise InvalidOption("option txn_version is not for a stream, which counts its batches by itself")
+        if use is Use.BATCH and (application is None) != (version is None):
+            given_one, other = ("txn_version", "txn_app_id") if application is None else ("txn_app_id", "txn_version")
+            raise InvalidOption(f"option {given_one}: give {other}, too; only together they say which batch this is")
+        if application == "":
+            raise InvalidOption("option txn_app_id is empty")
+        return cls(
+            service=service_of(options),
+            topic=_topic(options),
+            form=_form(options),
+            txn_app_id=application,
+            txn_version=version,
+            transaction_timeout_seconds=seconds_of(
+                options, "transaction_timeout_seconds", TRANSACTION_TIMEOUT_SECONDS_DEFAULT
+            ),
+            operation_timeout_seconds=operation_timeout_of(options),
+        )
+
+
+def check_topic(topic: str) -> str | None:
+    """What is wrong with a topic to write to, as the end of a sentence; None if nothing is."""
+    if not TOPIC.fullmatch(topic):
+        return f"{topic!r} is no full name of a topic; expected {SCALABLE}TENANT/NAMESPACE/NAME"
+    if not topic.startswith(SCALABLE):
+        return f"{topic} takes no transactions, by which Spark's rows are written; write to a {SCALABLE} topic"
+    return None
+
+
+def _topic(options: Mapping[str, str]) -> str | None:
+    topic = options.get("topic")
+    if topic is None:
+        return None
+    if not topic:
+        raise missing("topic", "topic://public/default/flights")
+    wrong = check_topic(topic)
+    if wrong is not None:
+        raise InvalidOption(f"option topic: {wrong}")
+    return topic
+
+
+def _form(options: Mapping[str, str]) -> Form:
+    text = options.get("schema", Form.NONE.value).lower()
+    try:
+        return Form(text)
+    except ValueError:
+        names = ", ".join(form.value for form in Form)
+        raise InvalidOption(f"option schema: {text!r} is none of {names}") from None

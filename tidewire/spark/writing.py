@@ -1,0 +1,366 @@
+"""One task's rows into one transaction: each to the segment that holds its key's hash, wherever that is by now.
+
+Rows wait until there are enough of them for a segment to fill a frame. Frames are sent without waiting for answers, up
+to a window, and what has arrived is heard before each of them. `finish` returns when every frame is answered, so that
+whoever then commits the transaction commits all of its rows.
+
+**A sealed segment.** When a segment is split or merged, its broker pushes the new layout, and waits a while for us to
+hear the last answers and leave. Then it answers every frame that it has stored, and refuses the next one or closes the
+producer. Those that are left unanswered are not stored, and what they carry goes to the segment's children, in order,
+before any row that comes later: all segments that the new layout has no more are settled first, and only then rows are
+divided by it. So the rows of a key stay in order.
+
+**Doubt.** Nothing is ever sent twice to the same place. When a connection is lost, or a segment moves to another broker
+while frames are unanswered, nobody knows whether they are stored: that is an error, the transaction is not committed,
+and Spark runs the task again.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from typing import Final
+
+from tidewire.spark.batching import Producing, SentFrame, Waiting, encode_frame
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.connection import Connection, refusal
+from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.encoding import Rows
+from tidewire.spark.errors import ProtocolViolation, Refused, SourceError, WriteFailed
+from tidewire.spark.layouts import Part, open_layout, segments
+from tidewire.spark.persisting import passes, persistently
+from tidewire.spark.routing import Routes
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+WINDOW_BYTES_MAX: Final = 16 * 1024 * 1024
+WINDOW_FRAMES_MAX: Final = 1000
+"""Unanswered frames of one task, and their size; before more are sent, some are answered."""
+
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Rows of one task that wait for their segment's frame to be full; above it frames are sent that are not."""
+
+TOPICS_MAX: Final = 1000
+"""Topics that one task writes to; each takes a session."""
+
+_T: Final = pb.BaseCommand.Type
+_SEALED: Final = (pb.TopicTerminatedError, pb.TopicNotFound)
+
+
+class _Segment:
+    """What is on its way to one segment."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.waiting = Waiting()
+        self.unanswered: deque[SentFrame] = deque()
+        self.connection: Connection | None = None
+        """To its broker; None while there is no producer."""
+        self.producing: Producing | None = None
+        self.next_sequence_id = 0
+        self.is_included = False
+        """Whether the coordinator knows that the transaction writes here."""
+        self.is_sealed = False
+        """Its broker has said that what is unanswered is not stored and will not be."""
+
+
+class _Topic:
+    """A topic's layout, and the segments that are written to."""
+
+    def __init__(self, name: str, session_id: int) -> None:
+        self.name = name
+        self.session_id = session_id
+        self.connection: Connection | None = None
+        """The one on which layouts are pushed."""
+        self.parts: list[Part] = []
+        """As pushed last."""
+        self.is_new = False
+        """Whether rows are not divided by them yet."""
+        self.routes: Routes | None = None
+        self.segments: dict[int, _Segment] = {}
+
+    @property
+    def active(self) -> dict[int, Part]:
+        """The segments that take rows, by number."""
+        return {part.number: part for part in self.parts if not part.is_sealed}
+
+
+class Attempt:
+    """See the module's docstring. After an error it is of no further use."""
+
+    def __init__(
+        self, brokers: Brokers, coordinator: Coordinator, transaction: TransactionId, declared: pb.Schema | None
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            brokers: whose connections nobody else uses meanwhile.
+            coordinator: the transaction's.
+            transaction: takes all rows.
+            declared: the schema of their values, if topics are to be told.
+        """
+        self._brokers = brokers
+        self._coordinator = coordinator
+        self._transaction = transaction
+        self._declared = declared
+        self._topics: dict[str, _Topic] = {}
+        self._by_session: dict[int, _Topic] = {}
+        self._by_producer: dict[int, tuple[_Topic, _Segment]] = {}
+        self._session_ids = count(1)
+        self._producer_ids = count(1)
+        self.frames_unanswered = 0
+        """Of all topics together."""
+        self._bytes_unanswered = 0
+
+    def write(self, topic: str, rows: Rows) -> None:
+        """Take rows behind those taken before. Waits while too many are unanswered.
+
+        Raises:
+            SourceError: one of them was refused, or nobody knows whether it is stored.
+        """
+        target = self._topics.get(topic) or self._open_topic(topic)
+        self._distribute(target, rows)
+        self._send(everything=False)
+
+    def finish(self) -> None:
+        """Return when all rows are stored.
+
+        Raises:
+            SourceError: as `write`.
+        """
+        self._send(everything=True)
+
+    # -------------------------------------------------------------------------------------------------------- sending
+
+    def _send(self, *, everything: bool) -> None:
+        while True:
+            self._hear_what_is_there()
+            if self._settle():
+                continue
+            segment = self._next(everything=everything)
+            if segment is None:
+                if not (everything and self.frames_unanswered):
+                    return
+                self._await_answers()
+            elif self.frames_unanswered >= WINDOW_FRAMES_MAX or self._bytes_unanswered >= WINDOW_BYTES_MAX:
+                self._await_answers()
+            else:
+                self._send_frame(*segment)
+
+    def _all_segments(self) -> Iterator[tuple[_Topic, _Segment]]:
+        for topic in self._topics.values():
+            for segment in topic.segments.values():
+                yield topic, segment
+
+    def _next(self, *, everything: bool) -> tuple[_Topic, _Segment] | None:
+        """Whose frame is next; None when rows had better wait."""
+        waiting = [(topic, segment) for topic, segment in self._all_segments() if segment.waiting.count]
+        for topic, segment in waiting:
+            if everything or segment.waiting.is_full:
+                return topic, segment
+        if sum(segment.waiting.size_bytes for _, segment in waiting) > WAITING_BYTES_MAX:
+            return max(waiting, key=lambda one: one[1].waiting.size_bytes)
+        return None
+
+    def _send_frame(self, topic: _Topic, segment: _Segment) -> None:
+        if segment.connection is None and not self._open_producer(topic, segment):
+            return
+        assert segment.connection is not None, "it was opened"
+        assert segment.producing is not None, "it was opened"
+        rows = segment.waiting.take_frame()
+        sequence_id = segment.next_sequence_id
+        encoded = encode_frame(rows, segment.producing, sequence_id, _now_ms())
+        segment.next_sequence_id += sum(len(piece) for piece in rows)
+        segment.unanswered.append(SentFrame(sequence_id, rows, len(encoded)))
+        self.frames_unanswered += 1
+        self._bytes_unanswered += len(encoded)
+        segment.connection.send_encoded(encoded)
+
+    def _open_producer(self, topic: _Topic, segment: _Segment) -> bool:
+        """Open a producer; False when the segment is sealed.
+
+        Raises:
+            SourceError: it could not be opened.
+        """
+        name = segment.part.wire_name
+        try:
+            owner, answer, producer_id = persistently(
+                partial(self._producer, topic, segment), self._brokers.timeout_seconds, _is_refused_for_now
+            )
+        except Refused as refused:
+            if refused.code not in _SEALED:
+                raise
+            segment.is_sealed = True
+            return False
+        if not segment.is_included:
+            self._coordinator.include(self._transaction, name)
+            segment.is_included = True
+        segment.connection = owner
+        segment.producing = Producing(producer_id, answer.producer_name, answer.schema_version, self._transaction)
+        segment.next_sequence_id = answer.last_sequence_id + 1
+        return True
+
+    def _producer(self, topic: _Topic, segment: _Segment) -> tuple[Connection, pb.CommandProducerSuccess, int]:
+        name = segment.part.wire_name
+        owner = self._listening(self._brokers.owner_of(name))
+        producer_id = next(self._producer_ids)
+        self._by_producer[producer_id] = (topic, segment)
+        answer = owner.request(
+            lambda request_id: commands.producer(
+                name, producer_id, request_id, txn_enabled=True, schema=self._declared
+            ),
+            pb.CommandProducerSuccess,
+        )
+        return owner, answer, producer_id
+
+    # --------------------------------------------------------------------------------------------------------- layouts
+
+    def _open_topic(self, name: str) -> _Topic:
+        if len(self._topics) >= TOPICS_MAX:
+            raise WriteFailed(f"a task writes to more than {TOPICS_MAX} topics; repartition by topic")
+        topic = _Topic(name, next(self._session_ids))
+        self._by_session[topic.session_id] = topic
+        topic.connection = self._listening(open_layout(self._brokers, name, topic.session_id))
+        deadline = topic.connection.deadline()
+        while not topic.is_new:
+            self._hear(topic.connection.receive(deadline, f"the layout of {name}"))
+        # Tasks with few rows would else all begin with the first segment.
+        self._follow(topic, random.randrange(1 << 16))  # noqa: S311
+        self._topics[name] = topic
+        return topic
+
+    def _follow(self, topic: _Topic, turn: int) -> None:
+        """Divide rows by the newest layout from now on."""
+        topic.routes = Routes(topic.name, list(topic.active.values()), turn)
+        topic.is_new = False
+
+    def _distribute(self, topic: _Topic, rows: Rows) -> None:
+        assert topic.routes is not None, "set before the topic is written to"
+        for number, own in topic.routes.divide(rows):
+            segment = topic.segments.get(number)
+            if segment is None:
+                segment = topic.segments[number] = _Segment(topic.active[number])
+            segment.waiting.add(own)
+
+    def _settle(self) -> bool:
+        """Deal with segments that were replaced; whether there were any."""
+        stale = [
+            topic
+            for topic in self._topics.values()
+            if topic.is_new or any(segment.is_sealed for segment in topic.segments.values())
+        ]
+        for topic in stale:
+            self._settle_topic(topic)
+        return bool(stale)
+
+    def _settle_topic(self, topic: _Topic) -> None:
+        assert topic.connection is not None, "its layout came by one"
+        assert topic.routes is not None, "set before the topic is written to"
+        deadline = topic.connection.deadline()
+        while True:
+            active = topic.active
+            if any(segment.is_sealed and number in active for number, segment in topic.segments.items()):
+                self._hear(topic.connection.receive(deadline, f"the layout of {topic.name} without a sealed segment"))
+                continue
+            replaced = [segment for number, segment in topic.segments.items() if number not in active]
+            answering = next((one for one in replaced if one.unanswered and not one.is_sealed), None)
+            if answering is None:
+                break
+            self._receive(answering)
+        taken_back: list[Rows] = []
+        for segment in replaced:
+            for frame in segment.unanswered:
+                self._forget(frame)
+                taken_back += frame.rows
+            # An answer that comes for one of them nevertheless is then told as what it is, an error.
+            segment.unanswered.clear()
+            if segment.connection is not None and segment.producing is not None:
+                # The segment is not sealed before its producers have left, or have taken too long to.
+                segment.connection.send(commands.close_producer(segment.producing.producer_id))
+            taken_back += segment.waiting.take_all()
+            del topic.segments[segment.part.number]
+        self._follow(topic, topic.routes.turn)
+        for rows in taken_back:
+            self._distribute(topic, rows)
+
+    # --------------------------------------------------------------------------------------------------------- hearing
+
+    def _listening(self, connection: Connection) -> Connection:
+        connection.unasked = self._hear
+        return connection
+
+    def _hear_what_is_there(self) -> None:
+        for connection in tuple(self._brokers.connected()):
+            for frame in connection.arrived():
+                self._hear(frame)
+
+    def _await_answers(self) -> None:
+        # Whichever has most on its way will be heard of, or is an error.
+        self._receive(max((segment for _, segment in self._all_segments()), key=lambda one: len(one.unanswered)))
+
+    def _receive(self, segment: _Segment) -> None:
+        assert segment.connection is not None, "frames were sent by it"
+        connection = segment.connection
+        self._hear(connection.receive(connection.deadline(), f"its answer to a frame of {segment.part.wire_name}"))
+
+    def _hear(self, frame: Frame) -> None:
+        command = frame.command
+        if command.type == _T.SEND_RECEIPT:
+            self._stored(command.send_receipt)
+        elif command.type == _T.SEND_ERROR:
+            self._refused(command.send_error)
+        elif command.type == _T.CLOSE_PRODUCER:
+            self._closed(command.close_producer.producer_id)
+        elif command.type == _T.SCALABLE_TOPIC_UPDATE:
+            topic = self._by_session.get(command.scalable_topic_update.session_id)
+            if topic is not None and topic.connection is not None:
+                topic.parts = segments(topic.connection, topic.name, command.scalable_topic_update)
+                topic.is_new = True
+
+    def _stored(self, receipt: pb.CommandSendReceipt) -> None:
+        known = self._by_producer.get(receipt.producer_id)
+        if known is None:
+            return
+        _, segment = known
+        if not segment.unanswered or segment.unanswered[0].sequence_id != receipt.sequence_id:
+            raise ProtocolViolation(
+                f"the broker of {segment.part.wire_name} says that frame {receipt.sequence_id} is stored, out of turn"
+            )
+        self._forget(segment.unanswered.popleft())
+
+    def _refused(self, error: pb.CommandSendError) -> None:
+        known = self._by_producer.get(error.producer_id)
+        if known is None:
+            return
+        _, segment = known
+        if error.error not in _SEALED:
+            raise refusal(f"{segment.part.wire_name} does not take a task's rows: {error.message}", error.error)
+        segment.is_sealed = True
+
+    def _closed(self, producer_id: int) -> None:
+        known = self._by_producer.pop(producer_id, None)
+        if known is None:
+            return
+        topic, segment = known
+        if segment.unanswered and not segment.is_sealed:
+            # Whoever closes a producer for a new layout has pushed that before, and answered what it stored before
+            # that. Anybody else leaves us in doubt; and over two connections nobody knows what was said first.
+            if segment.connection is not topic.connection or segment.part.number in topic.active:
+                raise WriteFailed(f"{segment.part.wire_name} went to another broker before a task's rows were answered")
+            segment.is_sealed = True
+        segment.connection = segment.producing = None
+
+    def _forget(self, frame: SentFrame) -> None:
+        self.frames_unanswered -= 1
+        self._bytes_unanswered -= frame.size_bytes
+
+
+def _is_refused_for_now(error: SourceError) -> bool:
+    return isinstance(error, Refused) and passes(error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -44,7 +44,7 @@ from tidewire.spark.options import (
 TRANSACTION_TIMEOUT_SECONDS_DEFAULT: Final = 600.0
 
 WRITE_NAMES: Final = ("service_url", "topic", "schema", *WRITE_ONLY_NAMES, "operation_timeout_seconds")
-_SPARKS_OWN: Final = ("checkpoint_location",)
+_SPARKS_OWN: Final = ("checkpoint_location", "query_name")
 """Spark hands these over with ours."""
 _READ_ONLY: Final = tuple(name for name in READ_NAMES if name not in WRITE_NAMES)
 

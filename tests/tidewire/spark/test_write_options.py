@@ -26,7 +26,7 @@ def test_names_may_be_written_as_spark_writes_its_own() -> None:
 
 
 def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
-    assert WriteOptions.parse({**URL, "checkpointLocation": "/tmp/x"}, Use.STREAM) == WriteOptions(
+    assert WriteOptions.parse({**URL, "checkpointLocation": "/tmp/x", "queryName": "x"}, Use.STREAM) == WriteOptions(
         Address("broker", 6651)
     )
 

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
-import fastavro
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -220,6 +219,9 @@ _FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def _avro(kind: StructType) -> Values:
     definition = _definition(kind, RECORD_NAME, in_json=False)
+    # Needed for this form alone, so who writes no Avro need not ship it to executors.
+    import fastavro
+
     parsed = fastavro.parse_schema(definition)
 
     def encode(column: pa.Array) -> pa.BinaryArray:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -259,14 +258,11 @@ def test_a_transaction_that_has_ended_takes_no_more_rows(broker: RunningBroker, 
             one.attempt.finish()
 
 
-def test_a_broker_that_dies_leaves_no_doubt_that_the_task_failed(tmp_path: Path) -> None:
-    topic = "topic://public/default/x"
-    with running_broker(tmp_path / "data") as broker:
-        administer(broker, "PUT", "public/default/x")
-        with task(broker) as one:
-            one.write(topic, range(10_000))
-            broker.kill()
-            with pytest.raises(ConnectionLost):
-                one.attempt.finish()
-        broker.restart()
-        assert stored(broker, topic) == {}
+def test_a_task_whose_broker_dies_has_failed(broker: RunningBroker, topic: str) -> None:
+    with task(broker) as one:
+        one.write(topic, range(10_000))
+        broker.kill()
+        with pytest.raises(ConnectionLost):
+            one.attempt.finish()
+    broker.restart()
+    assert stored(broker, topic) == {}

@@ -1,0 +1,331 @@
+"""Attempts of tasks and the decision about them, as Spark calls them, against a broker in a process of its own."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from tests.support.blocking_peer import BlockingPeer
+from tests.support.processes import RunningBroker, running_broker
+from tests.tidewire.spark.test_end_to_end import administer
+from tests.tidewire.spark.test_writing import stored
+from tidewire.spark import committing
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.committing import Group, abort, commit
+from tidewire.spark.connection import Connection
+from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.errors import (
+    BrokerSilent,
+    CommitFailed,
+    ConnectionLost,
+    ProtocolViolation,
+    Refused,
+    UnwritableRow,
+)
+from tidewire.spark.options import Address, Use
+from tidewire.spark.sink import RowWriting, TidewireStreamWriter, TidewireWriter, Written, group_of_task
+from tidewire.spark.write_options import WriteOptions
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+NUMBERS = count()
+T = pb.BaseCommand.Type
+SCHEMA = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: RunningBroker) -> str:
+    """A scalable topic of two segments."""
+    name = f"public/default/c{next(NUMBERS)}"
+    administer(broker, "PUT", f"{name}?numInitialSegments=2")
+    return f"topic://{name}"
+
+
+@pytest.fixture
+def options(broker: RunningBroker, topic: str) -> WriteOptions:
+    return WriteOptions.parse({"service_url": broker.service_url, "topic": topic}, Use.BATCH)
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group(f"application {next(NUMBERS)}", 5)
+
+
+def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
+    """A record batch for each."""
+    for number in numbers:
+        yield pa.RecordBatch.from_pydict({"key": [f"k{number}"], "value": [b"%d" % number]})
+
+
+def attempt(options: WriteOptions, group: Group, *numbers: int) -> Written:
+    return RowWriting(options, SCHEMA).write(group, rows(*numbers))
+
+
+def ids(*reports: Written) -> list[TransactionId]:
+    return [report.transaction for report in reports if report.transaction is not None]
+
+
+def values(broker: RunningBroker, topic: str) -> list[int]:
+    return sorted(number for numbers in stored(broker, topic).values() for number in numbers)
+
+
+def test_only_the_attempts_that_are_named_are_read(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+) -> None:
+    """D17: an attempt that failed after it wrote, and a speculative one that was slower, leave nothing."""
+    failed, winner, slower = (attempt(options, group, 1, 2) for _ in range(3))
+    other = attempt(options, group, 3)
+    assert values(broker, topic) == []
+    assert None not in {failed.transaction, slower.transaction}
+    commit(options, group, ids(winner, other))
+    assert values(broker, topic) == [1, 2, 3]
+
+
+def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+) -> None:
+    """D17: a task that comes late, and a batch that runs again, write nothing; a later batch does."""
+    commit(options, group, ids(attempt(options, group, 1)))
+    left = rows(1, 2, 3)
+    late = RowWriting(options, SCHEMA).write(group, left)
+    assert late == Written(group, None)
+    assert list(left) == []
+    commit(options, group, ids(late))
+    commit(options, Group(group.application, 3), ids(attempt(options, Group(group.application, 3), 4)))
+    assert values(broker, topic) == [1]
+    later = Group(group.application, 6)
+    commit(options, later, ids(attempt(options, later, 2)))
+    assert values(broker, topic) == [1, 2]
+
+
+def test_a_task_without_rows_opens_no_transaction(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+) -> None:
+    empty = pa.RecordBatch.from_pydict({"key": pa.array([], pa.string()), "value": pa.array([], pa.binary())})
+    report = RowWriting(options, SCHEMA).write(group, iter([empty, empty]))
+    assert report == Written(group, None)
+    commit(options, group, ids(report))
+    assert values(broker, topic) == []
+    assert attempt(options, group, 1).transaction is None
+
+
+def test_an_aborted_batch_may_be_tried_again_and_a_committed_one_stays(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+) -> None:
+    """D17: Spark asks to abort, too, when a commit came to an error after it was done."""
+    first = attempt(options, group, 1)
+    abort(options, group)
+    with pytest.raises(CommitFailed, match=rf"^batch 5 of '{group.application}' cannot be committed, because a task's"):
+        commit(options, group, ids(first))
+    second = attempt(options, group, 2)
+    commit(options, group, ids(second))
+    abort(options, group)
+    assert values(broker, topic) == [2]
+
+
+def test_a_commit_whose_answer_is_lost_is_asked_again(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = attempt(options, group, 1)
+    asked = []
+    ask = Coordinator.commit_group
+
+    def lose_the_first_answer(self: Coordinator, named: pb.TransactionGroup, winners: list[TransactionId]) -> None:
+        ask(self, named, winners)
+        asked.append(winners)
+        if len(asked) == 1:
+            raise ConnectionLost("the broker closed the connection")
+
+    monkeypatch.setattr(Coordinator, "commit_group", lose_the_first_answer)
+    commit(options, group, ids(report))
+    assert len(asked) == 2
+    assert values(broker, topic) == [1]
+
+
+def test_a_commit_waits_for_a_broker_that_restarts(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+) -> None:
+    report = attempt(options, group, 1)
+    broker.kill()
+    with ThreadPoolExecutor(1) as threads:
+        committing_it = threads.submit(commit, options, group, ids(report))
+        broker.restart()
+        committing_it.result()
+    assert values(broker, topic) == [1]
+
+
+def test_a_commit_that_nobody_answers_says_that_it_may_be_asked_again(
+    options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(brokers: Brokers) -> None:
+        raise BrokerSilent("broker:6650 did not send its answer")
+
+    monkeypatch.setattr(committing, "Coordinator", silent)
+    impatient = WriteOptions(options.service, options.topic, operation_timeout_seconds=1e-9)
+    with pytest.raises(CommitFailed, match=r"nobody could be asked to commit batch 5 of .*; running it again"):
+        commit(impatient, group, [])
+    # What led to an abort is what the user is to see.
+    abort(impatient, group)
+
+
+def failing_rows() -> Iterator[pa.RecordBatch]:
+    yield from rows(1)
+    raise ZeroDivisionError
+
+
+def too_large() -> Iterator[pa.RecordBatch]:
+    yield from rows(1)
+    yield pa.RecordBatch.from_pydict({"key": ["k"], "value": [bytes(6_000_000)]})
+
+
+@pytest.mark.parametrize(
+    ("source", "error"), [(failing_rows, ZeroDivisionError), (too_large, UnwritableRow)], ids=["upstream", "too large"]
+)
+def test_an_attempt_that_fails_aborts_its_transaction(
+    options: WriteOptions,
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    source: Callable[[], Iterator[pa.RecordBatch]],
+    error: type[Exception],
+) -> None:
+    begun: list[TransactionId] = []
+    begin = Coordinator.new_transaction
+
+    def note(self: Coordinator, named: pb.TransactionGroup, timeout_ms: int) -> TransactionId | None:
+        transaction = begin(self, named, timeout_ms)
+        assert transaction is not None
+        begun.append(transaction)
+        return transaction
+
+    monkeypatch.setattr(Coordinator, "new_transaction", note)
+    with pytest.raises(error):
+        RowWriting(options, SCHEMA).write(group, source())
+    with pytest.raises(CommitFailed, match="a task's transaction has ended"):
+        commit(options, group, begun)
+    assert len(begun) == 1
+
+
+def test_rows_without_a_topic_that_can_be_written_are_refused(broker: RunningBroker, group: Group) -> None:
+    options = WriteOptions.parse({"service_url": broker.service_url}, Use.BATCH)
+    schema = StructType([StructField("value", BinaryType()), StructField("topic", StringType())])
+    for topic, sentence in (
+        (None, "a row's topic is null"),
+        ("persistent://public/default/x", "a row's topic: persistent://public/default/x takes no transactions"),
+        ("x", "a row's topic: 'x' is no full name of a topic"),
+    ):
+        batch = pa.RecordBatch.from_arrays([pa.array([b"a"]), pa.array([topic], pa.string())], ["value", "topic"])
+        with pytest.raises(UnwritableRow, match=sentence):
+            RowWriting(options, schema).write(group, iter([batch]))
+
+
+def test_a_large_record_batch_is_encoded_in_parts(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidewire.spark.sink.ENCODED_BYTES_MAX", 100)
+    batch = pa.Table.from_batches(rows(*range(100))).combine_chunks().to_batches()[0]
+    commit(options, group, ids(RowWriting(options, SCHEMA).write(group, iter([batch]))))
+    assert values(broker, topic) == list(range(100))
+
+
+def test_a_writer_of_a_batch_is_the_same_after_it_was_pickled(
+    broker: RunningBroker, topic: str, options: WriteOptions
+) -> None:
+    """D17: two batches without a name of their own are two applications."""
+    for number in (1, 2):
+        planned = TidewireWriter(options, SCHEMA)
+        reports = [pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(planned)).write(rows(number))))]
+        pickle.loads(pickle.dumps(planned)).commit([*reports, None])
+    aborted = TidewireWriter(options, SCHEMA)
+    report = aborted.write(rows(3))
+    aborted.abort([report, None])
+    assert values(broker, topic) == [1, 2]
+
+
+def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+) -> None:
+    report = attempt(options, group, 1)
+    TidewireStreamWriter(options, SCHEMA).commit([report, Written(group, None)], group.batch)
+    named = WriteOptions(options.service, topic, txn_app_id=group.application)
+    again = Group(group.application, 6)
+    TidewireStreamWriter(named, SCHEMA).commit([attempt(options, again, 2)], 6)
+    TidewireStreamWriter(options, SCHEMA).abort([attempt(options, Group(group.application, 7), 3), None], 7)
+    # Of a micro-batch without tasks nobody has said anything.
+    TidewireStreamWriter(options, SCHEMA).commit([], 8)
+    TidewireStreamWriter(options, SCHEMA).abort([None], 8)
+    assert values(broker, topic) == [1, 2]
+
+
+def test_reports_of_another_micro_batch_are_an_error(options: WriteOptions, group: Group) -> None:
+    with pytest.raises(ProtocolViolation, match="tasks of micro-batch 6 report batch 5 of"):
+        TidewireStreamWriter(options, SCHEMA).commit([Written(group, None)], 6)
+
+
+def test_outside_of_a_streams_task_there_is_no_group() -> None:
+    with pytest.raises(ProtocolViolation, match=r"does not tell a task its sql\.streaming\.queryId"):
+        group_of_task(None)
+
+
+def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
+    """Brokers of which the only one leads coordinator 0 and answers NEW_TXN and END_TXN like this."""
+
+    def assignments(command: pb.BaseCommand) -> list[bytes]:
+        leader = pb.TcAssignment(tc_id=0, broker_service_url="pulsar://scripted:6650")
+        return [
+            encode_command(commands.watch_tc_assignments_update(command.watch_tc_assignments.watch_id, 1, [leader]))
+        ]
+
+    peer = BlockingPeer(
+        {
+            T.WATCH_TC_ASSIGNMENTS: assignments,
+            T.TC_CLIENT_CONNECT_REQUEST: lambda command: [
+                encode_command(commands.tc_client_connect_response(command.tc_client_connect_request.request_id))
+            ],
+            T.NEW_TXN: lambda command: [encode_command(answer(command))],
+            T.END_TXN: lambda command: [encode_command(answer(command))],
+        }
+    )
+    address = Address("scripted", 6650)
+    connection = Connection(peer, address, timeout_seconds=30, clock=peer.clock)
+    return Brokers(WriteOptions(address), lambda address, proxied_to: connection)
+
+
+def test_a_broker_that_knows_no_groups_is_told_apart() -> None:
+    wire = Group("a", 0).on_the_wire
+    coordinator = Coordinator(scripted(lambda command: commands.new_txn_response(command.new_txn.request_id, (0, 1))))
+    with pytest.raises(ProtocolViolation, match="scripted:6650 knows no groups of transactions; writing from Spark"):
+        coordinator.new_transaction(wire, 1000)
+    coordinator = Coordinator(scripted(lambda command: commands.end_txn_response(command.end_txn.request_id, (0, 0))))
+    with pytest.raises(ProtocolViolation, match="knows no groups"):
+        coordinator.commit_group(wire, [])
+    with pytest.raises(ProtocolViolation, match="knows no groups"):
+        coordinator.abort_group(wire)
+
+
+def test_a_coordinator_that_nobody_leads_is_asked_for_again() -> None:
+    with pytest.raises(Exception, match="scripted:6650 says that nobody coordinates transactions at the moment"):
+        Coordinator(scripted(lambda command: command), number=7)
+
+
+def test_a_refusal_of_another_kind_is_told_in_the_brokers_words(
+    options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Coordinator, named: pb.TransactionGroup, winners: list[TransactionId]) -> None:
+        refused = Refused("broker:6650 refuses END_TXN: a batch of 10001 transactions [NotAllowedError]")
+        refused.code = pb.NotAllowedError
+        raise refused
+
+    monkeypatch.setattr(Coordinator, "commit_group", refuse)
+    with pytest.raises(CommitFailed, match="cannot be committed: broker:6650 refuses END_TXN: a batch of 10001"):
+        commit(options, group, [])

@@ -98,11 +98,11 @@ class TransactionGroups:
             assert found is not None, "there is no current batch without a record"
             return Check(found.key, found.version)
         if record is not None:
-            if record.batch > group.batch:
-                # A later batch was begun and is not applied, and this one never was: whoever asks goes his way anew.
-                await self._end_all(group.application, record, found)
-            else:
+            # Of the batch before this one, or of a later one that was given up, nobody else would tell what is left.
+            if record.state is GroupState.COMMITTED:
                 await self.settle(group.application)
+            else:
+                await self._end_all(group.application, record, found)
         now = self._now_ms()
         if once:
             self._once_alarm.at_latest(now)

@@ -7,17 +7,18 @@ named: a column that is null because nobody could read it is found out weeks lat
 
 import io
 import json
+import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, Final
 
-import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
-from tidewire.spark.errors import UnreadableMessage
+from tidewire.spark.errors import UnreadableMessage, UnreadableSchema
 from tidewire.spark.topic_schemas import TopicSchema
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -49,11 +50,15 @@ class Decoder:
             schema: by which the data frame's column was made.
             made: that column's type.
             of_version: finds the schema that a message was written with, by the version in its metadata.
+
+        Raises:
+            UnreadableSchema: it is an Avro schema, and this Python has no fastavro.
         """
         self._schema = schema
         self._type = to_arrow_type(made, timezone="UTC")
         self._of_version = of_version
-        self._reader = fastavro.parse_schema(json.loads(schema.definition)) if schema.kind == _S.Avro else None
+        self._avro_library: Any = _avro_library() if schema.kind == _S.Avro else None
+        self._reader = self._avro_schema(schema) if schema.kind == _S.Avro else None
         self._writers: dict[bytes, Any] = {}
         self._reads_json_by_arrow = pa.types.is_struct(self._type) and len(self._type) > 0 and _arrow_reads(self._type)
 
@@ -119,10 +124,24 @@ class Decoder:
         writer = self._writers.get(version)
         if writer is None:
             written = self._of_version(version) if version else self._schema
-            writer = self._writers[version] = fastavro.parse_schema(json.loads(written.definition))
-        read = fastavro.schemaless_reader
+            writer = self._writers[version] = self._avro_schema(written)
+        read = self._avro_library.schemaless_reader
         made = [None if value is None else read(io.BytesIO(value), writer, self._reader) for value in values]
         return pa.array(made, self._type)
+
+    def _avro_schema(self, schema: TopicSchema) -> object:
+        return self._avro_library.parse_schema(json.loads(schema.definition))
+
+
+def _avro_library() -> ModuleType:
+    # Here, so that executors which read no Avro need not have it.
+    try:
+        import fastavro
+    except ImportError as error:
+        raise UnreadableSchema(
+            f"the topic has an Avro schema, and {sys.executable} has no fastavro, which reads its values"
+        ) from error
+    return fastavro
 
 
 def _flag(value: bytes) -> bool:

@@ -1,6 +1,7 @@
 import io
 import json
 import struct
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -198,3 +199,10 @@ def test_what_has_no_column_type_is_refused(schema: TopicSchema, complaint: str)
 def test_an_empty_struct_is_read_too() -> None:
     empty = {"type": "record", "name": "R", "fields": []}
     assert decoder(S.Json, empty).column([b"{}", None], b"") == pa.array([{}, None], pa.struct([]))
+
+
+def test_fastavro_is_needed_for_avro_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    assert decoder(S.String).column([b"a"], b"").to_pylist() == ["a"]
+    with pytest.raises(UnreadableSchema, match="has no fastavro"):
+        decoder(S.Avro, RECORD)

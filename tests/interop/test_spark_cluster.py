@@ -1,0 +1,167 @@
+"""Spark on a cluster, whose executors are processes with folders and Pythons of their own, gets what is shipped.
+
+Spark's own `local-cluster` starts a master, workers and executors as a standalone cluster does. A job runs in a folder
+of its own, as `spark-submit` runs it, with an environment in which nothing points to this checkout but the archive or
+the zip that is shipped. The large packages that a cluster's image has anyway are linked into the environments.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any, Final
+from urllib.request import Request, urlopen
+
+import pyspark
+import pytest
+import trio
+
+import tidewire
+from tests.support import shipped_job
+from tests.support.processes import RunningBroker, running_broker
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+CHECKOUT: Final = Path(__file__).parents[2]
+ROWS: Final = 400
+TOPIC: Final = "topic://public/default/x"
+
+NEEDED: Final = ("protobuf", "mmh3", "cramjam", "google-crc32c", "pyarrow", "pandas")
+"""What executors need beside tidewire and Spark, as docs/spark.md says (Avro takes fastavro, too)."""
+OF_THOSE: Final = ("numpy", "python-dateutil", "pytz", "tzdata")
+"""What these bring with them."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker with rows in a topic of four segments."""
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        path = f"{TOPIC.removeprefix('topic://')}?numInitialSegments=4"
+        with urlopen(Request(f"{broker.http_url}/admin/v2/scalable/{path}", method="PUT"), timeout=30):
+            pass
+
+        async def write() -> None:
+            with trio.fail_after(60):
+                async with tidewire.connect(broker.service_url) as client, client.producer(TOPIC) as producer:
+                    for number in range(ROWS):
+                        await producer.enqueue(b"%d" % number, key=f"k{number}")
+
+        trio.run(write)
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(["hatchling", "build", "-t", "wheel", "-d", str(folder)], CHECKOUT)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path) -> Iterator[Path]:
+    """Spark as it is installed, in a folder of its own: executors work in a folder below it."""
+    home = tmp_path / "spark"
+    home.mkdir()
+    for path in Path(pyspark.__file__).parent.iterdir():
+        (home / path.name).symlink_to(path)
+    yield home
+    shutil.rmtree(home / "work", ignore_errors=True)
+
+
+def run(command: list[str], folder: Path) -> None:
+    tool = Path(sys.executable).with_name(command[0])
+    done = subprocess.run([tool, *command[1:]], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def environment(folder: Path) -> Path:
+    """A Python with what executors need beside the wheel."""
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in (*NEEDED, *OF_THOSE):
+        found = distribution(name)
+        tops = {file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")}
+        for top in tops:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(found.locate_file(top))))
+    return folder
+
+
+def submit(folder: Path, home: Path, arguments: list[str], variables: dict[str, str], job: list[str]) -> dict[str, Any]:
+    """Run the job; what it says."""
+    given = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME", "LANG") if name in os.environ}
+    here = {
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_DIRS": str(folder / "local"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_SUBMIT_ARGS": " ".join([*arguments, "pyspark-shell"]),
+    }
+    done = subprocess.run(
+        [sys.executable, shipped_job.__file__, *job],
+        cwd=folder,
+        env={**given, **here, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def check(said: dict[str, Any], home: Path, package: str, executors: int) -> None:
+    """Every row was read once, by executors that had the package from what was shipped."""
+    tasks = said["tasks"]
+    assert sum(task["rows"] for task in tasks) == ROWS
+    assert said["streamed"] == list(range(ROWS))
+    folders = {Path(task["folder"]) for task in tasks}
+    assert len(folders) == executors
+    assert {folder.parents[1] for folder in folders} == {home / "work"}
+    assert {Path(task["folder"], task["package"]) for task in tasks} == {folder / package for folder in folders}
+
+
+def test_an_environment_with_the_wheel_is_shipped_and_the_format_found_by_its_name(
+    broker: RunningBroker, wheel: Path, spark_home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    made = environment(folder / "environment")
+    run(["uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(made), str(wheel)], folder)
+    with tarfile.open(folder / "environment.tar.gz", "w:gz", compresslevel=1) as archive:
+        for path in made.iterdir():
+            archive.add(path, path.name)
+    said = submit(
+        folder,
+        spark_home,
+        ["--archives", "environment.tar.gz#environment"],
+        {"PYSPARK_PYTHON": "./environment/bin/python"},
+        [broker.service_url, TOPIC, "local-cluster[2,1,1024]"],
+    )
+    (site,) = made.glob("lib/python*/site-packages")
+    check(said, spark_home, f"environment/{site.relative_to(made)}/tidewire/__init__.py", 2)
+
+
+def test_the_wheel_goes_with_py_files_when_executors_have_what_it_needs_and_is_registered(
+    broker: RunningBroker, wheel: Path, spark_home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    python = environment(tmp_path / "python") / "bin" / "python"
+    shutil.copy(wheel, folder / "tidewire.zip")
+    said = submit(
+        folder,
+        spark_home,
+        ["--py-files", "tidewire.zip"],
+        {"PYSPARK_PYTHON": str(python), "PYTHONPATH": "tidewire.zip"},
+        [broker.service_url, TOPIC, "local-cluster[1,1,1024]", "register"],
+    )
+    check(said, spark_home, "tidewire.zip/tidewire/__init__.py", 1)

@@ -1,0 +1,65 @@
+"""A Spark job as a user ships it: it reads a topic as a batch and as a stream, and says where that happened.
+
+    python shipped_job.py URL TOPIC MASTER [register]
+
+It is run in a folder of its own and imports nothing of the tests, so that it finds only what was shipped. Its last line
+is JSON.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+
+def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For each task the process, its folder, and the package that is imported there."""
+    rows = sum(batch.num_rows for batch in batches)
+    import tidewire
+
+    found = {"rows": [rows], "process": [os.getpid()], "folder": [str(Path.cwd())], "package": [tidewire.__file__]}
+    yield pa.RecordBatch.from_pydict(found)
+
+
+def main(url: str, topic: str, master: str, *, register: bool) -> None:
+    """Run the job."""
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", "warehouse")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    if register:
+        from tidewire.spark import TidewireSource
+
+        spark.dataSource.register(TidewireSource)
+    options = {"service_url": url, "topic": topic}
+    frame = spark.read.format("tidewire").options(**options).load()
+    tasks = frame.mapInArrow(where, "rows long, process long, folder string, package string").collect()
+    stream = spark.readStream.format("tidewire").options(**options, starting_position="earliest").load()
+    query = (
+        stream.selectExpr("CAST(value AS STRING) AS text")
+        .writeStream.format("memory")
+        .queryName("streamed")
+        .option("checkpointLocation", "checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    streamed = sorted(int(row.text) for row in spark.table("streamed").collect())
+    spark.stop()
+    print(json.dumps({"driver": os.getpid(), "tasks": [task.asDict() for task in tasks], "streamed": streamed}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], register=sys.argv[4:] == ["register"])

@@ -148,6 +148,12 @@ class DurableSubscriptions:
         acks = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
         await pending.acknowledge(txn, acks, cumulative=cumulative)
 
+    async def caught_up(self, subscription: Subscription) -> None:
+        """Return once its cursor has what was acknowledged in transactions that were decided before the call."""
+        pending = self._pending.get(subscription)
+        if pending is not None:
+            await pending.caught_up()
+
     async def _remove_cursors(self, start: str, end: str) -> None:
         """Remove those that are not open: whoever created them gave up before they were."""
         if await self._services.metadata.scan(start, end, limit=1):

@@ -328,6 +328,11 @@ class Topic(TopicSource):
         self._require_taking(txn)
         await self._durable.acknowledge(subscription, txn, acknowledgements, cumulative=cumulative)
 
+    async def acknowledged(self, subscription: Subscription) -> Position:
+        """Up to where all is acknowledged, by transactions too that were decided before the call."""
+        await self._durable.caught_up(subscription)
+        return subscription.cursor.mark_delete
+
     @property
     def is_untouched(self) -> bool:
         """Whether nobody has produced here and nobody is connected, but for consumers that take any schema."""

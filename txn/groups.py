@@ -153,6 +153,11 @@ class TransactionGroups:
             is_applied, _ = standing(record, group.batch)
         return not is_applied
 
+    async def last_applied(self, application: str) -> int | None:
+        """The application's last batch that is committed; None when none is."""
+        record, _ = await self._read(application)
+        return None if record is None else record.applied
+
     async def state(self, txn: TxnId, group: Group) -> tuple[TxnState, tuple[Op, ...]]:
         """What the group says of one of its transactions, and while that is OPEN what to commit with its abort.
 

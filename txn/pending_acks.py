@@ -161,6 +161,12 @@ class PendingAcks:
         if not pending.in_flight and self._lost is None:
             self._materialise(pending)
 
+    async def caught_up(self) -> None:
+        """Return once every decision made before the call is in the cursor (DESIGN section 7, read your commit)."""
+        waiting = [pending.txn for pending in self._book if pending.decided is None]
+        if waiting:
+            await self._headers.catch_up(waiting)
+
     async def recover(self, subscription: AckTarget) -> None:
         """Take over what earlier owners left pending; to be called once, before anything is sent to consumers.
 

@@ -276,7 +276,8 @@ class ConsumerFace:
             last = message_id(*EARLIEST, partition=partition)
         else:
             last = message_id(*entry.position, partition=partition, batch_index=last_index_in(entry))
-        mark_delete = message_id(*session.subscription.cursor.mark_delete, partition=partition)
+        acknowledged = await session.topic.acknowledged(session.subscription)
+        mark_delete = message_id(*acknowledged, partition=partition)
         stretch = await stretch_of(session.topic, shown, request.stretch) if request.HasField("stretch") else None
         self._put(
             commands.get_last_message_id_response(request.request_id, last, mark_delete=mark_delete, stretch=stretch)

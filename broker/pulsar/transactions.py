@@ -111,13 +111,16 @@ class TransactionFace:
         winners = [_txn_of(txn.most, txn.least, scalable=request.scalable) for txn in request.winners]
         if _action_of(request) is EndAction.COMMIT:
             await self._coordinator.groups.commit(group, winners, once=request.group.once)
-            is_applied = True
+            self._put(commands.end_group_response(request.request_id, pb.GroupState.APPLIED))
         elif winners:
             raise NotSupported("a group that is aborted has no winners")
         else:
-            is_applied = not await self._coordinator.groups.abort(group)
-        state = pb.GroupState.APPLIED if is_applied else pb.GroupState.UNDECIDED
-        self._put(commands.end_group_response(request.request_id, state))
+            await self._coordinator.groups.abort(group)
+            # By this an application that keeps no count of its own knows which batch is its next.
+            last = await self._coordinator.groups.last_applied(group.application)
+            is_applied = last is not None and group.batch <= last
+            state = pb.GroupState.APPLIED if is_applied else pb.GroupState.UNDECIDED
+            self._put(commands.end_group_response(request.request_id, state, last))
 
     def _put(self, command: pb.BaseCommand) -> None:
         self._outbox.put(encode_command(command))

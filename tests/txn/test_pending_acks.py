@@ -306,3 +306,20 @@ async def test_clearing_cancelled_at_any_step() -> None:
 
         await rig.acknowledge(txn, 0)
         await cancel_at_each_step(rig.acks.clear, check)
+
+
+async def test_the_cursor_is_asked_behind_every_decision() -> None:
+    """T23, T27: `caught_up` reads the headers itself, so it heals a watch that has not told yet."""
+    async with owned(SteeredStore(), stream_of(3)) as rig:
+        txn, open_one = await rig.begin(), await rig.begin()
+        await rig.acknowledge(txn, 1, cumulative=True)
+        await rig.acknowledge(open_one, 2)
+        told = rig.headers._participants.copy()
+        rig.headers._participants.clear()  # The watch's news reaches nobody.
+        await rig.end(txn, EndAction.COMMIT)
+        assert not rig.is_acknowledged(1)
+        rig.headers._participants.update(told)
+        await rig.acks.caught_up()
+        assert rig.cursor.mark_delete == rig.stream.positions[1]
+        await wait_all_tasks_blocked()
+        await rig.end(open_one, EndAction.ABORT)

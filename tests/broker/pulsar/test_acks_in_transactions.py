@@ -13,7 +13,7 @@ from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.message_ids import message_id
+from tidewire.wire.pulsar.message_ids import message_id, position
 
 Type = pb.BaseCommand.Type
 SHARED = pb.CommandSubscribe.Shared
@@ -286,3 +286,24 @@ async def test_one_of_ten_batched_messages(broker: Rooms, client: WireClient) ->
     await stage.subscribe(client, 3)
     command = await client.receive()
     assert list(command.message.ack_set) == [0b11_1111_0111]
+
+
+async def test_the_mark_delete_position_has_what_a_group_has_decided(broker: Rooms, client: WireClient) -> None:
+    """T23, D17: whoever asks after the decision is told of it, though headers and cursors follow later."""
+    here = await scene(broker)
+    await here.subscribe(client, permits=0)
+    group = pb.TransactionGroup(application="app", batch=0)
+    answer = (await client.ask(commands.new_txn(1, 3, 60_000, group=group))).new_txn_response
+    txn = (answer.txnid_most_bits, answer.txnid_least_bits)
+    last = (await client.ask(commands.get_last_message_id(1, 2))).get_last_message_id_response.last_message_id
+    await client.ask(commands.ack(1, [last], cumulative=True, txn=txn, request_id=3))
+    before = (await client.ask(commands.get_last_message_id(1, 4))).get_last_message_id_response
+    assert position(before.consumer_mark_delete_position) == EARLIEST
+    told = broker.headers._participants.copy()
+    broker.headers._participants.clear()  # The watch's news reaches nobody.
+    decided = (await client.ask(commands.end_group(5, group, [txn], commit=True))).end_txn_response
+    assert decided.group_state == pb.GroupState.APPLIED
+    await wait_all_tasks_blocked()
+    broker.headers._participants.update(told)
+    after = (await client.ask(commands.get_last_message_id(1, 6))).get_last_message_id_response
+    assert position(after.consumer_mark_delete_position) == position(last)

@@ -99,3 +99,28 @@ async def test_winners_that_are_none(client: WireClient) -> None:
     assert refused.error == pb.NotAllowedError
     answer = (await client.ask(commands.end_group(5, FIRST, [txn], commit=True))).end_txn_response
     assert answer.group_state == pb.GroupState.APPLIED
+
+
+async def test_who_keeps_no_count_is_told_the_last_batch(client: WireClient) -> None:
+    """D17: by aborting what may be open, which it has to anyway."""
+
+    async def aborted(number: int, batch: int) -> pb.CommandEndTxnResponse:
+        group = pb.TransactionGroup(application="app", batch=batch)
+        return (await client.ask(commands.end_group(number, group, commit=False))).end_txn_response
+
+    unknown = await aborted(1, 0)
+    assert unknown.group_state == pb.GroupState.UNDECIDED
+    assert not unknown.HasField("last_applied_batch")
+    for batch in (0, 1):
+        group = pb.TransactionGroup(application="app", batch=batch)
+        answer = (
+            await client.ask(commands.end_group(2, group, [await join(client, group)], commit=True))
+        ).end_txn_response
+        assert answer.group_state == pb.GroupState.APPLIED
+    left_open = await join(client, pb.TransactionGroup(application="app", batch=2))
+    applied = await aborted(3, 0)
+    assert (applied.group_state, applied.last_applied_batch) == (pb.GroupState.APPLIED, 1)
+    following = await aborted(4, 2)
+    assert (following.group_state, following.last_applied_batch) == (pb.GroupState.UNDECIDED, 1)
+    ended = (await client.ask(commands.end_txn(5, left_open, commit=False))).end_txn_response
+    assert not ended.HasField("error"), "it is aborted, as is repeated here"

@@ -144,9 +144,13 @@ def end_group(
     return pb.BaseCommand(type=_Type.END_TXN, end_txn=content)
 
 
-def end_group_response(request_id: int, group_state: pb.GroupState) -> pb.BaseCommand:
-    """What is so of the group now, durably."""
-    content = pb.CommandEndTxnResponse(request_id=request_id, group_state=group_state)
+def end_group_response(
+    request_id: int, group_state: pb.GroupState, last_applied_batch: int | None = None
+) -> pb.BaseCommand:
+    """What is so of the group now, durably; and of its application, when the group was aborted."""
+    content = pb.CommandEndTxnResponse(
+        request_id=request_id, group_state=group_state, last_applied_batch=last_applied_batch
+    )
     return pb.BaseCommand(type=_Type.END_TXN_RESPONSE, end_txn_response=content)
 
 

@@ -1306,20 +1306,22 @@ class CommandEndTxn(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: _Optional[bool] = ..., group: _Optional[_Union[TransactionGroup, _Mapping[str, object]]] = ..., winners: _Optional[_Iterable[_Union[TransactionId, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CommandEndTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "group_state")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "group_state", "last_applied_batch")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     GROUP_STATE_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPLIED_BATCH_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
     group_state: GroupState
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., group_state: _Optional[_Union[GroupState, str]] = ...) -> None: ...
+    last_applied_batch: int
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., group_state: _Optional[_Union[GroupState, str]] = ..., last_applied_batch: _Optional[int] = ...) -> None: ...
 
 class CommandEndTxnOnPartition(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "topic", "txn_action", "txnid_least_bits_of_low_watermark")

@@ -68,10 +68,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Iterator[Path]:
     """Spark as it is installed, in a folder of its own: executors work in a folder below it."""
-    home = tmp_path / "spark"
-    home.mkdir()
-    for path in Path(pyspark.__file__).parent.iterdir():
-        (home / path.name).symlink_to(path)
+    home, installed = tmp_path / "spark", Path(pyspark.__file__).parent
+    libraries = home / "python" / "lib"
+    libraries.mkdir(parents=True)
+    for source, target in ((installed, home), (installed / "python" / "lib", libraries)):
+        for path in source.iterdir():
+            if path.name not in ("python", "pyspark.zip"):
+                (target / path.name).symlink_to(path)
+    # Each Python of Spark's imports from here; a zip would be compiled every time.
+    (libraries / "pyspark.zip").mkdir()
+    (libraries / "pyspark.zip" / "pyspark").symlink_to(installed)
     yield home
     shutil.rmtree(home / "work", ignore_errors=True)
 

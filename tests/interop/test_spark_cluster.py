@@ -31,8 +31,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 CHECKOUT: Final = Path(__file__).parents[2]
 ROWS: Final = 400
 TOPIC: Final = "topic://public/default/x"
+TARGETS: Final = ("topic://public/default/shipped", "topic://public/default/registered")
 
-NEEDED: Final = ("protobuf", "mmh3", "cramjam", "google-crc32c", "pyarrow", "pandas")
+NEEDED: Final = ("protobuf", "mmh3", "cramjam", "google-crc32c", "orjson", "pyarrow", "pandas")
 """What executors need beside tidewire and Spark, as docs/spark.md says (Avro takes fastavro, too)."""
 OF_THOSE: Final = ("numpy", "python-dateutil", "pytz", "tzdata")
 """What these bring with them."""
@@ -42,9 +43,10 @@ OF_THOSE: Final = ("numpy", "python-dateutil", "pytz", "tzdata")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A broker with rows in a topic of four segments."""
     with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        path = f"{TOPIC.removeprefix('topic://')}?numInitialSegments=4"
-        with urlopen(Request(f"{broker.http_url}/admin/v2/scalable/{path}", method="PUT"), timeout=30):
-            pass
+        for topic in (TOPIC, *TARGETS):
+            path = f"{topic.removeprefix('topic://')}?numInitialSegments=4"
+            with urlopen(Request(f"{broker.http_url}/admin/v2/scalable/{path}", method="PUT"), timeout=30):
+                pass
 
         async def write() -> None:
             with trio.fail_after(60):
@@ -125,7 +127,7 @@ def submit(folder: Path, home: Path, arguments: list[str], variables: dict[str, 
 
 
 def check(said: dict[str, Any], home: Path, package: str, executors: int) -> None:
-    """Every row was read once, by executors that had the package from what was shipped."""
+    """Every row was read once, and written once, by executors that had the package from what was shipped."""
     tasks = said["tasks"]
     assert sum(task["rows"] for task in tasks) == ROWS
     assert said["streamed"] == list(range(ROWS))
@@ -150,7 +152,7 @@ def test_an_environment_with_the_wheel_is_shipped_and_the_format_found_by_its_na
         spark_home,
         ["--archives", "environment.tar.gz#environment"],
         {"PYSPARK_PYTHON": "./environment/bin/python"},
-        [broker.service_url, TOPIC, "local-cluster[2,1,1024]"],
+        [broker.service_url, TOPIC, TARGETS[0], "local-cluster[2,1,1024]"],
     )
     (site,) = made.glob("lib/python*/site-packages")
     check(said, spark_home, f"environment/{site.relative_to(made)}/tidewire/__init__.py", 2)
@@ -168,6 +170,6 @@ def test_the_wheel_goes_with_py_files_when_executors_have_what_it_needs_and_is_r
         spark_home,
         ["--py-files", "tidewire.zip"],
         {"PYSPARK_PYTHON": str(python), "PYTHONPATH": "tidewire.zip"},
-        [broker.service_url, TOPIC, "local-cluster[1,1,1024]", "register"],
+        [broker.service_url, TOPIC, TARGETS[1], "local-cluster[1,1,1024]", "register"],
     )
     check(said, spark_home, "tidewire.zip/tidewire/__init__.py", 1)

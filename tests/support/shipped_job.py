@@ -1,6 +1,6 @@
-"""A Spark job as a user ships it: it reads a topic as a batch and as a stream, and says where that happened.
+"""A Spark job as a user ships it: it reads a topic as a batch, writes that to another one, and reads this as a stream.
 
-    python shipped_job.py URL TOPIC MASTER [register]
+    python shipped_job.py URL TOPIC TARGET MASTER [register]
 
 It is run in a folder of its own and imports nothing of the tests, so that it finds only what was shipped. Its last line
 is JSON.
@@ -25,7 +25,7 @@ def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict(found)
 
 
-def main(url: str, topic: str, master: str, *, register: bool) -> None:
+def main(url: str, topic: str, target: str, master: str, *, register: bool) -> None:
     """Run the job."""
     spark = (
         SparkSession.builder.master(master)
@@ -43,10 +43,12 @@ def main(url: str, topic: str, master: str, *, register: bool) -> None:
         from tidewire.spark import TidewireSource
 
         spark.dataSource.register(TidewireSource)
-    options = {"service_url": url, "topic": topic}
-    frame = spark.read.format("tidewire").options(**options).load()
+    frame = spark.read.format("tidewire").options(service_url=url, topic=topic).load()
     tasks = frame.mapInArrow(where, "rows long, process long, folder string, package string").collect()
-    stream = spark.readStream.format("tidewire").options(**options, starting_position="earliest").load()
+    frame.write.format("tidewire").options(service_url=url, topic=target).mode("append").save()
+    stream = (
+        spark.readStream.format("tidewire").options(service_url=url, topic=target, starting_position="earliest").load()
+    )
     query = (
         stream.selectExpr("CAST(value AS STRING) AS text")
         .writeStream.format("memory")
@@ -62,4 +64,4 @@ def main(url: str, topic: str, master: str, *, register: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], register=sys.argv[4:] == ["register"])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], register=sys.argv[5:] == ["register"])

@@ -7,9 +7,7 @@ named: a column that is null because nobody could read it is found out weeks lat
 
 import io
 import json
-import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +16,8 @@ import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
-from tidewire.spark.errors import UnreadableMessage, UnreadableSchema
+from tidewire.spark.avro import avro_library
+from tidewire.spark.errors import UnreadableMessage
 from tidewire.spark.topic_schemas import TopicSchema
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -52,12 +51,12 @@ class Decoder:
             of_version: finds the schema that a message was written with, by the version in its metadata.
 
         Raises:
-            UnreadableSchema: it is an Avro schema, and this Python has no fastavro.
+            LibraryMissing: it is an Avro schema, and this Python has no fastavro.
         """
         self._schema = schema
         self._type = to_arrow_type(made, timezone="UTC")
         self._of_version = of_version
-        self._avro_library: Any = _avro_library() if schema.kind == _S.Avro else None
+        self._avro_library: Any = avro_library() if schema.kind == _S.Avro else None
         self._reader = self._avro_schema(schema) if schema.kind == _S.Avro else None
         self._writers: dict[bytes, Any] = {}
         self._reads_json_by_arrow = pa.types.is_struct(self._type) and len(self._type) > 0 and _arrow_reads(self._type)
@@ -131,17 +130,6 @@ class Decoder:
 
     def _avro_schema(self, schema: TopicSchema) -> object:
         return self._avro_library.parse_schema(json.loads(schema.definition))
-
-
-def _avro_library() -> ModuleType:
-    # Here, so that executors which read no Avro need not have it.
-    try:
-        import fastavro
-    except ImportError as error:
-        raise UnreadableSchema(
-            f"the topic has an Avro schema, and {sys.executable} has no fastavro, which reads its values"
-        ) from error
-    return fastavro
 
 
 def _flag(value: bytes) -> bool:

@@ -39,6 +39,10 @@ class UnreadableSchema(SourceError):
     """The topic has no schema, or one that there is no Spark type for."""
 
 
+class LibraryMissing(SourceError):
+    """A package that is needed for this is not installed in the Python that Spark has started."""
+
+
 class DataLost(SourceError):
     """Messages that were to be read are gone: their topic was deleted, or their segment or its beginning removed."""
 

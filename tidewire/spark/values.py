@@ -44,6 +44,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidewire.spark.avro import avro_library
 from tidewire.spark.errors import UnwritableColumns, UnwritableRow
 from tidewire.spark.write_options import Form
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -219,10 +220,8 @@ _FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def _avro(kind: StructType) -> Values:
     definition = _definition(kind, RECORD_NAME, in_json=False)
-    # Needed for this form alone, so who writes no Avro need not ship it to executors.
-    import fastavro
-
-    parsed = fastavro.parse_schema(definition)
+    avro = avro_library()
+    parsed = avro.parse_schema(definition)
 
     def encode(column: pa.Array) -> pa.BinaryArray:
         made: list[bytes | None] = []
@@ -232,7 +231,7 @@ def _avro(kind: StructType) -> Values:
                 continue
             output = io.BytesIO()
             try:
-                fastavro.schemaless_writer(output, parsed, value)
+                avro.schemaless_writer(output, parsed, value)
             # Whatever the library makes of a value that does not go.
             except Exception as error:
                 raise UnwritableRow(f"a value cannot be written as Avro: {error}") from error

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from tidewire.spark.decoding import Decoder
-from tidewire.spark.errors import UnreadableMessage, UnreadableSchema
+from tidewire.spark.errors import LibraryMissing, UnreadableMessage, UnreadableSchema
 from tidewire.spark.topic_schemas import TopicSchema, spark_type
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -204,5 +204,5 @@ def test_an_empty_struct_is_read_too() -> None:
 def test_fastavro_is_needed_for_avro_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
     assert decoder(S.String).column([b"a"], b"").to_pylist() == ["a"]
-    with pytest.raises(UnreadableSchema, match="has no fastavro"):
+    with pytest.raises(LibraryMissing, match="take the package fastavro"):
         decoder(S.Avro, RECORD)

@@ -6,9 +6,10 @@ from typing import Final
 
 from pyspark.sql.types import StructType
 
-from tidewire.spark import options
+from tidewire.spark import columns, options
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.schema import SCHEMA
+from tidewire.spark.write_options import WRITE_NAMES, WriteOptions
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 SERVICE: Final = {"service_url": "pulsar://h", "topic": "topic://a/b/c"}
@@ -25,7 +26,7 @@ def table(heading: str) -> dict[str, list[str]]:
 
 def test_every_option_for_reading_is_in_the_table_with_its_use_and_default() -> None:
     rows = table("### Options for reading")
-    assert list(rows) == list(options._NAMES)
+    assert list(rows) == list(options.READ_NAMES)
     for word, names in (("batch", options._BATCH_ONLY), ("stream", options._STREAM_ONLY)):
         assert {name for name, row in rows.items() if row[0] == word} == set(names)
     for use, word in ((Use.BATCH, "batch"), (Use.STREAM, "stream")):
@@ -33,6 +34,19 @@ def test_every_option_for_reading_is_in_the_table_with_its_use_and_default() -> 
             said = re.search(rf"{word}: `(\w+)`", default) or re.match(r"`(\w+)`", default)
             if said and applies_to in ("both", word):
                 assert ReadOptions.parse({**SERVICE, name: said[1]}, use) == ReadOptions.parse(SERVICE, use), name
+
+
+def test_every_option_for_writing_is_in_the_table_with_its_default() -> None:
+    rows = table("### Options for writing")
+    assert list(rows) == list(WRITE_NAMES)
+    for name, (_, _, default) in rows.items():
+        said = re.match(r"`(\w+)`", default)
+        if said:
+            assert WriteOptions.parse({**SERVICE, name: said[1]}, Use.BATCH) == WriteOptions.parse(SERVICE, Use.BATCH)
+
+
+def test_every_column_that_is_written_is_in_the_table() -> None:
+    assert set(table("## Writing")) == {"value", *columns._WRITTEN}
 
 
 def test_every_column_is_in_the_table_with_its_type() -> None:

@@ -1,9 +1,12 @@
 """Attempts of tasks and the decision about them, as Spark calls them, against a broker in a process of its own."""
 
+import json
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
@@ -107,6 +110,53 @@ def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
     later = Group(group.application, 6)
     commit(options, later, ids(attempt(options, later, 2)))
     assert values(broker, topic) == [1, 2]
+
+
+def gone(broker: RunningBroker, transaction: TransactionId) -> None:
+    """Return when the header of a transaction has been forgotten."""
+    present = True
+    # The broker pushes every change; the time-out is for a broker that forgets nothing.
+    with urlopen(f"{broker.http_url}/admin/v2/metadata/watch?prefix=/txn/id/", timeout=30) as lines:
+        for line in lines:
+            step = json.loads(line)
+            if step["event"] in ("present", "written", "deleted"):
+                number = transaction[1] & ((1 << 62) - 1)
+                if step["key"] == f"/txn/id/{transaction[0]}_{number}":
+                    present = step["event"] != "deleted"
+            if step["event"] != "present" and not present:
+                return
+    raise AssertionError("the watch has ended")
+
+
+def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> None:
+    """D17: nothing is left of its transactions by then, and it still writes nothing.
+
+    A transaction that was never decided has come to its time-out, and cannot be committed.
+    """
+    group = Group("application", 1)
+    with running_broker(tmp_path / "data", "--txn-retention-seconds", "0") as broker:
+        administer(broker, "PUT", "public/default/x")
+        topic = "topic://public/default/x"
+        options = WriteOptions.parse(
+            {"service_url": broker.service_url, "topic": topic, "transaction_timeout_seconds": "0.5"}, Use.BATCH
+        )
+        report = attempt(options, group, 1)
+        assert report.transaction is not None
+        gone(broker, report.transaction)
+        with pytest.raises(
+            CommitFailed, match=r"has ended; if it came to its time-out of 0\.5 s, raise transaction_time"
+        ):
+            commit(options, group, ids(report))
+        patient = WriteOptions(options.service, topic)
+        report = attempt(patient, group, 2)
+        assert report.transaction is not None
+        commit(patient, group, ids(report))
+        gone(broker, report.transaction)
+        for _ in range(2):
+            assert attempt(patient, group, 3) == Written(group, None)
+            commit(patient, group, ids(report))
+            broker.restart()
+        assert values(broker, topic) == [2]
 
 
 def test_a_task_without_rows_opens_no_transaction(

@@ -1,6 +1,7 @@
 # Everything a checkout can do. Each target makes the environment by itself when it is missing or older than the lock.
 #
 #   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year, METADATA=etcd)
+#   make pipeline Spark's streams over the same flights; ends in `pipeline: OK`   (DAYS=31)
 #   make check    format, lint, generated code, types, layers, tests
 #   make help     the rest
 
@@ -14,7 +15,7 @@ MAKEFLAGS += --no-builtin-rules
 BIN := .venv/bin
 STAMP := .venv/.complete
 # The folders that ruff formats and lints; generated code is excluded in pyproject.toml.
-SOURCES := broker dispatch storage txn tidewire pyspark_tidewire tests scripts
+SOURCES := broker dispatch storage txn tidewire pyspark_tidewire examples tests scripts
 # Days of flights that the demo streams.
 DAYS ?= 31
 # Where the demo's broker keeps its metadata: embedded, or etcd to install and start one for it.
@@ -22,7 +23,7 @@ METADATA ?= embedded
 # Further arguments for pytest (check, interop, thorough, coverage) and for the broker (run).
 ARGS ?=
 
-.PHONY: help env java demo run check format-check lint generated types layers tests interop thorough coverage format \
+.PHONY: help env java demo pipeline run check format-check lint generated types layers tests interop thorough coverage format \
 	against-pulsar wheel generate bench docs lock clean
 
 help: ## this list
@@ -41,6 +42,10 @@ java:
 demo: java $(STAMP) ## stream flights in transactions, split, kill, restart, read with Spark
 	@if [[ $(METADATA) == etcd ]]; then $(BIN)/python scripts/need.py etcd; fi
 	@$(BIN)/tidewire demo --days $(DAYS) --metadata $(METADATA) $(ARGS)
+
+# The demo's default is a month; a job of several streams gets two weeks, unless DAYS is given.
+pipeline: java $(STAMP) ## flights through Spark's streams and back, killed on the way, compared, and a page of it
+	@$(BIN)/python -m examples.flights.run --days $(if $(filter file,$(origin DAYS)),14,$(DAYS)) $(ARGS)
 
 run: $(STAMP) ## start a broker in ./data (ARGS="--http 127.0.0.1:0")
 	@$(BIN)/tidewire broker $(ARGS)
@@ -111,6 +116,6 @@ lock: $(STAMP) ## bring requirements.lock up to pyproject.toml (ARGS=--upgrade: 
 		--quiet --output-file requirements.lock $(ARGS)
 
 clean: ## remove what make made, but neither downloads (.cache) nor data
-	rm -rf .venv dist tests/interop/*/target .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	rm -rf .venv dist build tests/interop/*/target .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 		.coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

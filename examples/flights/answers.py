@@ -1,0 +1,51 @@
+"""A second Spark job, a batch: what stands in the topics now, for the comparison and the page.
+
+    python -m examples.flights.answers --service-url pulsar://127.0.0.1:6650 --folder build/flights
+
+It writes the topics `hourly` and `chains` as Parquet, and `counts.json` with the number of
+departures that are committed and, as those would be counted who ignore transactions, of all that were ever sent.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from .jobs import chains, hourly
+from .session import start_session
+from .stream import CHAINS, FLIGHTS, HOURLY
+
+
+def main() -> None:
+    """Read everything once."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--service-url", default="pulsar://127.0.0.1:6650")
+    parser.add_argument("--folder", type=Path, default=Path("build/flights"))
+    given = parser.parse_args()
+    folder = given.folder / "answers"
+    folder.mkdir(parents=True, exist_ok=True)
+    spark = start_session("answers", given.folder)
+    for name, topic, columns in (("hourly", HOURLY, hourly.COLUMNS), ("chains", CHAINS, chains.COLUMNS)):
+        rows = _read(spark, given.service_url, topic).select(
+            f.from_json(f.col("value").cast("string"), columns).alias("row")
+        )
+        rows.select("row.*").write.parquet(str(folder / name))
+    counts = {
+        isolation: _read(spark, given.service_url, FLIGHTS, schema="auto", isolation=isolation)
+        .where("value.kind = 'departed'")
+        .count()
+        for isolation in ("read_committed", "read_uncommitted")
+    }
+    (folder / "counts.json").write_text(json.dumps(counts))
+    spark.stop()
+    print("done", flush=True)
+
+
+def _read(spark: SparkSession, service_url: str, topic: str, **options: str) -> DataFrame:
+    return spark.read.format("tidewire").option("service_url", service_url).options(topic=topic, **options).load()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The right answer, by pandas, from the data set's files: no events, no transactions, no streams, no windows.
+
+Written the other way round than the Spark jobs (whole columns at once, instead of one event after another), so that a
+mistake in one of them does not hide in the other.
+"""
+
+import pandas as pd
+
+from .flights import WITHOUT_NUMBER, data_folder
+
+LATE_MINUTES = 15
+TURNAROUND_HOURS_MAX = 12
+WEATHER = ["temp", "wind_speed", "precip", "visib"]
+
+
+def hourly(flights: pd.DataFrame) -> pd.DataFrame:
+    """What `jobs/hourly.py` should find: departures by origin and hour, with the hour's weather."""
+    departed = flights[flights["dep_delay"].notna()]
+    counted = (
+        pd.DataFrame(
+            {
+                "origin": departed["origin"],
+                "hour": _departures(departed).dt.floor("h"),
+                "delay": departed["dep_delay"].astype("int64"),
+                "late": departed["dep_delay"] > LATE_MINUTES,
+            }
+        )
+        .groupby(["origin", "hour"], as_index=False)
+        .agg(departures=("delay", "size"), delay_minutes=("delay", "sum"), late=("late", "sum"))
+    )
+    weather = pd.read_csv(
+        data_folder() / "weather.csv", usecols=["origin", "time_hour", *WEATHER], float_precision="round_trip"
+    )
+    weather["hour"] = pd.to_datetime(weather.pop("time_hour"), utc=True)
+    joined = counted.merge(weather, on=["origin", "hour"], how="left", validate="one_to_one", indicator="observed")
+    joined["observed"] = joined["observed"] == "both"
+    return joined[["origin", "hour", "departures", "delay_minutes", "late", "observed", *WEATHER]]
+
+
+def chains(flights: pd.DataFrame) -> pd.DataFrame:
+    """What `jobs/chains.py` should find: runs of legs of one aircraft, each late because the one before landed late."""
+    legs = flights[flights["dep_delay"].notna() & (flights["aircraft"] != WITHOUT_NUMBER)]
+    departed = _departures(legs)
+    legs = legs.assign(departed=departed, landed=departed + pd.to_timedelta(legs["air_time"], unit="min"))
+    legs = legs.assign(leg=legs["carrier"] + legs["flight"].astype(str)).sort_values(["tailnum", "departed", "leg"])
+    before = legs.groupby("tailnum")[["landed", "arr_delay"]].shift()
+    ground = legs["departed"] - before["landed"]
+    is_next = (
+        (before["arr_delay"] > LATE_MINUTES)
+        & (legs["dep_delay"] > LATE_MINUTES)
+        & (ground >= pd.Timedelta(0))
+        & (ground <= pd.Timedelta(hours=TURNAROUND_HOURS_MAX))
+    )
+    legs = legs.assign(
+        chain=(~is_next).cumsum(),
+        passed_on=legs["dep_delay"].where(is_next, 0).astype("int64"),
+        route=legs["origin"] + "-" + legs["dest"],
+    )
+    found = legs.groupby("chain", as_index=False).agg(
+        tailnum=("tailnum", "first"),
+        started=("departed", "first"),
+        ended=("departed", "last"),
+        legs=("leg", "size"),
+        delay_minutes=("passed_on", "sum"),
+        route=("route", " ".join),
+    )
+    return found[found["legs"] > 1].drop(columns="chain").reset_index(drop=True)
+
+
+def _departures(flights: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
+    return flights["scheduled"] + pd.to_timedelta(flights["dep_delay"], unit="min")

@@ -1,0 +1,57 @@
+"""Departures and their delays, by origin and hour, with the weather of that hour: windows, and a join.
+
+The weather is joined as a static table, not as a second stream: it is there before the flights are (one small file,
+which Spark ships to every task), nothing of it comes late, and so the join needs neither state nor a watermark of its
+own. It stands behind the aggregation, where there are a few rows for each hour. If your reference data changes while
+the job runs, read it from a topic, give it `withWatermark` too, and join on the window.
+"""
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from .watermark import WATERMARK_DELAY
+
+LATE_MINUTES = 15
+
+COLUMNS = """
+    origin STRING, hour TIMESTAMP, departures LONG, delay_minutes LONG, late LONG,
+    observed BOOLEAN, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, visib DOUBLE
+"""
+"""Of the result: one row for each origin and hour in which something departed."""
+
+_WEATHER_FILE = """
+    origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, wind_dir DOUBLE,
+    wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, time_hour TIMESTAMP
+"""
+
+
+def departures(events: DataFrame) -> DataFrame:
+    """What departed in each hour. A window comes out once, when the watermark has passed it."""
+    is_departure = f.col("kind") == "departed"
+    return (
+        events.withWatermark("event_time", WATERMARK_DELAY)
+        # Ticks have to come through to move the watermark; they open windows without departures, which go at the end.
+        .where(f.col("kind").isin("departed", "tick"))
+        .groupBy("origin", f.window("event_time", "1 hour"))
+        .agg(
+            f.count_if(is_departure).alias("departures"),
+            f.sum("delay").alias("delay_minutes"),
+            f.count_if(is_departure & (f.col("delay") > LATE_MINUTES)).alias("late"),
+        )
+        .where("departures > 0")
+        .select("origin", f.col("window.start").alias("hour"), "departures", "delay_minutes", "late")
+    )
+
+
+def read_weather(spark: SparkSession, path: Path) -> DataFrame:
+    """What was observed at each origin in each hour."""
+    weather = spark.read.csv(str(path), header=True, schema=_WEATHER_FILE, nullValue="NA")
+    columns = ("temp", "wind_speed", "precip", "visib")
+    return weather.select("origin", f.col("time_hour").alias("hour"), f.lit(True).alias("observed"), *columns)
+
+
+def with_weather(departures: DataFrame, weather: DataFrame) -> DataFrame:
+    """Each window with its hour's weather; for some hours none was observed."""
+    return departures.join(weather, ["origin", "hour"], "left").fillna({"observed": False})

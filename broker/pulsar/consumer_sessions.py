@@ -15,8 +15,8 @@ from dispatch.consumer import Consumer, Delivery
 from dispatch.subscription import Subscription
 from storage.signal import Signal
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.building import with_broker_metadata
-from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
+from tidewire.wire.pulsar.building import encode_broker_metadata
+from tidewire.wire.pulsar.frames import encode_command, encode_frame_head
 
 
 class ConsumerSession:
@@ -110,11 +110,13 @@ class ConsumerOutlet:
                 consumer_epoch=self.epoch,
             )
             payload = entry.payload
+            known = b""
             if self._indexed:
-                payload = with_broker_metadata(
-                    payload, last_index=entry.first_index + entry.message_count - 1, timestamp_ms=entry.timestamp_ms
+                known = encode_broker_metadata(
+                    last_index=entry.first_index + entry.message_count - 1, timestamp_ms=entry.timestamp_ms
                 )
-            self._outbox.put(encode_payload_command(command, payload))
+            # In pieces, so that the payload is copied once more at the most on its way to the socket.
+            self._outbox.put(encode_frame_head(command, len(known) + len(payload)) + known, payload)
             self._traffic.messages_out += entry.message_count
             self._traffic.bytes_out += len(entry.payload)
             self._topic.delivered(entry.message_count, len(entry.payload))

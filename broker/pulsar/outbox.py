@@ -18,14 +18,14 @@ BYTES_LOW: Final = 1024 * 1024
 """Below this it takes them again; the distance keeps dispatchers from being woken for every frame sent."""
 
 WRITE_BYTES_MAX: Final = 256 * 1024
-"""Frames are joined up to about this size, so that small ones share a system call."""
+"""What waits is joined up to about this size, so that small frames share a system call; larger pieces go uncopied."""
 
 
 class Outbox:
     """Frames on their way to one peer."""
 
     def __init__(self) -> None:
-        self._frames: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._bytes = 0
         self._wake = Signal()
         self._attached: list[Signal] = []
@@ -38,10 +38,10 @@ class Outbox:
         """Whether further deliveries are welcome."""
         return not self._above
 
-    def put(self, frame: bytes) -> None:
-        """Send a frame after those that wait; never blocks."""
-        self._frames.append(frame)
-        self._bytes += len(frame)
+    def put(self, *pieces: bytes) -> None:
+        """Send a frame, which may be in pieces, after those that wait; never blocks."""
+        self._pieces += pieces
+        self._bytes += sum(map(len, pieces))
         if self._bytes >= BYTES_HIGH and not self._above:
             self._above = True
             self._drained = trio.Event()
@@ -72,7 +72,7 @@ class Outbox:
             trio.BrokenResourceError: the peer is gone.
         """
         while True:
-            while self._frames:
+            while self._pieces:
                 await stream.send_all(self._take())
                 self._note_drained()
             if self._finished:
@@ -82,13 +82,15 @@ class Outbox:
     def _take(self) -> bytes:
         size = 0
         count = 0
-        for frame in self._frames:
-            size += len(frame)
+        for piece in self._pieces:
+            if count and len(piece) >= WRITE_BYTES_MAX:
+                break
+            size += len(piece)
             count += 1
             if size >= WRITE_BYTES_MAX:
                 break
-        data = self._frames[0] if count == 1 else b"".join(self._frames[:count])
-        del self._frames[:count]
+        data = self._pieces[0] if count == 1 else b"".join(self._pieces[:count])
+        del self._pieces[:count]
         self._bytes -= size
         return data
 

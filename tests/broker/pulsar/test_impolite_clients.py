@@ -98,9 +98,9 @@ async def test_answers_that_nobody_reads_do_not_pile_up(
     highest = 0
 
     class Watched(Outbox):
-        def put(self, frame: bytes) -> None:
+        def put(self, *pieces: bytes) -> None:
             nonlocal highest
-            super().put(frame)
+            super().put(*pieces)
             highest = max(highest, self._bytes)
 
     monkeypatch.setattr(listener_module, "Outbox", Watched)

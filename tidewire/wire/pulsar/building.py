@@ -23,10 +23,10 @@ _SIZE: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">2sI")
 
 
-def with_broker_metadata(payload: bytes, *, last_index: int, timestamp_ms: int) -> bytes:
-    """The payload with what the broker knows of it in front: its last message's index, and when it was taken."""
+def encode_broker_metadata(*, last_index: int, timestamp_ms: int) -> bytes:
+    """What a broker puts before a payload: its last message's index, and when it was taken."""
     known = pb.BrokerEntryMetadata(broker_timestamp=timestamp_ms, index=last_index).SerializeToString()
-    return b"".join((BROKER_METADATA_MAGIC, _SIZE.pack(len(known)), known, payload))
+    return b"".join((BROKER_METADATA_MAGIC, _SIZE.pack(len(known)), known))
 
 
 def build_payload(metadata: pb.MessageMetadata, body: bytes) -> bytes:

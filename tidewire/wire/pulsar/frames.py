@@ -117,6 +117,11 @@ def encode_command(command: pb.BaseCommand) -> bytes:
 
 def encode_payload_command(command: pb.BaseCommand, payload: bytes | memoryview) -> bytes:
     """The frame of a command and its payload, which is sent as it is."""
+    return b"".join((encode_frame_head(command, len(payload)), payload))
+
+
+def encode_frame_head(command: pb.BaseCommand, payload_size: int) -> bytes:
+    """What stands before a payload in its frame: for who sends the payload from where it is, and does not copy it."""
     encoded = command.SerializeToString()
     size = len(encoded)
-    return b"".join((_SIZES.pack(size + _SIZE.size + len(payload), size), encoded, payload))
+    return _SIZES.pack(size + _SIZE.size + payload_size, size) + encoded

@@ -1,0 +1,50 @@
+import trio
+
+from broker.pulsar.outbox import BYTES_HIGH, BYTES_LOW, WRITE_BYTES_MAX, Outbox
+from storage.signal import Signal
+
+
+class Taker(trio.abc.SendStream):
+    """Keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        assert isinstance(data, bytes)
+        self.sent.append(data)
+        await trio.lowlevel.checkpoint()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_small_pieces_are_joined_and_large_ones_go_as_they_are() -> None:
+    """All bytes in the order in which they were put, whatever is joined."""
+    outbox, taker = Outbox(), Taker()
+    large = b"L" * WRITE_BYTES_MAX
+    outbox.put(b"a")
+    outbox.put(b"head", b"small")
+    outbox.put(b"head", large)
+    outbox.put(b"z")
+    outbox.finish()
+    await outbox.run(taker)
+    assert [len(data) for data in taker.sent] == [len(b"aheadsmallhead"), WRITE_BYTES_MAX, 1]
+    assert taker.sent[1] is large, "it was not copied"
+    assert b"".join(taker.sent) == b"aheadsmallhead" + large + b"z"
+
+
+async def test_it_is_writable_again_when_most_was_taken_and_says_so() -> None:
+    outbox, taker, signal = Outbox(), Taker(), Signal()
+    outbox.attach(signal)
+    while outbox.writable:
+        outbox.put(b"head", bytes(BYTES_LOW // 4))
+    assert sum(map(len, outbox._pieces)) >= BYTES_HIGH
+    outbox.finish()
+    await outbox.run(taker)
+    assert outbox.writable
+    with trio.fail_after(1):
+        await signal.wait()

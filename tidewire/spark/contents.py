@@ -26,7 +26,7 @@ class Opened(NamedTuple):
     """An entry whose messages can be read."""
 
     entry: ReceivedEntry
-    body: bytes
+    body: bytes | bytearray | memoryview
     """Not compressed."""
     messages: list[SingleMessage] | None
     """Those to be seen, when the codec had to read them; None of what looks like a plain batch."""

@@ -12,7 +12,7 @@
                                  [read_committed]
     schema                       auto: `value` is a column of the topic's schema; none: it is binary [none]
     fail_on_data_loss            whether to fail when messages are gone that were to be read [true]
-    partition_bytes              a segment with more to read is divided among several tasks [33554432]
+    partition_bytes              a segment with more to read is divided among several tasks [134217728]
     push_filters                 whether to look at filters before Spark does; needs Spark's own setting
                                  spark.sql.python.filterPushdown.enabled=true, for batches [false]
     max_rows_per_trigger         most rows of a micro-batch
@@ -40,7 +40,7 @@ DEFAULT_PORT: Final = 6650
 OPERATION_TIMEOUT_SECONDS_DEFAULT: Final = 30.0
 SECONDS_MAX: Final = 3600.0
 """A longer one than this is a mistake in its unit."""
-PARTITION_BYTES_DEFAULT: Final = 32 * 1024 * 1024
+PARTITION_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 PARTITION_BYTES_MIN: Final = 64 * 1024
 """The broker knows sizes no finer than this."""
 

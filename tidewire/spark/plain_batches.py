@@ -84,7 +84,7 @@ class _Heads(NamedTuple):
         return _Heads(*columns)
 
 
-def read_plain(bodies: Sequence[bytes | memoryview], counts: Sequence[int]) -> PlainColumns | None:
+def read_plain(bodies: Sequence[bytes | bytearray | memoryview], counts: Sequence[int]) -> PlainColumns | None:
     """The messages of batches, one after another; None when anything is unusual or damaged in any of them.
 
     Unusual are properties, a null value or key, a message compacted away, a key that is not UTF-8, and metadata of 256

@@ -40,11 +40,14 @@ async def test_small_pieces_are_joined_and_large_ones_go_as_they_are() -> None:
 async def test_it_is_writable_again_when_most_was_taken_and_says_so() -> None:
     outbox, taker, signal = Outbox(), Taker(), Signal()
     outbox.attach(signal)
-    while outbox.writable:
-        outbox.put(b"head", bytes(BYTES_LOW // 4))
-    assert sum(map(len, outbox._pieces)) >= BYTES_HIGH
+    writable = []
+    for _ in range(BYTES_HIGH // BYTES_LOW):
+        writable.append(outbox.writable)
+        outbox.put(b"head", bytes(BYTES_LOW))
+    writable.append(outbox.writable)
     outbox.finish()
     await outbox.run(taker)
-    assert outbox.writable
+    writable.append(outbox.writable)
+    assert writable == [True] * (BYTES_HIGH // BYTES_LOW) + [False, True]
     with trio.fail_after(1):
         await signal.wait()

@@ -133,14 +133,17 @@ def split_body(
     Raises:
         As `split_messages`, with `size_max` in place of MAX_MESSAGE_SIZE.
     """
-    data = open_body(metadata, body, size_max=size_max)
+    # One copy here makes each message's slices cheap.
+    data = bytes(open_body(metadata, body, size_max=size_max))
     if metadata.HasField("num_messages_in_batch"):
         return list(_split_batch(metadata, data, ack_set))
     return [_alone(metadata, data)]
 
 
-def open_body(metadata: pb.MessageMetadata, body: bytes | memoryview, *, size_max: int = MAX_MESSAGE_SIZE) -> bytes:
-    """The body as it was before its producer compressed it: one message's value, or a batch.
+def open_body(
+    metadata: pb.MessageMetadata, body: bytes | memoryview, *, size_max: int = MAX_MESSAGE_SIZE
+) -> bytes | bytearray | memoryview:
+    """The body as it was before its producer compressed it: one message's value, or a batch. Not copied if it was not.
 
     Raises:
         As `split_messages`, with `size_max` in place of MAX_MESSAGE_SIZE; what is in a batch is not looked at.
@@ -154,8 +157,7 @@ def open_body(metadata: pb.MessageMetadata, body: bytes | memoryview, *, size_ma
     ):
         # The parser drops an enum's unknown value, and absent means NONE: compressed bytes would pass for the value.
         raise UnsupportedCompression("the message is compressed by a codec that is not known")
-    # One copy here makes each message's slices cheap.
-    return bytes(decompress(metadata.compression, body, metadata.uncompressed_size, size_max=size_max))
+    return decompress(metadata.compression, body, metadata.uncompressed_size, size_max=size_max)
 
 
 def _has_unknown_field(metadata: pb.MessageMetadata, number: int) -> bool:

@@ -57,9 +57,11 @@ class Routes:
         keyless = np.flatnonzero(rows.hashes == NO_KEY)
         if len(keyless):
             places[keyless] = self._turns(len(keyless))
-        for place in np.unique(places):
-            own: Numbers = np.flatnonzero(places == place)
-            yield int(self._numbers[place]), rows if len(own) == len(rows) else rows.select(own)
+        order: Numbers = np.argsort(places, kind="stable")
+        first_of_each = np.flatnonzero(np.diff(places[order], prepend=-1))
+        # Copies, so that rows which wait for their segment's frame do not hold on to those of all others.
+        for own in np.split(order, first_of_each[1:]):
+            yield int(self._numbers[places[own[0]]]), rows if len(own) == len(rows) else rows.select(own)
 
     def _turns(self, count: int) -> npt.NDArray[np.int64]:
         turns = (self._turn + np.arange(count) // RUN_ROWS) % len(self._numbers)

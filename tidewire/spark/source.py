@@ -104,7 +104,7 @@ class TidewireSource(DataSource):
         """
         options = WriteOptions.parse(self._given, Use.STREAM)
         if overwrite:
-            raise InvalidOption('a topic is not overwritten: write with .outputMode("append") or "update"')
+            raise InvalidOption('a topic is not overwritten: write with .outputMode("append"), or in foreachBatch')
         from tidewire.spark.sink import TidewireStreamWriter
 
         return TidewireStreamWriter(options, schema)

@@ -15,6 +15,10 @@
                                  its rows are given up [600]
     operation_timeout_seconds    how long a broker may take to connect or to answer [30]
 
+Batches are appended (`mode("append")`), and so are streams: Spark lets no sink in Python update or complete. What an
+aggregation changes can be written in foreachBatch, as a batch with the micro-batch's number as txn_version, and is then
+written once, too.
+
 As for reading, an option that is not listed is refused by name, and neither case nor underscores count in names
 (options.py).
 """

@@ -185,7 +185,9 @@ class Attempt:
         Raises:
             SourceError: it could not be opened.
         """
-        name = segment.part.wire_name
+        if not segment.is_included:
+            self._coordinator.include(self._transaction, segment.part.wire_name)
+            segment.is_included = True
         try:
             owner, answer, producer_id = persistently(
                 partial(self._producer, topic, segment), self._brokers.timeout_seconds, _is_refused_for_now
@@ -195,9 +197,7 @@ class Attempt:
                 raise
             segment.is_sealed = True
             return False
-        if not segment.is_included:
-            self._coordinator.include(self._transaction, name)
-            segment.is_included = True
+        # Nothing is waited for between the answer and here, so nothing was heard of this producer yet.
         segment.connection = owner
         segment.producing = Producing(producer_id, answer.producer_name, answer.schema_version, self._transaction)
         segment.next_sequence_id = answer.last_sequence_id + 1

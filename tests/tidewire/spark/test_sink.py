@@ -256,6 +256,41 @@ def test_a_streams_mistakes_reach_the_user_as_one_sentence(
         Copying(spark, broker, tmp_path, topic, new_topic(broker), txnVersion="1").run_out()
 
 
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [("complete", r"a topic is not overwritten: write with \.outputMode"), ("update", "does not support Update mode")],
+)
+def test_a_stream_is_appended(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, mode: str, sentence: str
+) -> None:
+    """Of a sink in Python, Spark itself refuses to update; what changes is written by hand (the test below)."""
+    save(numbers(spark, 0, 1), broker, topic)
+    counts = load_stream(spark, broker, topic).groupBy("key").count()
+    texts = counts.select("key", F.col("count").cast("string").alias("value"))
+    writer = texts.writeStream.format("tidewire").options(service_url=broker.service_url, topic=topic)
+    query = writer.outputMode(mode).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match=sentence):
+        query.awaitTermination(120)
+
+
+def test_each_micro_batch_may_be_written_by_hand_as_a_version_of_an_application(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """D17: from foreachBatch, with the micro-batch's number as txn_version, to several topics."""
+    targets = [new_topic(broker), new_topic(broker)]
+    save(numbers(spark, 0, 50), broker, topic)
+
+    def write_twice(frame: DataFrame, batch: int) -> None:
+        for number, target in enumerate([*targets, *targets]):
+            save(frame, broker, target, txnAppId=f"by hand {number % 2} of {topic}", txnVersion=str(batch))
+
+    query = load_stream(spark, broker, topic).writeStream.foreachBatch(write_twice)
+    query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    assert query.start().awaitTermination(120)
+    for target in targets:
+        assert values(spark, broker, target) == list(range(50))
+
+
 def test_tasks_of_a_stream_are_told_their_query_and_micro_batch(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:

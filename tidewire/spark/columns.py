@@ -49,7 +49,7 @@ def find_columns(schema: StructType, *, topic_is_given: bool) -> FrameColumns:
     places: dict[str, int] = {}
     for place, field in enumerate(schema.fields):
         name = field.name
-        if name in _LEFT_OUT:
+        if name in _LEFT_OUT or (name == "topic" and topic_is_given):
             continue
         types = _WRITTEN.get(name)
         if types is None and name != "value":
@@ -67,8 +67,7 @@ def find_columns(schema: StructType, *, topic_is_given: bool) -> FrameColumns:
         raise UnwritableColumns("there is no column value, of which messages are made")
     if not topic_is_given and "topic" not in places:
         raise UnwritableColumns("neither the option topic nor a column topic says where to write")
-    topic = None if topic_is_given else places["topic"]
-    return FrameColumns(places["value"], places.get("key"), places.get("event_time"), places.get("properties"), topic)
+    return FrameColumns(places["value"], *(places.get(name) for name in FrameColumns._fields[1:]))
 
 
 def column(batch: pa.RecordBatch, place: int | None) -> pa.Array | None:

@@ -9,6 +9,7 @@ Objects are made in a planning process, pickled, and used in executors, so they 
 connection. For a stream every call is made on a fresh object: what `commit` knows, it knows from the reports.
 """
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -33,6 +34,8 @@ from tidewire.spark.values import Values, values_of
 from tidewire.spark.write_options import WriteOptions, check_topic
 from tidewire.spark.writing import Attempt
 
+_log: Final = logging.getLogger(__name__)
+
 ENCODED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Rows that are encoded at once have no more than this in their columns, unless there is only one."""
 
@@ -48,6 +51,8 @@ class Written(WriterCommitMessage):
     group: Group
     transaction: TransactionId | None
     """None when it had no rows, or the batch is committed already."""
+    is_late: bool = False
+    """Whether it had rows, and the batch was committed already."""
 
 
 class RowWriting:
@@ -83,7 +88,7 @@ class RowWriting:
             if transaction is None:
                 for _ in batches:
                     pass
-                return Written(group, None)
+                return Written(group, None, is_late=True)
             try:
                 self._write(Attempt(brokers, coordinator, transaction, self._values().declared), first, batches)
             except Exception:
@@ -185,7 +190,7 @@ class TidewireWriter(DataSourceArrowWriter):
         Raises:
             CommitFailed: they are not, or nobody answered whether they are.
         """
-        commit(self._options, self._group, _winners(messages))
+        commit(self._options, self._group, _winners(self._group, messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Let no rows be read."""
@@ -220,7 +225,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         """
         group = self._group(messages, batchId)
         if group is not None:
-            commit(self._options, group, _winners(messages))
+            commit(self._options, group, _winners(group, messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Let no rows be read, unless the micro-batch is committed; it may be tried again."""
@@ -252,6 +257,9 @@ def group_of_task(application: str | None) -> Group:
     return Group(application or query, int(batch))
 
 
-def _winners(messages: Sequence[WriterCommitMessage | None]) -> list[TransactionId]:
+def _winners(group: Group, messages: Sequence[WriterCommitMessage | None]) -> list[TransactionId]:
     reports = [message for message in messages if isinstance(message, Written)]
+    if any(report.is_late for report in reports):
+        # As it should be after a restart; a job that wonders where its rows are should be able to read it, too.
+        _log.warning("%s was committed before, so what runs again now is not written", group)
     return [report.transaction for report in reports if report.transaction is not None]

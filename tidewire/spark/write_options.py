@@ -9,11 +9,14 @@
     txn_app_id                   a name under which batches are counted: each is written once, however often it is
                                  tried. Of a stream it takes the place of the query's id, and so outlives its
                                  checkpoint [stream: the query's id]
-    txn_version                  with txn_app_id, the number of this batch: nothing is written if one of this number or
-                                 a higher one was. A stream counts by itself
+    txn_version                  with txn_app_id, the number of this batch: nothing is written, which the log says, if
+                                 one of this number or a higher one was. A stream counts by itself
     transaction_timeout_seconds  how long a task may take from its first row to the commit of the batch; after that
                                  its rows are given up [600]
     operation_timeout_seconds    how long a broker may take to connect or to answer [30]
+
+A batch has at most 10,000 tasks that have rows, since one decision names all of their transactions. While a transaction
+is open, what others write behind its first row waits to be read, so a time-out of hours is no remedy for slow tasks.
 
 Batches are appended (`mode("append")`), and so are streams: Spark lets no sink in Python update or complete. What an
 aggregation changes can be written in foreachBatch, as a batch with the micro-batch's number as txn_version, and is then

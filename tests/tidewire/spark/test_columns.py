@@ -35,6 +35,10 @@ def test_a_value_is_enough_when_the_topic_is_given() -> None:
     assert find_columns(frame(VALUE), topic_is_given=True) == FrameColumns(0, None, None, None, None)
 
 
+def test_a_topic_column_is_not_looked_at_when_the_topic_is_given() -> None:
+    assert find_columns(frame(VALUE, ("topic", NUMBER)), topic_is_given=True).topic is None
+
+
 def test_a_frame_that_was_read_from_a_topic_can_be_written_as_it_is() -> None:
     found = find_columns(SCHEMA, topic_is_given=True)
     names = SCHEMA.fieldNames()

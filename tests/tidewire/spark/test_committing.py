@@ -102,7 +102,7 @@ def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
     commit(options, group, ids(attempt(options, group, 1)))
     left = rows(1, 2, 3)
     late = RowWriting(options, SCHEMA).write(group, left)
-    assert late == Written(group, None)
+    assert late == Written(group, None, is_late=True)
     assert list(left) == []
     commit(options, group, ids(late))
     commit(options, Group(group.application, 3), ids(attempt(options, Group(group.application, 3), 4)))
@@ -153,7 +153,7 @@ def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> Non
         commit(patient, group, ids(report))
         gone(broker, report.transaction)
         broker.restart()
-        assert attempt(patient, group, 3) == Written(group, None)
+        assert attempt(patient, group, 3) == Written(group, None, is_late=True)
         commit(patient, group, ids(report))
         assert values(broker, topic) == [2]
 
@@ -302,10 +302,13 @@ def test_a_writer_of_a_batch_is_the_same_after_it_was_pickled(
 
 
 def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     report = attempt(options, group, 1)
     TidewireStreamWriter(options, SCHEMA).commit([report, Written(group, None)], group.batch)
+    assert not caplog.messages
+    TidewireStreamWriter(options, SCHEMA).commit([attempt(options, group, 1)], group.batch)
+    assert caplog.messages == [f"{group} was committed before, so what runs again now is not written"]
     named = WriteOptions(options.service, topic, txn_app_id=group.application)
     again = Group(group.application, 6)
     TidewireStreamWriter(named, SCHEMA).commit([attempt(options, again, 2)], 6)

@@ -1,0 +1,86 @@
+from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from tidewire.spark import persisting
+from tidewire.spark.errors import (
+    BrokerSilent,
+    BrokerUnreachable,
+    ConnectionLost,
+    ProtocolViolation,
+    Refused,
+    SourceError,
+)
+from tidewire.spark.persisting import RETRY_SECONDS, passes, persistently
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What time it is; sleeping takes no time but by this clock."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(persisting, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    return now
+
+
+def refused(code: pb.ServerError) -> Refused:
+    error = Refused("no")
+    error.code = code
+    return error
+
+
+def failing(error: SourceError, times: int) -> Callable[[], int]:
+    """Fails so many times, then returns how often it was called before."""
+    calls = count()
+
+    def work() -> int:
+        number = next(calls)
+        if number < times:
+            raise error
+        return number
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (ConnectionLost("x"), True),
+        (BrokerSilent("x"), True),
+        (BrokerUnreachable("x"), True),
+        (refused(pb.ServiceNotReady), True),
+        (refused(pb.TransactionCoordinatorNotFound), True),
+        (refused(pb.InvalidTxnStatus), False),
+        (refused(pb.TopicNotFound), False),
+        (ProtocolViolation("x"), False),
+    ],
+)
+def test_what_may_pass_is_tried_again_and_all_else_is_told_at_once(
+    clock: list[float], error: SourceError, may_pass: bool
+) -> None:
+    assert passes(error) == may_pass
+    if may_pass:
+        assert persistently(failing(error, 3), 30) == 3
+        assert clock == [3 * RETRY_SECONDS]
+    else:
+        with pytest.raises(type(error)):
+            persistently(failing(error, 1), 30)
+        assert clock == [0.0]
+
+
+def test_when_the_time_is_over_the_last_error_is_told(clock: list[float]) -> None:
+    with pytest.raises(ConnectionLost):
+        persistently(failing(ConnectionLost("x"), 1000), 30)
+    assert 30 <= clock[0] < 30 + RETRY_SECONDS
+
+
+def test_a_caller_may_wait_for_less(clock: list[float]) -> None:
+    with pytest.raises(ConnectionLost):
+        persistently(failing(ConnectionLost("x"), 1), 30, lambda error: isinstance(error, Refused))
+    assert clock == [0.0]

@@ -46,6 +46,9 @@ class BlockingPeer:
     def clock(self) -> float:
         return self.now
 
+    def fileno(self) -> int:
+        raise AssertionError("there is nothing that the system could wait for")
+
     def say(self, *frames: bytes) -> None:
         self._output += b"".join(frames)
 

@@ -31,6 +31,8 @@ Data frames and streams are written to topics the same way:
 What a batch or a micro-batch writes is read all at once or not at all, and once, however often Spark tries its tasks or
 runs the query again from its checkpoint. columns.py describes what is written, write_options.py the options.
 
+`ConsumeTransformProduce` is a job from topics to topics, exactly once without Spark's checkpoint (transforming.py).
+
 Spark finds the format by itself where this package is installed in the Python of driver and executors. Where it is not
 installed but shipped (`--py-files`, a notebook's path), register it once per session:
 
@@ -46,9 +48,24 @@ installed but shipped (`--py-files`, a notebook's path), register it once per se
 - `sink`: what Spark calls to write; `columns`, `values`, `encoding`: a data frame to messages; `routing`: to which
   segment; `batching`, `writing`: sending them in one transaction; `coordinating`, `committing`: which transactions of
   a batch are committed, by one decision; `persisting`: asking again while brokers are away
+- `transforming`: a job without a checkpoint; `job_memory`, `held_subscription`: what brokers know of it
 - `options`, `write_options`, `positions`, `filters`, `schema`, `partitions`, `errors`: what the others speak of
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tidewire.spark.source import TidewireSource
 
-__all__ = ["TidewireSource"]
+if TYPE_CHECKING:
+    from tidewire.spark.transforming import ConsumeTransformProduce
+
+__all__ = ["ConsumeTransformProduce", "TidewireSource"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    # Spark imports this package wherever it looks for formats, and is to need nothing but pyspark there.
+    if name == "ConsumeTransformProduce":
+        from tidewire.spark.transforming import ConsumeTransformProduce
+
+        return ConsumeTransformProduce
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

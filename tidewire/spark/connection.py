@@ -49,6 +49,10 @@ class Socket(Protocol):
         """Send all of it."""
         ...
 
+    def fileno(self) -> int:
+        """By which the system knows it."""
+        ...
+
     def settimeout(self, value: float, /) -> None:
         """How long the two above may take before they raise TimeoutError; with 0 they raise BlockingIOError at once."""
         ...
@@ -121,6 +125,10 @@ class Connection:
     def close(self) -> None:
         """End the connection; the broker forgets what was opened on it."""
         self._socket.close()
+
+    def fileno(self) -> int:
+        """Of its socket, to wait until `arrived` has something to take."""
+        return self._socket.fileno()
 
     def handshake(self, proxied_to: Address | None = None) -> None:
         """Say who we are and hear who answers.

@@ -82,8 +82,11 @@ class Coordinator:
         )
         self._require_groups(answer.group_state == pb.APPLIED)
 
-    def abort_group(self, group: pb.TransactionGroup) -> None:
+    def abort_group(self, group: pb.TransactionGroup) -> int | None:
         """Abort the group's open transactions; one that is committed stays so.
+
+        Returns:
+            The last batch of its application that is committed; None when there is none.
 
         Raises:
             SourceError: it was refused, or not answered.
@@ -92,6 +95,7 @@ class Coordinator:
             partial(commands.end_group, group=group, commit=False), pb.CommandEndTxnResponse
         )
         self._require_groups(answer.HasField("group_state"))
+        return answer.last_applied_batch if answer.HasField("last_applied_batch") else None
 
     def _require_groups(self, are_known: bool) -> None:
         if not are_known:

@@ -47,6 +47,10 @@ class DataLost(SourceError):
     """Messages that were to be read are gone: their topic was deleted, or their segment or its beginning removed."""
 
 
+class SubscriptionTaken(SourceError):
+    """A job is run by another driver, which holds its subscription."""
+
+
 class Refused(SourceError):
     """The broker answered with an error, in its own words, with the name of its code."""
 

@@ -138,6 +138,21 @@ class Follower:
         """
         return {topic: self._first(topic) for topic in self._view.topics()}
 
+    def resumed(self, read_to: Callable[[Part], Position]) -> Offsets:
+        """Where a stream goes on of which it is known how far each segment was read, of all that there are.
+
+        Raises:
+            DataLost: there is no such topic.
+            SourceError: nobody could be asked.
+        """
+        found: Offsets = {}
+        for topic in self._view.topics():
+            parts = self._view.parts(topic)
+            if parts is None:
+                raise DataLost(f"there is no topic {topic}")
+            found[topic] = self._from(parts, {}, read_to)
+        return found
+
     def _first(self, topic: str) -> Places:
         parts = self._view.parts(topic)
         if parts is None:

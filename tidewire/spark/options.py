@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tidewire.spark.errors import InvalidOption
-from tidewire.spark.positions import EARLIEST_START, LATEST_START, Boundary, parse_boundary
+from tidewire.spark.positions import EARLIEST_START, LATEST_START, OTHERS, Boundary, parse_boundary
 
 DEFAULT_PORT: Final = 6650
 OPERATION_TIMEOUT_SECONDS_DEFAULT: Final = 30.0
@@ -53,7 +53,7 @@ READ_NAMES: Final = (
     *("service_url", "topic", "topic_pattern", "starting_position", "ending_position", "isolation", "schema"),
     *("fail_on_data_loss", "partition_bytes", "push_filters", *_STREAM_ONLY, "operation_timeout_seconds"),
 )
-WRITE_ONLY_NAMES: Final = ("txn_app_id", "txn_version", "transaction_timeout_seconds")
+WRITE_ONLY_NAMES: Final = ("txn_app_id", "txn_version", "also_commit", "transaction_timeout_seconds")
 TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/,]+/[^/,]+/[^,]+")
 _PATTERN: Final = re.compile(r"topic://([^/]+/[^/]+)/(.+)")
 
@@ -142,6 +142,8 @@ class ReadOptions:
         starting = _boundary(options, "starting_position", LATEST_START if use is Use.STREAM else EARLIEST_START)
         if use is Use.BATCH and starting == LATEST_START:
             raise InvalidOption("option starting_position: nothing stands behind latest when a batch is read")
+        if use is Use.STREAM and any(segment == OTHERS for _, segment, _ in starting.places):
+            raise InvalidOption(f"option starting_position: {OTHERS} in place of a segment's name is for a batch")
         ending = _boundary(options, "ending_position", LATEST_START)
         if ending == EARLIEST_START:
             raise InvalidOption("option ending_position: nothing stands before earliest")

@@ -16,7 +16,7 @@ from tidewire.spark.layouts import Part, parts_of, selected
 from tidewire.spark.measuring import Gauge, Stretch
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.positions import EARLIEST, LATEST, Boundary, Position
+from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Boundary, Position
 
 
 def plan(options: ReadOptions, brokers: Brokers, pushed: Pushed = NOTHING_PUSHED) -> list[SegmentRange]:
@@ -76,7 +76,7 @@ def divided(
 def _check_named(boundary: Boundary, parts: Iterable[Part]) -> None:
     there = {(part.topic, part.name or "") for part in parts}
     for topic, segment, _ in boundary.places:
-        if (topic, segment) not in there:
+        if segment != OTHERS and (topic, segment) not in there:
             raise DataLost(
                 f"{topic} has no segment {segment!r}, which a position names: it was removed, or never was; "
                 "set fail_on_data_loss to false to read what there is"

@@ -10,7 +10,7 @@
 
 A place is behind an entry: reading begins with the next one, and ends with the entry itself. So where one read ended
 the next one begins, and each entry is in one of them. A segment that the JSON leaves out is read from its beginning, or
-to its end.
+to its end; for a batch, "*" in place of a segment's name says where else.
 
 Pure, and without pyspark.
 """
@@ -54,11 +54,14 @@ class Boundary(NamedTuple):
         if self.everywhere is not None:
             return self.everywhere
         named = {(topic_, segment_): place for topic_, segment_, place in self.places}
-        return named.get((topic, segment or ""), default)
+        return named.get((topic, segment or ""), named.get((topic, OTHERS), default))
 
 
 EARLIEST_START: Final = Boundary(EARLIEST)
 LATEST_START: Final = Boundary(LATEST)
+
+OTHERS: Final = "*"
+"""The name of the segments that are not named."""
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _POSITION: Final = re.compile(r"(-1|\d{1,18}):(-1|\d{1,18})(?:@\d+)?")

@@ -190,7 +190,7 @@ class TidewireWriter(DataSourceArrowWriter):
         Raises:
             CommitFailed: they are not, or nobody answered whether they are.
         """
-        commit(self._options, self._group, _winners(self._group, messages))
+        commit(self._options, self._group, [*self._options.also_commit, *_winners(self._group, messages)])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Let no rows be read."""

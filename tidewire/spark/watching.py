@@ -117,6 +117,11 @@ class Watch:
         news, self._has_news = self._has_news, False
         return news
 
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Those on which something may be pushed, for who waits for that. Take what has arrived before."""
+        return tuple(self._connections)
+
     def topics(self) -> list[str]:
         """The topics that are read, now.
 

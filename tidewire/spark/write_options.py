@@ -11,6 +11,8 @@
                                  checkpoint [stream: the query's id]
     txn_version                  with txn_app_id, the number of this batch: nothing is written, which the log says, if
                                  one of this number or a higher one was. A stream counts by itself
+    also_commit                  with txn_version, transactions of the same batch, MOST:LEAST with commas in between,
+                                 that its commit commits, too
     transaction_timeout_seconds  how long a task may take from its first row to the commit of the batch; after that
                                  its rows are given up [600]
     operation_timeout_seconds    how long a broker may take to connect or to answer [30]
@@ -26,6 +28,7 @@ As for reading, an option that is not listed is refused by name, and neither cas
 (options.py).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -77,6 +80,8 @@ class WriteOptions:
     txn_version: int | None = None
     transaction_timeout_seconds: float = TRANSACTION_TIMEOUT_SECONDS_DEFAULT
     operation_timeout_seconds: float = OPERATION_TIMEOUT_SECONDS_DEFAULT
+    also_commit: tuple[tuple[int, int], ...] = ()
+    """Ids of transactions that others have opened in the batch's group."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Self:
@@ -95,6 +100,8 @@ class WriteOptions:
         if use is Use.BATCH and (application is None) != (version is None):
             given_one, other = ("txn_version", "txn_app_id") if application is None else ("txn_app_id", "txn_version")
             raise InvalidOption(f"option {given_one}: give {other}, too; only together they say which batch this is")
+        if "also_commit" in options and version is None:
+            raise InvalidOption("option also_commit: give txn_app_id and txn_version, too; they say of which batch")
         if application == "":
             raise InvalidOption("option txn_app_id is empty")
         return cls(
@@ -103,6 +110,7 @@ class WriteOptions:
             form=_form(options),
             txn_app_id=application,
             txn_version=version,
+            also_commit=_transactions(options.get("also_commit", "")),
             transaction_timeout_seconds=seconds_of(
                 options, "transaction_timeout_seconds", TRANSACTION_TIMEOUT_SECONDS_DEFAULT
             ),
@@ -138,3 +146,10 @@ def _form(options: Mapping[str, str]) -> Form:
     except ValueError:
         names = ", ".join(form.value for form in Form)
         raise InvalidOption(f"option schema: {text!r} is none of {names}") from None
+
+
+def _transactions(text: str) -> tuple[tuple[int, int], ...]:
+    found = [re.fullmatch(r"(\d{1,19}):(\d{1,19})", one.strip()) for one in text.split(",") if one.strip()]
+    if None in found:
+        raise InvalidOption(f"option also_commit: {text!r} is no list of transactions; expected MOST:LEAST,MOST:LEAST")
+    return tuple((int(one[1]), int(one[2])) for one in found if one is not None)

@@ -122,6 +122,26 @@ def test_generations_that_are_empty_are_passed_at_once() -> None:
     assert set(go(topics, {X: {"0000-ffff-0": BEGINNING}})[X]) == {"8000-ffff-2", "0000-3fff-3", "4000-7fff-4"}
 
 
+def test_who_knows_how_far_each_segment_was_read_goes_on_there() -> None:
+    """T20: with the segments that are not read to their end and whose parents are."""
+    topics = Topics()
+    topics.add("0000-ffff-0", 2).is_final = True
+    topics.add("0000-7fff-1", 3, 3, parents=(0,)).is_final = True
+    topics.add("8000-ffff-2", 1, parents=(0,))
+    topics.add("0000-3fff-3", 5, parents=(1,))
+    read = {"0000-ffff-0": Position(1, 0), "0000-7fff-1": Position(2, 0)}
+
+    def goes_on() -> dict[str, dict[str, str]]:
+        return encode(following(topics).resumed(lambda part: read.get(part.name or "", EARLIEST)))
+
+    assert goes_on() == {X: {"0000-7fff-1": "2:0@3", "8000-ffff-2": "-1:-1@0"}}
+    read["0000-7fff-1"] = Position(2, 1)
+    read["8000-ffff-2"] = Position(3, 0)
+    assert goes_on() == {X: {"0000-3fff-3": "-1:-1@0", "8000-ffff-2": "3:0@1"}}
+    read.clear()
+    assert goes_on() == {X: {"0000-ffff-0": "-1:-1@0"}}
+
+
 def test_a_stream_of_the_latest_has_nothing_of_what_was_committed_before() -> None:
     topics = Topics()
     topics.add("0000-ffff-0", 2).is_final = True

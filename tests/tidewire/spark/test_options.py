@@ -73,6 +73,7 @@ def test_what_is_for_the_other_use_only_is_refused() -> None:
         ({"ending_position": "latest"}, Use.STREAM),
         ({"push_filters": "true"}, Use.STREAM),
         ({"starting_position": "latest"}, Use.BATCH),
+        ({"starting_position": '{"topic://a/b/c": {"*": "latest"}}'}, Use.STREAM),
     ):
         ReadOptions.parse({**GIVEN, **given})
         with pytest.raises(InvalidOption, match=next(iter(given))):

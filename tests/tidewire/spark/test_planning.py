@@ -211,3 +211,20 @@ def test_uncommitted_messages_are_asked_for_by_name_only_when_wanted() -> None:
     planned(world)
     said = [{item.key: item.value for item in command.subscribe.metadata} for command in world.commands_of(T.SUBSCRIBE)]
     assert [wish.get("tidewire.isolation") for wish in said] == [None, "read_uncommitted"]
+
+
+def test_the_segments_that_are_not_named_may_have_a_place_of_their_own() -> None:
+    """So a segment that came after the positions were chosen is not read by them."""
+    world = Readable()
+    world.dag.segments.extend([segment(0, 0, 0x7FFF), segment(1, 0x8000, 0xFFFF)])
+    for name in ("0000-7fff-0", "8000-ffff-1"):
+        world.add(f"segment://public/default/x/{name}", [batch(b"v")] * 3)
+    starting = parse_boundary(f'{{"{TOPIC}": {{"*": "latest", "0000-7fff-0": "{LEDGER}:0"}}}}')
+    world.options = replace(world.options, starting=starting)
+    assert [(made.segment, made.start) for made in planned(world)] == [("0000-7fff-0", Position(LEDGER, 0))]
+    world.options = replace(
+        world.options,
+        starting=parse_boundary("earliest"),
+        ending=parse_boundary(f'{{"{TOPIC}": {{"*": "{LEDGER}:1"}}}}'),
+    )
+    assert [made.end for made in planned(world)] == [Position(LEDGER, 1)] * 2

@@ -25,6 +25,11 @@ def test_names_may_be_written_as_spark_writes_its_own() -> None:
     assert (options.transaction_timeout_seconds, options.form) == (20.0, Form.AVRO)
 
 
+def test_transactions_of_others_may_be_committed_with_the_batch() -> None:
+    given = {**URL, "txn_app_id": "a", "txn_version": "1", "also_commit": "3:4611686018427387905, 0:1"}
+    assert WriteOptions.parse(given, Use.BATCH).also_commit == ((3, 4611686018427387905), (0, 1))
+
+
 def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
     assert WriteOptions.parse({**URL, "checkpointLocation": "/tmp/x", "queryName": "x"}, Use.STREAM) == WriteOptions(
         Address("broker", 6651)
@@ -49,6 +54,8 @@ def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
         ({"txn_version": "1"}, Use.BATCH, "option txn_version: give txn_app_id, too"),
         ({"txn_app_id": "", "txn_version": "1"}, Use.BATCH, "option txn_app_id is empty"),
         ({"txn_app_id": "a", "txn_version": "-1"}, Use.BATCH, "option txn_version: '-1' is no whole number"),
+        ({"also_commit": "1:2"}, Use.BATCH, "option also_commit: give txn_app_id and txn_version, too"),
+        ({"also_commit": "1", "txn_app_id": "a", "txn_version": "1"}, Use.BATCH, "option also_commit: '1' is no list"),
         ({"txn_app_id": "a", "txn_version": "1"}, Use.STREAM, "option txn_version is not for a stream"),
         ({"transaction_timeout_seconds": "3601"}, Use.BATCH, "transaction_timeout_seconds: '3601' is no number of sec"),
     ],

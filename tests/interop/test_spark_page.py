@@ -1,0 +1,41 @@
+"""The example of docs/spark.md is run as it stands there."""
+
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+import trio
+
+import tidewire
+from tests.scenarios.client.test_readme import CHECKOUT, pieces, run
+from tests.support.subjects import running_subject
+from tidewire.spark.options import ReadOptions
+from tidewire.spark.reader import TidewireReader
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(400)
+def test_the_pages_job_runs(tmp_path: Path) -> None:
+    """It prints what it says, and its topic has what it should."""
+    (job,) = pieces((CHECKOUT / "docs" / "spark.md").read_text(encoding="utf-8"))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with running_subject("tidewire", tmp_path / "data") as broker:
+        for topic in ("flights", "departures"):
+            path = f"/admin/v2/scalable/public/default/{topic}?numInitialSegments=2"
+            with urlopen(Request(broker.http_url + path, method="PUT"), timeout=30):
+                pass
+
+        async def write() -> None:
+            with trio.fail_after(30):
+                connected = tidewire.connect(broker.service_url)
+                async with connected as client, client.producer("topic://public/default/flights") as producer:
+                    for text in (b"JFK departed", b"LGA landed", b"EWR departed"):
+                        await producer.send(text, key=text[:3].decode())
+
+        trio.run(write)
+        assert run(job, broker, folder) == "1 batches\n"
+        written = {"service_url": broker.service_url, "topic": "topic://public/default/departures"}
+        reader = TidewireReader(ReadOptions.parse(written))
+        rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        assert {(row["key"], row["value"]) for row in rows} == {("JFK", b"JFK departed"), ("EWR", b"EWR departed")}

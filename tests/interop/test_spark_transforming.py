@@ -1,0 +1,215 @@
+"""A job from topics to topics whose only memory is the broker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+from urllib.request import Request, urlopen
+
+import pytest
+import trio
+from pyspark.sql import DataFrame, SparkSession
+
+import tidewire
+from tests.support import dying_transformer
+from tests.support.dying_transformer import JOB, MOMENTS, copied
+from tests.support.processes import RunningBroker, running_broker
+from tests.tidewire.spark.conftest import spark as spark
+from tidewire.spark import ConsumeTransformProduce
+from tidewire.spark.errors import SubscriptionTaken
+
+CHECKOUT: Final = Path(__file__).parents[2]
+NUMBERS: Final = count()
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(590)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def topics(broker: RunningBroker) -> tuple[str, str]:
+    """A source and a target, of two segments each."""
+    number = next(NUMBERS)
+    names = f"public/default/from{number}", f"public/default/to{number}"
+    for name in names:
+        administer(broker, "PUT", f"{name}?numInitialSegments=2")
+    return f"topic://{names[0]}", f"topic://{names[1]}"
+
+
+def administer(broker: RunningBroker, method: str, path: str) -> Any:
+    with urlopen(Request(f"{broker.http_url}/admin/v2/scalable/{path}", method=method), timeout=30) as answer:
+        said = answer.read()
+    return json.loads(said) if said else None
+
+
+def subscription(broker: RunningBroker, topic: str, name: str) -> dict[str, Any]:
+    """As any tool sees it."""
+    statistics = administer(broker, "GET", f"{topic.removeprefix('topic://')}/stats")
+    found: dict[str, Any] = statistics["subscriptions"][name]
+    return found
+
+
+def send(broker: RunningBroker, topic: str, *numbers: int) -> None:
+    async def run() -> None:
+        with trio.fail_after(60):
+            async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
+                for number in numbers:
+                    await producer.enqueue(b"%d" % number, key=f"k{number % 20}")
+
+    trio.run(run)
+
+
+def split(broker: RunningBroker, topic: str, segment: int) -> None:
+    administer(broker, "POST", f"{topic.removeprefix('topic://')}/split/{segment}")
+
+
+def values(spark: SparkSession, broker: RunningBroker, topic: str) -> list[int]:
+    frame = spark.read.format("tidewire").options(service_url=broker.service_url, topic=topic).load()
+    return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
+
+
+def made(
+    spark: SparkSession,
+    broker: RunningBroker,
+    topics: tuple[str, str],
+    transform: Callable[[DataFrame], DataFrame] = copied,
+    **source: str,
+) -> ConsumeTransformProduce:
+    given = {"service_url": broker.service_url, "topic": topics[0], **source}
+    return ConsumeTransformProduce(spark, name=JOB, source=given, transform=transform, sink={"topic": topics[1]})
+
+
+def drive_to_death(log: Path, arguments: list[str]) -> None:
+    """Run the driver that kills itself; on return its Spark is dead, too."""
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(CHECKOUT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with log.open("wb") as said:
+        driver = subprocess.Popen(
+            [sys.executable, dying_transformer.__file__, *arguments],
+            cwd=log.parent,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            status = driver.wait(300)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+    assert status == -signal.SIGKILL, log.read_text(encoding="utf-8")
+
+
+def test_a_job_goes_on_where_it_was_through_splits_and_others_see_where(
+    spark: SparkSession, broker: RunningBroker, topics: tuple[str, str]
+) -> None:
+    """T20, T22, D17: each message once, in batches of bounded size, and no memory but the subscription."""
+    send(broker, topics[0], *range(100))
+    split(broker, topics[0], 0)
+    send(broker, topics[0], *range(100, 200))
+    assert made(spark, broker, topics, max_rows_per_trigger="60").run_available() >= 3
+    assert values(spark, broker, topics[1]) == list(range(200))
+    assert subscription(broker, topics[0], JOB)["msgBacklog"] == 0
+    send(broker, topics[0], *range(200, 250))
+    split(broker, topics[0], 1)
+    send(broker, topics[0], *range(250, 300))
+    assert subscription(broker, topics[0], JOB)["msgBacklog"] > 0
+    job = made(spark, broker, topics)
+    assert job.run_available() == 2, "what was sent before a split is in a batch before what was sent after it"
+    assert values(spark, broker, topics[1]) == list(range(300))
+    assert job.run_available() == 0
+
+
+def test_a_job_is_told_of_what_comes_and_stopped_from_outside(
+    spark: SparkSession, broker: RunningBroker, topics: tuple[str, str]
+) -> None:
+    """D2: a batch that a split comes into has what was planned; while it runs, nobody else runs the job."""
+    begun: list[DataFrame] = []
+    changed = threading.Semaphore(0)
+
+    def transform(frame: DataFrame) -> DataFrame:
+        begun.append(frame)
+        if len(begun) == 1:
+            # Behind the plan, before Spark reads: none of it is in this batch.
+            split(broker, topics[0], 0)
+            send(broker, topics[0], *range(20, 40))
+        changed.release()
+        return copied(frame)
+
+    send(broker, topics[0], *range(20))
+    job = made(spark, broker, topics, transform)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            job.run()
+        except BaseException as failure:
+            failures.append(failure)
+            changed.release()
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        assert changed.acquire(timeout=100)
+        assert not failures
+        with pytest.raises(SubscriptionTaken, match="another driver may run the job"):
+            made(spark, broker, topics, operation_timeout_seconds="1").run_available()
+        assert changed.acquire(timeout=100), "what came meanwhile is a batch of its own"
+        # The job waits by now, or will; either way it is told.
+        send(broker, topics[0], *range(40, 60))
+        assert changed.acquire(timeout=100)
+    finally:
+        job.stop()
+        running.join(100)
+    assert not running.is_alive()
+    assert not failures
+    made(spark, broker, topics).run_available()
+    assert values(spark, broker, topics[1]) == list(range(60))
+
+
+def test_a_transformation_that_fails_leaves_nothing_and_the_next_run_begins_with_the_same(
+    spark: SparkSession, broker: RunningBroker, topics: tuple[str, str]
+) -> None:
+    """D17: neither output nor acknowledgement."""
+    send(broker, topics[0], *range(20))
+
+    def fail(frame: DataFrame) -> DataFrame:
+        raise ArithmeticError("no")
+
+    with pytest.raises(ArithmeticError):
+        made(spark, broker, topics, fail).run_available()
+    assert subscription(broker, topics[0], JOB)["msgBacklog"] > 0
+    assert made(spark, broker, topics).run_available() == 1
+    assert values(spark, broker, topics[1]) == list(range(20))
+
+
+def test_a_driver_that_is_killed_leaves_all_that_the_next_one_needs_with_the_broker(
+    spark: SparkSession, broker: RunningBroker, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    """T25, D8, D17: killed before, amid and after the writing; each message is in the output once, at once."""
+    for number, moment in enumerate(MOMENTS):
+        send(broker, topics[0], *range(number * 100, number * 100 + 100))
+        drive_to_death(tmp_path / moment, [broker.service_url, *topics, moment])
+        committed = list(range(300)) if moment == "committed" else []
+        assert values(spark, broker, topics[1]) == committed
+    send(broker, topics[0], *range(300, 320))
+    assert made(spark, broker, topics).run_available() == 1
+    assert values(spark, broker, topics[1]) == list(range(320))
+    assert subscription(broker, topics[0], JOB)["msgBacklog"] == 0

@@ -1,0 +1,239 @@
+"""What brokers remember of a job, without Spark: what is planned, after whatever happened before."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from typing import Final
+from urllib.request import Request, urlopen
+
+import pytest
+import trio
+
+import tidewire
+from tests.support.processes import RunningBroker, running_broker
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.errors import DataLost, Refused, SubscriptionTaken
+from tidewire.spark.job_memory import Batch, JobMemory, Stretch
+from tidewire.spark.layouts import Part
+from tidewire.spark.options import ReadOptions, Use
+from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.spark.write_options import WriteOptions
+
+NUMBERS: Final = count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def job(broker: RunningBroker) -> "Job":
+    job = Job(broker, f"topic://public/default/job{next(NUMBERS)}")
+    job.administer("PUT", "?numInitialSegments=1")
+    return job
+
+
+class Job:
+    """A topic, and who reads it."""
+
+    def __init__(self, broker: RunningBroker, topic: str) -> None:
+        self.broker = broker
+        self.topic = topic
+        self.sink = WriteOptions.parse({"service_url": broker.service_url}, Use.BATCH)
+
+    def administer(self, method: str, path: str) -> None:
+        url = f"{self.broker.http_url}/admin/v2/scalable/{self.topic.removeprefix('topic://')}{path}"
+        with urlopen(Request(url, method=method), timeout=30):
+            pass
+
+    def send(self, *texts: bytes) -> None:
+        """An entry each."""
+
+        async def run() -> None:
+            with trio.fail_after(30):
+                connected = tidewire.connect(self.broker.service_url)
+                async with connected as client, client.producer(self.topic, batching=False) as producer:
+                    for text in texts:
+                        await producer.send(text, key="k")
+
+        trio.run(run)
+
+    def memory(self, start: Position = EARLIEST, **options: str) -> JobMemory:
+        given = {"service_url": self.broker.service_url, "topic": self.topic, **options}
+        return JobMemory(f"job of {self.topic}", ReadOptions.parse(given, Use.STREAM), self.sink, start)
+
+    def commit(self, batch: Batch, transaction: TransactionId) -> None:
+        with Brokers(self.sink) as brokers:
+            Coordinator(brokers).commit_group(batch.group.on_the_wire, [transaction])
+
+
+def begun(memory: JobMemory) -> tuple[Batch, TransactionId]:
+    found = memory.begin()
+    assert found is not None
+    return found
+
+
+def lengths(batch: Batch) -> dict[str, int]:
+    """How many entries are read of each segment."""
+    return {stretch.part.name or "": stretch.upto.entry - stretch.after.entry for stretch in batch.stretches}
+
+
+def test_batches_follow_each_other_to_the_end(job: Job) -> None:
+    """T22, D17: by whomever; what is committed is passed, and nothing else is kept anywhere."""
+    job.send(b"a", b"b", b"c")
+    with closing(job.memory(max_rows_per_trigger="2")) as memory:
+        first, transaction = begun(memory)
+        assert (first.number, lengths(first)) == (0, {"0000-ffff-0": 2})
+        job.commit(first, transaction)
+        memory.committed(first)
+        second, transaction = begun(memory)
+        assert (second.number, lengths(second)) == (1, {"0000-ffff-0": 1})
+        assert second.stretches[0].after == first.stretches[0].upto
+        job.commit(second, transaction)
+        # Not `committed`: that the answer came is no matter.
+    with closing(job.memory()) as memory:
+        assert memory.begin() is None
+        job.send(b"d")
+        third, _ = begun(memory)
+        assert (third.number, lengths(third)) == (2, {"0000-ffff-0": 1})
+
+
+def test_what_an_earlier_driver_left_open_is_aborted_first(job: Job) -> None:
+    """T25, D17: the next one plans the same batch, and of the earlier one's nothing can be committed any more."""
+    job.send(b"a", b"b")
+    with closing(job.memory()) as dead:
+        left, left_open = begun(dead)
+    with closing(job.memory()) as memory:
+        batch, transaction = begun(memory)
+        assert batch == left
+        with pytest.raises(Refused, match="InvalidTxnStatus"):
+            job.commit(left, left_open)
+        job.commit(batch, transaction)
+        memory.committed(batch)
+        assert memory.begin() is None
+
+
+def test_one_driver_at_a_time_has_the_job(job: Job) -> None:
+    """And who is refused has changed nothing."""
+    job.send(b"a")
+    with closing(job.memory()) as holder:
+        batch, transaction = begun(holder)
+        with closing(job.memory()) as other, pytest.raises(SubscriptionTaken, match="another driver may run the job"):
+            other.begin()
+        job.commit(batch, transaction)
+        holder.committed(batch)
+        assert holder.begin() is None
+
+
+def test_a_batch_that_fails_is_planned_again(job: Job) -> None:
+    job.send(b"a")
+    with closing(job.memory()) as memory:
+        failed, _ = begun(memory)
+        memory.give_up(failed)
+        batch, transaction = begun(memory)
+        assert batch == failed
+        job.commit(batch, transaction)
+
+
+def test_a_batch_that_could_not_even_be_given_up_is_planned_again(job: Job) -> None:
+    """What of it is open is aborted before the next try, which acknowledges the same."""
+    job.send(b"a")
+    with closing(job.memory()) as memory:
+        failed, _ = begun(memory)
+        batch, transaction = begun(memory)
+        assert batch == failed
+        job.commit(batch, transaction)
+        memory.committed(batch)
+        assert memory.begin() is None
+
+
+def test_segments_come_before_those_that_came_of_them(job: Job) -> None:
+    """T20: children in a batch behind the one that their parent's end is in; then the parent is over."""
+    job.send(b"a", b"b")
+    job.administer("POST", "/split/0")
+    job.send(b"c")
+    with closing(job.memory()) as memory:
+        parent, transaction = begun(memory)
+        assert lengths(parent) == {"0000-ffff-0": 2}
+        job.commit(parent, transaction)
+        memory.committed(parent)
+        child, transaction = begun(memory)
+        ((name, entries),) = lengths(child).items()
+        assert (name in ("0000-7fff-1", "8000-ffff-2"), entries) == (True, 1)
+        job.commit(child, transaction)
+        memory.committed(child)
+        assert memory.begin() is None
+
+
+def test_who_stops_at_the_present_does_not_see_what_comes(job: Job) -> None:
+    """Neither behind the end, nor in segments that are new; who begins later does."""
+    job.send(b"a")
+    with closing(job.memory()) as memory:
+        memory.stop_at_present()
+        job.send(b"b")
+        job.administer("POST", "/split/0")
+        job.send(b"c")
+        batch, transaction = begun(memory)
+        assert lengths(batch) == {"0000-ffff-0": 1}
+        job.commit(batch, transaction)
+        memory.committed(batch)
+        assert memory.begin() is None
+    with closing(job.memory()) as memory:
+        batch, _ = begun(memory)
+        assert lengths(batch) == {"0000-ffff-0": 1}
+
+
+def test_a_new_job_may_begin_behind_all_that_there_is(job: Job) -> None:
+    job.send(b"a")
+    with closing(job.memory(LATEST)) as memory:
+        assert memory.begin() is None
+        job.send(b"b")
+        batch, _ = begun(memory)
+        assert lengths(batch) == {"0000-ffff-0": 1}
+
+
+def test_a_broker_that_restarts_is_asked_again(job: Job) -> None:
+    """T25, D8: the memory is durable."""
+    job.send(b"a", b"b")
+    with closing(job.memory(max_rows_per_trigger="1")) as memory:
+        batch, transaction = begun(memory)
+        job.commit(batch, transaction)
+        memory.committed(batch)
+        job.broker.kill()
+        job.broker.restart()
+        memory.reset()
+        following, _ = begun(memory)
+        assert (following.number, lengths(following)) == (1, {"0000-ffff-0": 1})
+
+
+def test_a_topic_that_is_not_there_is_named(job: Job) -> None:
+    with closing(job.memory(topic=f"{job.topic}-none")) as memory, pytest.raises(DataLost, match="there is no topic"):
+        memory.begin()
+
+
+def test_a_batch_says_spark_what_to_read_and_nothing_else_of_its_topics() -> None:
+    def part(topic: str, name: str) -> Part:
+        return Part(topic, name, f"segment://{topic}/{name}")
+
+    batch = Batch(
+        "a",
+        3,
+        (
+            Stretch(part("topic://a/b/x", "0000-7fff-0"), Position(5, 1), Position(5, 4)),
+            Stretch(part("topic://a/b/x", "8000-ffff-1"), EARLIEST, Position(6, 0)),
+            Stretch(part("topic://a/b/w", "0000-ffff-0"), EARLIEST, Position(7, 0)),
+        ),
+    )
+    assert batch.topics == "topic://a/b/w,topic://a/b/x"
+    assert json.loads(batch.starting_position) == {
+        "topic://a/b/x": {"*": "latest", "0000-7fff-0": "5:1", "8000-ffff-1": "-1:-1"},
+        "topic://a/b/w": {"*": "latest", "0000-ffff-0": "-1:-1"},
+    }
+    assert json.loads(batch.ending_position) == {
+        "topic://a/b/x": {"0000-7fff-0": "5:4", "8000-ffff-1": "6:0"},
+        "topic://a/b/w": {"0000-ffff-0": "7:0"},
+    }

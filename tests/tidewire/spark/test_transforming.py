@@ -1,0 +1,54 @@
+"""What a job refuses before anything is asked or run."""
+
+from unittest.mock import create_autospec
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tidewire.spark import ConsumeTransformProduce
+from tidewire.spark.errors import InvalidOption
+
+SOURCE = {"service_url": "pulsar://h", "topic": "topic://a/b/x"}
+SINK = {"topic": "topic://a/b/y"}
+
+
+def made(source: dict[str, str], sink: dict[str, str]) -> ConsumeTransformProduce:
+    spark = create_autospec(SparkSession, instance=True)
+    return ConsumeTransformProduce(spark, name="j", source=source, transform=lambda frame: frame, sink=sink)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"topics": "x"}, "unknown option 'topics'"),
+        ({"subscription": "s"}, "option subscription: a job's subscription has the job's name"),
+        ({"isolation": "read_uncommitted"}, "option isolation: a job reads what is committed"),
+        ({"topic": "persistent://a/b/x"}, "option topic: persistent://a/b/x takes no transactions"),
+        ({"starting_position": "1714564800000"}, "option starting_position: a job that was never run begins at"),
+        ({"ending_position": "latest"}, "option ending_position is not for a stream"),
+    ],
+)
+def test_what_its_source_cannot_be(changed: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InvalidOption, match=sentence):
+        made({**SOURCE, **changed}, SINK)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"path": "x"}, "unknown option 'path'"),
+        ({"txnAppId": "a", "txn_version": "1"}, "option txn_app_id is set by the job"),
+        ({"also_commit": "1:2"}, "option also_commit is set by the job"),
+        ({"topic": "persistent://a/b/y"}, "option topic: persistent://a/b/y takes no transactions"),
+    ],
+)
+def test_what_its_sink_cannot_be(changed: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InvalidOption, match=sentence):
+        made(SOURCE, {**SINK, **changed})
+
+
+def test_names_may_be_written_as_spark_writes_its_own() -> None:
+    made(
+        {"serviceUrl": "pulsar://h", "TOPICPATTERN": "topic://a/b/.*", "maxRowsPerTrigger": "5"},
+        {"serviceUrl": "pulsar://h"},
+    )

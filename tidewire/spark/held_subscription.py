@@ -1,0 +1,178 @@
+"""A subscription of scalable topics that one process holds: where it is on each segment, and moving it in transactions.
+
+It is the whole memory of a job that keeps none itself (`transforming.py`). Holding is by consumers, one a segment, who
+are alone on it and give no permits: nothing is sent on their account, and whoever else wants to hold the same
+subscription is refused. What a broker answers has everything that was decided before it was asked, so whoever opens the
+consumers first and then asks knows the truth, and nobody else can move it.
+"""
+
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import count
+from typing import Final, TypeVar
+
+from tidewire.spark.brokers import Brokers, Connect, Contact
+from tidewire.spark.connection import Connection
+from tidewire.spark.coordinating import TransactionId
+from tidewire.spark.errors import ProtocolViolation, Refused
+from tidewire.spark.layouts import Part
+from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id, position
+
+SENT_AWAY_MAX: Final = 20
+"""How often in a row a broker may close a consumer that has just been opened."""
+
+_Answer = TypeVar("_Answer")
+
+
+class HeldSubscription:
+    """See the module's docstring. After an error of a connection, `reset` has it begin anew with other ones."""
+
+    def __init__(
+        self, name: str, options: Contact, *, start: Position = EARLIEST, connect: Connect | None = None
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            name: the subscription's.
+            options: where brokers are.
+            start: EARLIEST or LATEST: where a subscription begins that does not exist yet.
+            connect: makes connections, over TCP unless it is given.
+        """
+        self._name = name
+        self._options = options
+        self._initial = pb.CommandSubscribe.Latest if start == LATEST else pb.CommandSubscribe.Earliest
+        self._connect = connect
+        self._brokers = Brokers(options, connect)
+        self._consumers: dict[str, tuple[Connection, int]] = {}
+        self._numbers = count(1)
+
+    def close(self) -> None:
+        """Let go of it; it stays where it is."""
+        self._brokers.close()
+
+    def reset(self) -> None:
+        """Forget the connections; others are made when they are needed."""
+        self.close()
+        self._brokers = Brokers(self._options, self._connect)
+        self._consumers.clear()
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """Those on which brokers may say that it is not held any more. Take what has arrived before."""
+        return tuple(self._brokers.connected())
+
+    def arrived(self) -> bool:
+        """Take what brokers have said; whether something is not held any more. Does not wait.
+
+        Raises:
+            ConnectionLost, ProtocolViolation: a connection ended.
+        """
+        held = len(self._consumers)
+        for connection in self.connections:
+            for frame in connection.arrived():
+                self._hear(connection, frame)
+        return len(self._consumers) < held
+
+    def hold(self, parts: Collection[Part]) -> bool:
+        """Open what is not open; whether there was anything. What was open of other parts is forgotten.
+
+        Raises:
+            Refused: somebody else holds it (ConsumerBusy), or another reason.
+            SourceError: nobody could be asked.
+        """
+        self.arrived()
+        wanted = {part.wire_name for part in parts}
+        for name in self._consumers.keys() - wanted:
+            # Its segment was removed, so the broker has closed it, or will.
+            del self._consumers[name]
+        missing = [part for part in parts if part.wire_name not in self._consumers]
+        for part in missing:
+            self._open(part)
+        return bool(missing)
+
+    def position(self, part: Part) -> Position:
+        """Up to where all of a part is acknowledged, by every transaction that was committed before the call.
+
+        Raises:
+            SourceError: nobody could be asked.
+        """
+
+        def ask(owner: Connection, consumer_id: int) -> Position:
+            answer = owner.request(
+                partial(commands.get_last_message_id, consumer_id), pb.CommandGetLastMessageIdResponse
+            )
+            if not answer.HasField("consumer_mark_delete_position"):
+                raise ProtocolViolation(
+                    f"the broker of {part.wire_name} does not say where subscription {self._name} is"
+                )
+            return Position(*position(answer.consumer_mark_delete_position))
+
+        return self._asked(part, ask)
+
+    def acknowledge(self, part: Part, upto: Position, transaction: TransactionId) -> None:
+        """Let the subscription be there when the transaction is committed; durable on return.
+
+        Raises:
+            SourceError: it was refused, or not answered.
+        """
+
+        def ask(owner: Connection, consumer_id: int) -> None:
+            owner.request(
+                lambda request_id: commands.ack(
+                    consumer_id, [message_id(*upto)], cumulative=True, txn=transaction, request_id=request_id
+                ),
+                pb.CommandAckResponse,
+            )
+
+        self._asked(part, ask)
+
+    def pass_over(self, part: Part) -> None:
+        """Of a part that was read to its end: let the broker go over what is left, of transactions that were aborted.
+
+        Raises:
+            SourceError: nobody could be told.
+        """
+        owner, consumer_id = self._consumers.get(part.wire_name) or self._open(part)
+        owner.send(commands.flow(consumer_id, 1))
+
+    def _asked(self, part: Part, ask: Callable[[Connection, int], _Answer]) -> _Answer:
+        """An answer to a consumer that was open before and after it was asked."""
+        for _ in range(SENT_AWAY_MAX):
+            opened = self._consumers.get(part.wire_name) or self._open(part)
+            try:
+                answer = ask(*opened)
+            except Refused:
+                if self._consumers.get(part.wire_name) == opened:
+                    raise
+                continue
+            if self._consumers.get(part.wire_name) == opened:
+                return answer
+        raise ProtocolViolation(f"the broker of {part.wire_name} closes every consumer of subscription {self._name}")
+
+    def _open(self, part: Part) -> tuple[Connection, int]:
+        owner = self._brokers.owner_of(part.wire_name)
+        owner.unasked = partial(self._hear, owner)
+        consumer_id = next(self._numbers)
+        owner.request(
+            lambda request_id: commands.subscribe(
+                part.wire_name,
+                self._name,
+                consumer_id,
+                request_id,
+                name=f"spark-{self._name}",
+                initial_position=self._initial,
+            ),
+            pb.CommandSuccess,
+        )
+        opened = self._consumers[part.wire_name] = (owner, consumer_id)
+        return opened
+
+    def _hear(self, owner: Connection, frame: Frame) -> None:
+        """A broker closes the consumers of a segment that it serves no more, or whose subscription somebody moved."""
+        if frame.command.type == pb.BaseCommand.CLOSE_CONSUMER:
+            gone = (owner, frame.command.close_consumer.consumer_id)
+            self._consumers = {name: known for name, known in self._consumers.items() if known != gone}

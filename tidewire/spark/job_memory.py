@@ -1,0 +1,248 @@
+"""Where a job of `transforming.py` is, which brokers alone remember: its subscription's place, and its last batch.
+
+Nothing is kept here that they do not know better, so a process that begins anew is as good as one that went on.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.committing import Group, abort
+from tidewire.spark.connection import Connection
+from tidewire.spark.coordinating import Coordinator, TransactionId
+from tidewire.spark.errors import DataLost, Refused, SourceError, SubscriptionTaken
+from tidewire.spark.following import Follower, Snapshot, View
+from tidewire.spark.held_subscription import HeldSubscription
+from tidewire.spark.layouts import Part
+from tidewire.spark.limits import Limit
+from tidewire.spark.offsets import BEGINNING, Offsets, waiting
+from tidewire.spark.options import ReadOptions
+from tidewire.spark.persisting import passes
+from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Position
+from tidewire.spark.watching import LayoutChanged, Watch
+from tidewire.spark.write_options import WriteOptions
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+APPLICATION_PREFIX: Final = "consume-transform-produce/"
+"""Before the job's name: under this its batches are counted."""
+
+_BUSY: Final = (pb.ServiceNotReady, pb.ConsumerBusy)
+_Answer = TypeVar("_Answer")
+_Parts = dict[str, dict[str, Part]]
+"""By topic and name."""
+
+
+class Stretch(NamedTuple):
+    """What a batch reads of a segment."""
+
+    part: Part
+    after: Position
+    upto: Position
+
+
+class Batch(NamedTuple):
+    """What is read, written and acknowledged together."""
+
+    application: str
+    number: int
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def group(self) -> Group:
+        """Of its transactions."""
+        return Group(self.application, self.number)
+
+    @property
+    def topics(self) -> str:
+        """The option `topic` for reading it."""
+        return ",".join(sorted({stretch.part.topic for stretch in self.stretches}))
+
+    @property
+    def starting_position(self) -> str:
+        """The option for reading it. Nothing is read of segments that are not in it, which may have come since."""
+        return self._positions(lambda stretch: stretch.after, {OTHERS: "latest"})
+
+    @property
+    def ending_position(self) -> str:
+        """The option for reading it."""
+        return self._positions(lambda stretch: stretch.upto, {})
+
+    def _positions(self, of: Callable[[Stretch], Position], others: Mapping[str, str]) -> str:
+        by_topic: dict[str, dict[str, str]] = {}
+        for stretch in self.stretches:
+            by_topic.setdefault(stretch.part.topic, dict(others))[stretch.part.name or ""] = str(of(stretch))
+        return json.dumps(by_topic)
+
+
+class JobMemory:
+    """See the module's docstring."""
+
+    def __init__(self, name: str, source: ReadOptions, sink: WriteOptions, start: Position = EARLIEST) -> None:
+        """Nothing is asked yet; `start` is EARLIEST or LATEST, for a job that was never run."""
+        self._name = name
+        self._application: Final = APPLICATION_PREFIX + name
+        self._source = source
+        self._sink = sink
+        self._watch = Watch(source)
+        self._subscription = HeldSubscription(name, source, start=start)
+        self._snapshot: Snapshot | None = None
+        self._next_number: int | None = None
+        """Of the next batch, of which nothing is open; None when that is in doubt."""
+        self._passed_over: set[str] = set()
+
+    def close(self) -> None:
+        """Let go of it all; nothing moves by that."""
+        self._watch.close()
+        self._subscription.close()
+
+    def reset(self) -> None:
+        """Forget connections; others are made when they are needed."""
+        self._watch.reset()
+        self._subscription.reset()
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """Those to wait on, after `arrived`."""
+        return (*self._watch.connections, *self._subscription.connections)
+
+    def arrived(self) -> bool:
+        """Take what brokers have pushed; whether there may be more to read. Does not wait.
+
+        Raises:
+            SourceError: a connection ended.
+        """
+        has_news = self._watch.arrived()
+        return self._subscription.arrived() or has_news
+
+    def stop_at_present(self) -> None:
+        """See no more than what can be read now.
+
+        Raises:
+            SourceError: nobody could be asked. May be called again.
+        """
+
+        def look() -> None:
+            self._watch.arrived()
+            self._snapshot = Snapshot(self._watch)
+
+        self._asked(look)
+
+    def begin(self) -> tuple[Batch, TransactionId] | None:
+        """Plan a batch, and acknowledge what it reads in a transaction of its group; None when nothing is to be read.
+
+        Raises:
+            SubscriptionTaken: another driver runs the job.
+            SourceError: nobody could be asked. May be called again.
+        """
+        return self._asked(self._begin)
+
+    def committed(self, batch: Batch) -> None:
+        """The batch's decision was taken."""
+        self._next_number = batch.number + 1
+
+    def give_up(self, batch: Batch) -> None:
+        """Abort what the batch has open, if that can be done soon; a batch that is committed stays so."""
+        abort(self._sink, batch.group)
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        while True:
+            try:
+                return ask()
+            except LayoutChanged:
+                continue
+            except SourceError as error:
+                if passes(error):
+                    self.reset()
+                raise
+
+    def _begin(self) -> tuple[Batch, TransactionId] | None:
+        batch = self._plan()
+        if batch is None:
+            return None
+        # From here on something of it may be open, until it is committed.
+        self._next_number = None
+        timeout_ms = round(self._sink.transaction_timeout_seconds * 1000)
+        with Brokers(self._sink) as brokers:
+            transaction = Coordinator(brokers).new_transaction(batch.group.on_the_wire, timeout_ms)
+        if transaction is None:
+            raise SubscriptionTaken(
+                f"another driver has committed batch {batch.number} of job {self._name!r} meanwhile"
+            )
+        for stretch in batch.stretches:
+            self._subscription.acknowledge(stretch.part, stretch.upto, transaction)
+        return batch, transaction
+
+    def _plan(self) -> Batch | None:
+        self._watch.arrived()
+        parts = self._parts()
+        if self._hold([part for of_topic in parts.values() for part in of_topic.values()]):
+            # Somebody else may have held it meanwhile.
+            self._next_number = None
+        number = self._next_number
+        if number is None:
+            number = self._next_number = self._settled()
+        follower = Follower(self._source, self._view)
+        start = follower.resumed(lambda part: self._place(parts, part))
+        end = follower.step(start, Limit(self._source.rows_max, self._source.bytes_max)).end
+        self._pass_over(parts, end)
+        stretches = tuple(
+            Stretch(part, after, place.position)
+            for topic, places in end.items()
+            for name, place in places.items()
+            if (part := parts.get(topic, {}).get(name)) is not None
+            and place.position > (after := start.get(topic, {}).get(name, BEGINNING).position)
+        )
+        return Batch(self._application, number, stretches) if stretches else None
+
+    @property
+    def _view(self) -> View:
+        return self._snapshot or self._watch
+
+    def _parts(self) -> _Parts:
+        """Those that there are, and that may be looked at."""
+        found: _Parts = {}
+        for topic in self._view.topics():
+            seen, present = self._view.parts(topic), self._watch.parts(topic)
+            if seen is None or present is None:
+                raise DataLost(f"there is no topic {topic}")
+            found[topic] = {name: part for name, part in present.items() if name in seen}
+        return found
+
+    def _hold(self, parts: Collection[Part]) -> bool:
+        try:
+            return self._subscription.hold(parts)
+        except Refused as refused:
+            if refused.code not in _BUSY:
+                raise
+            # Or two drivers might wait for each other, each with a part of it.
+            self._subscription.reset()
+            raise SubscriptionTaken(
+                f"subscription {self._name!r} cannot be held; another driver may run the job: {refused}"
+            ) from refused
+
+    def _settled(self) -> int:
+        """The number of the next batch, of which nothing is open any more."""
+        with Brokers(self._sink) as brokers:
+            coordinator = Coordinator(brokers)
+            last = coordinator.abort_group(Group(self._application, 0).on_the_wire)
+            if last is None:
+                return 0
+            coordinator.abort_group(Group(self._application, last + 1).on_the_wire)
+            return last + 1
+
+    def _place(self, parts: _Parts, part: Part) -> Position:
+        # One that was removed since was read before.
+        is_there = (part.name or "") in parts.get(part.topic, {})
+        return self._subscription.position(part) if is_there else LATEST
+
+    def _pass_over(self, parts: _Parts, end: Offsets) -> None:
+        for topic, places in end.items():
+            of_topic = parts.get(topic, {})
+            by_number = {part.number: part for part in of_topic.values()}
+            to_come = waiting([of_topic[name].number for name in places if name in of_topic], by_number)
+            for name, part in of_topic.items():
+                is_over = name not in places and part.number not in to_come
+                if is_over and part.wire_name not in self._passed_over:
+                    self._subscription.pass_over(part)
+                    self._passed_over.add(part.wire_name)

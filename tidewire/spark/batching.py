@@ -7,8 +7,8 @@ import numpy as np
 
 from tidewire.spark.encoding import Rows
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.building import build_payload
-from tidewire.wire.pulsar.frames import encode_payload_command
+from tidewire.wire.pulsar.building import payload_head
+from tidewire.wire.pulsar.frames import encode_frame_head
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 FRAME_ROWS_MAX: Final = 4096
@@ -83,8 +83,8 @@ class SentFrame(NamedTuple):
     size_bytes: int
 
 
-def encode_frame(rows: list[Rows], session: Producing, sequence_id: int, publish_time_ms: int) -> bytes:
-    """The bytes that send the rows as one batch, under the sequence ids from `sequence_id` on."""
+def encode_frame(rows: list[Rows], session: Producing, sequence_id: int, publish_time_ms: int) -> tuple[bytes, bytes]:
+    """The bytes that send the rows as one batch, under the sequence ids from `sequence_id` on; in two pieces."""
     count = sum(len(piece) for piece in rows)
     body = b"".join(piece.data for piece in rows)
     last_id = sequence_id + count - 1
@@ -104,4 +104,5 @@ def encode_frame(rows: list[Rows], session: Producing, sequence_id: int, publish
     command = commands.send(
         session.producer_id, sequence_id, num_messages=count, highest_sequence_id=last_id, txn=session.transaction
     )
-    return encode_payload_command(command, build_payload(metadata, body))
+    head = payload_head(metadata, body)
+    return encode_frame_head(command, len(head) + len(body)) + head, body

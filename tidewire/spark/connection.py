@@ -163,15 +163,16 @@ class Connection:
         """
         self.send_encoded(encode_command(command))
 
-    def send_encoded(self, frame: bytes) -> None:
-        """Send a frame.
+    def send_encoded(self, *pieces: bytes) -> None:
+        """Send a frame that is encoded already, in pieces so that a large one need not be copied.
 
         Raises:
             As `send`.
         """
         try:
             self._socket.settimeout(self._timeout_seconds)
-            self._socket.sendall(frame)
+            for piece in pieces:
+                self._socket.sendall(piece)
         except TimeoutError as error:
             raise BrokerSilent(
                 f"{self.address} has read nothing of what it was sent for {self._timeout_seconds:g} s"

@@ -172,12 +172,13 @@ class Attempt:
         assert segment.producing is not None, "it was opened"
         rows = segment.waiting.take_frame()
         sequence_id = segment.next_sequence_id
-        encoded = encode_frame(rows, segment.producing, sequence_id, _now_ms())
+        pieces = encode_frame(rows, segment.producing, sequence_id, _now_ms())
+        size_bytes = sum(map(len, pieces))
         segment.next_sequence_id += sum(len(piece) for piece in rows)
-        segment.unanswered.append(SentFrame(sequence_id, rows, len(encoded)))
+        segment.unanswered.append(SentFrame(sequence_id, rows, size_bytes))
         self.frames_unanswered += 1
-        self._bytes_unanswered += len(encoded)
-        segment.connection.send_encoded(encoded)
+        self._bytes_unanswered += size_bytes
+        segment.connection.send_encoded(*pieces)
 
     def _open_producer(self, topic: _Topic, segment: _Segment) -> bool:
         """Open a producer; False when the segment is sealed.

@@ -31,10 +31,15 @@ def encode_broker_metadata(*, last_index: int, timestamp_ms: int) -> bytes:
 
 def build_payload(metadata: pb.MessageMetadata, body: bytes) -> bytes:
     """A payload with checksum, of a body that is already as `metadata` describe it."""
+    return b"".join((payload_head(metadata, body), body))
+
+
+def payload_head(metadata: pb.MessageMetadata, body: bytes) -> bytes:
+    """What stands in front of the body, for who sends a large one without copying it."""
     encoded = metadata.SerializeToString()
     head = _SIZE.pack(len(encoded)) + encoded
     checksum = google_crc32c.extend(google_crc32c.value(head), body)
-    return b"".join((_CHECKSUM.pack(CHECKSUM_MAGIC, checksum), head, body))
+    return _CHECKSUM.pack(CHECKSUM_MAGIC, checksum) + head
 
 
 def message_metadata(

@@ -1,4 +1,4 @@
-"""`make pipeline` for four days of flights: it needs Java, and comes to the right answer through two kills."""
+"""`make pipeline` for three days of flights: it needs Java, and comes to the right answer through two kills."""
 
 import os
 import subprocess
@@ -14,11 +14,11 @@ CHECKOUT: Final = Path(__file__).parents[2]
 RUN_SECONDS_MAX: Final = 550.0
 
 
-def test_four_days_come_out_right_and_no_process_is_left_behind(tmp_path: Path) -> None:
+def test_three_days_come_out_right_and_no_process_is_left_behind(tmp_path: Path) -> None:
     """T20: through kill -9 of broker and driver, splits, a merge, and aborted transactions, row by row."""
     folder = tmp_path / "work"
     ended = subprocess.run(
-        [sys.executable, "-m", "examples.flights.run", "--days", "4", "--folder", str(folder)],
+        [sys.executable, "-m", "examples.flights.run", "--days", "3", "--folder", str(folder)],
         cwd=CHECKOUT,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
@@ -31,7 +31,7 @@ def test_four_days_come_out_right_and_no_process_is_left_behind(tmp_path: Path) 
     lines = ended.stdout.splitlines()
     assert lines[-1] == "pipeline: OK"
     assert sum("kill -9" in line for line in lines) == 1
-    assert sum("split segment" in line for line in lines) == 2
+    assert sum("split segment" in line for line in lines) == 1
     assert sum("merged segments" in line for line in lines) == 1
     assert (folder / "flights.html").is_file()
     assert (folder / "flights.svg").is_file()

@@ -11,10 +11,10 @@ from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import Group, abort
 from tidewire.spark.connection import Connection
 from tidewire.spark.coordinating import Coordinator, TransactionId
-from tidewire.spark.errors import DataLost, Refused, SourceError, SubscriptionTaken
+from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken
 from tidewire.spark.following import Follower, Snapshot, View
 from tidewire.spark.held_subscription import HeldSubscription
-from tidewire.spark.layouts import Part
+from tidewire.spark.layouts import Part, is_gone
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, waiting
 from tidewire.spark.options import ReadOptions
@@ -26,6 +26,9 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 APPLICATION_PREFIX: Final = "consume-transform-produce/"
 """Before the job's name: under this its batches are counted."""
+
+LAYOUT_CHANGES_MAX: Final = 20
+"""How often in a row segments may go while they are asked about."""
 
 _BUSY: Final = (pb.ServiceNotReady, pb.ConsumerBusy)
 _Answer = TypeVar("_Answer")
@@ -89,6 +92,8 @@ class JobMemory:
         self._snapshot: Snapshot | None = None
         self._next_number: int | None = None
         """Of the next batch, of which nothing is open; None when that is in doubt."""
+        self._read_to: dict[str, Position] = {}
+        """By the last batch that was committed, of segments' names."""
         self._passed_over: set[str] = set()
 
     def close(self) -> None:
@@ -140,21 +145,26 @@ class JobMemory:
     def committed(self, batch: Batch) -> None:
         """The batch's decision was taken."""
         self._next_number = batch.number + 1
+        self._read_to = {stretch.part.wire_name: stretch.upto for stretch in batch.stretches}
 
     def give_up(self, batch: Batch) -> None:
         """Abort what the batch has open, if that can be done soon; a batch that is committed stays so."""
         abort(self._sink, batch.group)
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
-        while True:
+        for _ in range(LAYOUT_CHANGES_MAX):
             try:
                 return ask()
             except LayoutChanged:
                 continue
             except SourceError as error:
-                if passes(error):
+                is_removed = isinstance(error, Refused) and is_gone(error)
+                if is_removed or passes(error):
                     self.reset()
-                raise
+                # When a segment was removed, the layout that is asked for anew tells.
+                if not is_removed:
+                    raise
+        raise DataLost(f"segments that job {self._name!r} is to read are not there, time and again")
 
     def _begin(self) -> tuple[Batch, TransactionId] | None:
         batch = self._plan()
@@ -177,8 +187,9 @@ class JobMemory:
         self._watch.arrived()
         parts = self._parts()
         if self._hold([part for of_topic in parts.values() for part in of_topic.values()]):
-            # Somebody else may have held it meanwhile.
+            # Somebody else may have held it meanwhile, or moved it.
             self._next_number = None
+            self._read_to.clear()
         number = self._next_number
         if number is None:
             number = self._next_number = self._settled()
@@ -193,6 +204,9 @@ class JobMemory:
             if (part := parts.get(topic, {}).get(name)) is not None
             and place.position > (after := start.get(topic, {}).get(name, BEGINNING).position)
         )
+        for stretch in stretches:
+            if stretch.after < self._read_to.get(stretch.part.wire_name, EARLIEST):
+                raise ProtocolViolation(f"what job {self._name!r} committed last is not acknowledged: {stretch}")
         return Batch(self._application, number, stretches) if stretches else None
 
     @property

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
 from typing import Final
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import pytest
@@ -14,7 +15,7 @@ import tidewire
 from tests.support.processes import RunningBroker, running_broker
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator, TransactionId
-from tidewire.spark.errors import DataLost, Refused, SubscriptionTaken
+from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SubscriptionTaken
 from tidewire.spark.job_memory import Batch, JobMemory, Stretch
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import ReadOptions, Use
@@ -26,7 +27,9 @@ NUMBERS: Final = count()
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+    """Which removes segments as soon as they are read."""
+    folder = tmp_path_factory.mktemp("broker") / "data"
+    with running_broker(folder, "--segment-retention-seconds", "0") as broker:
         yield broker
 
 
@@ -46,9 +49,12 @@ class Job:
         self.sink = WriteOptions.parse({"service_url": broker.service_url}, Use.BATCH)
 
     def administer(self, method: str, path: str) -> None:
-        url = f"{self.broker.http_url}/admin/v2/scalable/{self.topic.removeprefix('topic://')}{path}"
-        with urlopen(Request(url, method=method), timeout=30):
+        with urlopen(Request(self._url + path, method=method), timeout=30):
             pass
+
+    @property
+    def _url(self) -> str:
+        return f"{self.broker.http_url}/admin/v2/scalable/{self.topic.removeprefix('topic://')}"
 
     def send(self, *texts: bytes) -> None:
         """An entry each."""
@@ -61,6 +67,17 @@ class Job:
                         await producer.send(text, key="k")
 
         trio.run(run)
+
+    def until_removed(self, segment: str) -> None:
+        """Return when a segment is not in the layout any more."""
+        prefix = quote(f"/topics/{self.topic.removeprefix('topic://')}", safe="")
+        # The broker pushes every change; the time-out is for one that removes nothing.
+        with urlopen(f"{self.broker.http_url}/admin/v2/metadata/watch?prefix={prefix}", timeout=60) as lines:
+            for _ in lines:
+                with urlopen(f"{self._url}/stats", timeout=30) as answer:
+                    if segment not in answer.read().decode():
+                        return
+        raise AssertionError("the broker has ended the watch")
 
     def memory(self, start: Position = EARLIEST, **options: str) -> JobMemory:
         given = {"service_url": self.broker.service_url, "topic": self.topic, **options}
@@ -167,6 +184,36 @@ def test_segments_come_before_those_that_came_of_them(job: Job) -> None:
         job.commit(child, transaction)
         memory.committed(child)
         assert memory.begin() is None
+
+
+def test_a_segment_that_is_removed_once_it_is_read_is_not_missed(job: Job) -> None:
+    """D16: its parts go when every subscription has drained it; this one says so by passing over its end."""
+    job.send(b"a")
+    job.administer("POST", "/split/0")
+    with closing(job.memory()) as memory:
+        batch, transaction = begun(memory)
+        job.commit(batch, transaction)
+        memory.committed(batch)
+        assert memory.begin() is None
+        job.until_removed("0000-ffff-0")
+        job.send(b"b")
+        batch, transaction = begun(memory)
+        assert set(lengths(batch)) < {"0000-7fff-1", "8000-ffff-2"}
+        job.commit(batch, transaction)
+        memory.committed(batch)
+        assert memory.begin() is None
+
+
+def test_a_decision_without_the_acknowledgement_is_found_out(job: Job) -> None:
+    """Or the same would be read and written for ever."""
+    job.send(b"a")
+    with closing(job.memory()) as memory:
+        batch, _ = begun(memory)
+        with Brokers(job.sink) as brokers:
+            Coordinator(brokers).commit_group(batch.group.on_the_wire, [])
+        memory.committed(batch)
+        with pytest.raises(ProtocolViolation, match=r"what job .* committed last is not acknowledged"):
+            memory.begin()
 
 
 def test_who_stops_at_the_present_does_not_see_what_comes(job: Job) -> None:

@@ -16,7 +16,7 @@ Faults:
 
 from collections.abc import Callable, Iterable, Mapping
 
-from tidewire.wire.pulsar.frames import FrameDecoder
+from tidewire.wire.pulsar.frames import Frame, FrameDecoder
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Answer = Callable[[pb.BaseCommand], Iterable[bytes]]
@@ -32,6 +32,10 @@ class BlockingPeer:
         """What `clock` says."""
         self.received: list[pb.BaseCommand] = []
         """Every command it was sent."""
+        self.take_payload: Callable[[Frame], None] = lambda frame: None
+        """Is given each frame that has a payload."""
+        self.say_when_empty: Callable[[], None] | None = None
+        """Called once, when somebody waits and there is nothing left to receive."""
         self.is_closed = False
         self._answers = answers
         self._piece_bytes_max = piece_bytes_max
@@ -78,12 +82,17 @@ class BlockingPeer:
         self._decoder.feed(data)
         while (frame := self._decoder.next_frame()) is not None:
             self.received.append(frame.command)
+            if frame.payload is not None:
+                self.take_payload(frame)
             answer = self._answers.get(frame.command.type)
             if answer is not None:
                 self.say(*answer(frame.command))
 
     def recv_into(self, buffer: memoryview, /) -> int:
         assert not self.is_closed
+        if not self._output and self._timeout_seconds and self.say_when_empty is not None:
+            say, self.say_when_empty = self.say_when_empty, None
+            say()
         size = min(len(self._output), len(buffer), self._piece_bytes_max)
         if size == 0:
             if self._timeout_seconds == 0 and not self._has_ended:

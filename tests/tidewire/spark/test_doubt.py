@@ -1,0 +1,267 @@
+"""What a task makes of brokers that move segments, close producers and refuse frames at every wrong moment.
+
+A broker cannot be brought to most of this on purpose, so it is a scripted one; test_writing.py has the real one.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.blocking_peer import Answer, BlockingPeer
+from tests.tidewire.spark.readable import TOPIC, segment
+from tests.tidewire.spark.writable import T, Writable, rows
+from tidewire.spark import batching, persisting, writing
+from tidewire.spark.errors import BrokerSilent, ProtocolViolation, Refused, WriteFailed
+from tidewire.spark.options import Address
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+ALL = "0000-ffff-0"
+SEGMENT = f"segment://public/default/x/{ALL}"
+LOW, HIGH = segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)
+
+
+@pytest.fixture(autouse=True)
+def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a row alone is sent."""
+    monkeypatch.setattr(batching, "FRAME_ROWS_MAX", 1)
+
+
+@pytest.fixture(autouse=True)
+def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(persisting, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+
+
+def test_rows_are_stored_where_their_keys_belong() -> None:
+    world = Writable(segments=2)
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1), (0xFFFF, 2), (0, 3)))
+    attempt.finish()
+    assert world.stored == {"0000-7fff-0": [1, 3], "8000-ffff-1": [2]}
+    included = [list(command.add_partition_to_txn.partitions) for command in world.commands_of(T.ADD_PARTITION_TO_TXN)]
+    assert included == [[f"segment://public/default/x/{name}"] for name in world.stored]
+    assert all(command.producer.txn_enabled for command in world.commands_of(T.PRODUCER))
+
+
+def test_what_is_refused_as_sealed_goes_to_the_children_before_later_rows() -> None:
+    """T20: the first of three frames was stored, the others were not."""
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1), (0xFFFF, 2), (0, 3)))
+    world.answer_held(1)
+    world.refuse_held(pb.TopicTerminatedError)
+    world.replace(0, LOW, HIGH)
+    world.say_layout()
+    world.holds = False
+    attempt.write(TOPIC, rows((0, 4), (0xFFFF, 5)))
+    attempt.finish()
+    assert world.stored == {ALL: [1], "0000-7fff-1": [3, 4], "8000-ffff-2": [2, 5]}
+
+
+def test_a_refusal_may_come_before_the_layout() -> None:
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    world.refuse_held(pb.TopicTerminatedError)
+    world.holds = False
+    world.replace(0, LOW, HIGH)
+    # It is pushed when the attempt has begun to wait for it.
+    world.peers[0][2].say_when_empty = world.say_layout
+    attempt.finish()
+    assert world.stored == {"0000-7fff-1": [1]}
+
+
+def test_a_layout_that_never_comes_is_an_error() -> None:
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    world.refuse_held(pb.TopicTerminatedError)
+    with pytest.raises(BrokerSilent, match=f"did not send the layout of {TOPIC} without a sealed segment"):
+        attempt.finish()
+
+
+def test_a_replaced_segment_is_heard_to_its_end_and_left() -> None:
+    """T20: nothing is sent to its children before what it was sent is answered."""
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1), (0, 2)))
+    world.replace(0, LOW, HIGH)
+    world.say_layout()
+    world.peers[0][2].say_when_empty = world.answer_held
+    attempt.write(TOPIC, rows((0, 3)))
+    world.holds = False
+    world.answer_held()
+    attempt.finish()
+    assert world.stored == {ALL: [1, 2], "0000-7fff-1": [3]}
+    assert [command.close_producer.producer_id for command in world.commands_of(T.CLOSE_PRODUCER)] == [1]
+
+
+def test_two_parents_are_settled_before_rows_go_to_their_child() -> None:
+    """T20: a merge."""
+    world = Writable(segments=2)
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1), (0xFFFF, 2), (0, 3)))
+    world.replace(0, segment(2, 0, 0xFFFF))
+    world.replace(1)
+    world.say_layout()
+    world.close_producers()
+    world.holds = False
+    attempt.write(TOPIC, rows((0, 4), (0xFFFF, 5)))
+    attempt.finish()
+    assert [value for value in world.stored["0000-ffff-2"] if value in (1, 3, 4)] == [1, 3, 4]
+    assert [value for value in world.stored["0000-ffff-2"] if value in (2, 5)] == [2, 5]
+    assert len(world.stored) == 1
+
+
+def test_a_producer_that_is_closed_without_a_new_layout_leaves_doubt() -> None:
+    """The segment went to another broker, and what was unanswered may be stored."""
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    world.close_producers()
+    # Later it is replaced, too; that says nothing of what was sent before.
+    world.replace(0, LOW, HIGH)
+    world.say_layout()
+    with pytest.raises(WriteFailed, match=f"^{SEGMENT} went to another broker before a task's rows were answered$"):
+        attempt.finish()
+
+
+def test_over_two_connections_nobody_knows_whether_the_layout_came_first() -> None:
+    world = Writable()
+    world.owners[SEGMENT] = Address("other", 6650)
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    world.replace(0, LOW, HIGH)
+    world.say_layout()
+    world.close_producers()
+    with pytest.raises(WriteFailed, match="went to another broker"):
+        attempt.finish()
+
+
+def test_a_producer_that_is_closed_when_all_is_answered_is_opened_again() -> None:
+    world = Writable()
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    attempt.finish()
+    world.close_producers()
+    world.owners[SEGMENT] = Address("other", 6650)
+    attempt.write(TOPIC, rows((0, 2)))
+    attempt.finish()
+    assert world.stored == {ALL: [1, 2]}
+    assert len(world.commands_of(T.PRODUCER)) == 2
+    assert len(world.commands_of(T.ADD_PARTITION_TO_TXN)) == 1
+
+
+def refusing(world: Writable, *codes: pb.ServerError, then: Callable[[], None] | None = None) -> None:
+    """The next producers are refused with these codes; behind the last, `then` happens."""
+    left = list(codes)
+
+    def make(peer: BlockingPeer) -> Answer:
+        usual = world.producing(peer)
+
+        def answer(command: pb.BaseCommand) -> list[bytes]:
+            if not left:
+                return list(usual(command))
+            refusal = encode_command(commands.error(command.producer.request_id, left.pop(0), "no"))
+            if not left and then is not None:
+                then()
+            return [refusal]
+
+        return answer
+
+    world.answers[T.PRODUCER] = make
+
+
+def test_a_segment_that_is_not_ready_is_asked_again() -> None:
+    world = Writable()
+    refusing(world, pb.ServiceNotReady, pb.ServiceNotReady)
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    attempt.finish()
+    assert world.stored == {ALL: [1]}
+
+
+def test_a_segment_that_is_never_ready_is_an_error() -> None:
+    world = Writable()
+    refusing(world, *[pb.ServiceNotReady] * 1000)
+    with pytest.raises(Refused, match=r"refuses PRODUCER: no \[ServiceNotReady\]"):
+        world.attempt().write(TOPIC, rows((0, 1)))
+
+
+@pytest.mark.parametrize("code", [pb.TopicTerminatedError, pb.TopicNotFound])
+def test_a_segment_that_was_sealed_before_its_first_row_is_left_to_its_children(code: pb.ServerError) -> None:
+    world = Writable()
+
+    def split() -> None:
+        world.replace(0, LOW, HIGH)
+        world.say_layout()
+
+    refusing(world, code, then=split)
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1), (0xFFFF, 2)))
+    attempt.finish()
+    assert world.stored == {"0000-7fff-1": [1], "8000-ffff-2": [2]}
+
+
+def test_a_frame_that_is_refused_fails_the_task() -> None:
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    world.refuse_held(pb.NotAllowedError)
+    with pytest.raises(Refused, match=f"^{SEGMENT} does not take a task's rows: no .NotAllowedError.$"):
+        attempt.finish()
+
+
+def test_an_answer_out_of_turn_fails_the_task() -> None:
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1), (0, 2)))
+    world.peers[0][2].say(encode_command(commands.send_receipt(1, 1, 1, 0)))
+    with pytest.raises(ProtocolViolation, match=f"the broker of {SEGMENT} says that frame 1 is stored, out of turn"):
+        attempt.finish()
+
+
+def test_an_answer_for_a_frame_that_was_taken_back_fails_the_task() -> None:
+    """It would be stored twice."""
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    world.refuse_held(pb.TopicTerminatedError)
+    world.replace(0, LOW, HIGH)
+    world.say_layout()
+    attempt.write(TOPIC, rows((0, 2)))
+    world.peers[0][2].say(encode_command(commands.send_receipt(1, 0, 1, 0)))
+    with pytest.raises(ProtocolViolation, match="out of turn"):
+        attempt.finish()
+
+
+def test_a_broker_that_answers_nothing_fails_the_task() -> None:
+    world = Writable()
+    world.holds = True
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    with pytest.raises(BrokerSilent, match=f"did not send its answer to a frame of {SEGMENT} within 30 s"):
+        attempt.finish()
+
+
+def test_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "TOPICS_MAX", 0)
+    with pytest.raises(WriteFailed, match="a task writes to more than 0 topics; repartition by topic"):
+        Writable().attempt().write(TOPIC, rows((0, 1)))

@@ -1,0 +1,139 @@
+"""A scalable topic in memory that a task can write to, served by a `BlockingPeer` for each connection.
+
+    world = Writable(segments=2)
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows("k1", "k2"))
+    world.stored                      # values by segment, in order
+
+It answers as a broker would, at once, until a test interferes: by replacing members of `world.answers`, by
+`world.holds = True` (frames are taken and not answered; `world.answer_held()` stores and answers them), or by
+`world.owners`, which says where a segment is served. `world.replace(...)` and `world.say_layout()` are the parts of a
+split.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+
+from tests.support.blocking_peer import Answer, BlockingPeer
+from tests.tidewire.spark.readable import SERVICE, Readable, segment
+from tidewire.spark.coordinating import Coordinator
+from tidewire.spark.encoding import Columns, Rows, encode
+from tidewire.spark.options import Address
+from tidewire.spark.writing import Attempt
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import Frame, encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
+from tidewire.wire.pulsar.messages import split_messages
+
+T = pb.BaseCommand.Type
+TRANSACTION = (0, (1 << 62) | 1)
+
+
+def rows(*places: tuple[int, int]) -> Rows:
+    """Rows by their key's hash and their value."""
+    encoded = encode(Columns(pa.array([b"%d" % value for _, value in places])))
+    return Rows(encoded.messages, np.array([hashed for hashed, _ in places], np.int64))
+
+
+class Writable(Readable):
+    """See the module's docstring."""
+
+    def __init__(self, segments: int = 1) -> None:
+        super().__init__()
+        width = HASH_SPACE_SIZE // segments
+        for number in range(segments):
+            self.dag.segments.append(segment(number, number * width, (number + 1) * width - 1))
+        self.stored: dict[str, list[int]] = defaultdict(list)
+        self.holds = False
+        self.owners: dict[str, Address] = {}
+        """Of topics and segments that are not at SERVICE."""
+        self._held: list[tuple[BlockingPeer, pb.CommandSend, bytes]] = []
+        self._producers: dict[tuple[BlockingPeer, int], str] = {}
+        self.answers |= {
+            T.LOOKUP: lambda peer: self._where,
+            T.WATCH_TC_ASSIGNMENTS: lambda peer: _assignments,
+            T.TC_CLIENT_CONNECT_REQUEST: lambda peer: (
+                lambda command: [
+                    encode_command(commands.tc_client_connect_response(command.tc_client_connect_request.request_id))
+                ]
+            ),
+            T.ADD_PARTITION_TO_TXN: lambda peer: (
+                lambda command: [
+                    encode_command(
+                        commands.add_partition_to_txn_response(command.add_partition_to_txn.request_id, TRANSACTION)
+                    )
+                ]
+            ),
+            T.PRODUCER: self.producing,
+            T.CLOSE_PRODUCER: lambda peer: (
+                lambda command: [encode_command(commands.success(command.close_producer.request_id))]
+            ),
+        }
+
+    def attempt(self) -> Attempt:
+        """An attempt that writes to it."""
+        brokers = self.brokers()
+        return Attempt(brokers, Coordinator(brokers), TRANSACTION, None)
+
+    def replace(self, number: int, *children: pb.SegmentInfoProto) -> None:
+        """Seal a segment in the layout, and add its children; `say_layout` tells of it."""
+        for info in self.dag.segments:
+            if info.segment_id == number:
+                info.state = pb.SEALED
+        self.dag.segments.extend(children)
+
+    def answer_held(self, count: int | None = None) -> None:
+        """Store and answer what is held, or the first of it."""
+        now, self._held[:] = self._held[:count], self._held[len(self._held[:count]) :]
+        for peer, send, payload in now:
+            self._store(peer, send, payload)
+
+    def refuse_held(self, code: pb.ServerError) -> None:
+        """Refuse what is held."""
+        for peer, send, _ in self._held:
+            peer.say(encode_command(commands.send_error(send.producer_id, send.highest_sequence_id, code, "no")))
+        self._held.clear()
+
+    def close_producers(self) -> None:
+        """Close them all, with whatever is unanswered."""
+        for peer, producer_id in self._producers:
+            peer.say(encode_command(commands.close_producer(producer_id)))
+        self._producers.clear()
+        self._held.clear()
+
+    def producing(self, peer: BlockingPeer) -> Answer:
+        """Opens producers, and takes their frames from then on."""
+
+        def answer(command: pb.BaseCommand) -> list[bytes]:
+            asked = command.producer
+            self._producers[peer, asked.producer_id] = asked.topic
+            return [encode_command(commands.producer_success(asked.request_id, f"p{asked.producer_id}"))]
+
+        peer.take_payload = lambda frame: self._take(peer, frame)
+        return answer
+
+    def _take(self, peer: BlockingPeer, frame: Frame) -> None:
+        assert frame.payload is not None
+        if self.holds:
+            self._held.append((peer, frame.command.send, frame.payload))
+        else:
+            self._store(peer, frame.command.send, frame.payload)
+
+    def _store(self, peer: BlockingPeer, send: pb.CommandSend, payload: bytes) -> None:
+        topic = self._producers[peer, send.producer_id]
+        self.stored[topic.rpartition("/")[2]] += [int(message.value) for message in split_messages(payload)]
+        peer.say(encode_command(commands.send_receipt(send.producer_id, send.sequence_id, 1, 0)))
+
+    def _where(self, command: pb.BaseCommand) -> list[bytes]:
+        asked = command.lookup_topic
+        owner = self.owners.get(asked.topic, SERVICE)
+        return [encode_command(commands.lookup_connect(asked.request_id, f"pulsar://{owner}"))]
+
+
+def _assignments(command: pb.BaseCommand) -> list[bytes]:
+    leader = pb.TcAssignment(tc_id=0, broker_service_url=f"pulsar://{SERVICE}")
+    watch_id = command.watch_tc_assignments.watch_id
+    return [encode_command(commands.watch_tc_assignments_update(watch_id, 1, [leader]))]

@@ -11,10 +11,14 @@
     isolation                    read_committed, or read_uncommitted: open and aborted transactions' messages, too
                                  [read_committed]
     schema                       auto: `value` is a column of the topic's schema; none: it is binary [none]
+    columns                      names of columns with commas in between, in place of all: Spark takes in whatever a
+                                 source of this kind has, wanted or not, and a row of key and value costs it half
     fail_on_data_loss            whether to fail when messages are gone that were to be read [true]
     partition_bytes              a segment with more to read is divided among several tasks [134217728]
     push_filters                 whether to look at filters before Spark does; needs Spark's own setting
-                                 spark.sql.python.filterPushdown.enabled=true, for batches [false]
+                                 spark.sql.python.filterPushdown.enabled=true, for batches. Spark 4.3 then applies a
+                                 filter to later queries of the same data frame that have none, which lack rows: load
+                                 one for each query [false]
     max_rows_per_trigger         most rows of a micro-batch
     max_bytes_per_trigger        most bytes of a micro-batch, as they are stored, to within 64 KiB a segment
     subscription                 name of a subscription that a stream keeps where it is, so that others see its lag,
@@ -35,6 +39,7 @@ from urllib.parse import urlsplit
 
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.positions import EARLIEST_START, LATEST_START, OTHERS, Boundary, parse_boundary
+from tidewire.spark.schema import SCHEMA
 
 DEFAULT_PORT: Final = 6650
 OPERATION_TIMEOUT_SECONDS_DEFAULT: Final = 30.0
@@ -44,6 +49,8 @@ PARTITION_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 PARTITION_BYTES_MIN: Final = 64 * 1024
 """The broker knows sizes no finer than this."""
 
+ALL_COLUMNS: Final = frozenset(SCHEMA.fieldNames())
+
 SCALABLE: Final = "topic://"
 PERSISTENT: Final = "persistent://"
 
@@ -51,7 +58,7 @@ _BATCH_ONLY: Final = ("ending_position", "push_filters")
 _STREAM_ONLY: Final = ("max_rows_per_trigger", "max_bytes_per_trigger", "subscription")
 READ_NAMES: Final = (
     *("service_url", "topic", "topic_pattern", "starting_position", "ending_position", "isolation", "schema"),
-    *("fail_on_data_loss", "partition_bytes", "push_filters", *_STREAM_ONLY, "operation_timeout_seconds"),
+    *("columns", "fail_on_data_loss", "partition_bytes", "push_filters", *_STREAM_ONLY, "operation_timeout_seconds"),
 )
 WRITE_ONLY_NAMES: Final = ("txn_app_id", "txn_version", "also_commit", "transaction_timeout_seconds")
 TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/,]+/[^/,]+/[^,]+")
@@ -117,6 +124,7 @@ class ReadOptions:
     ending: Boundary = LATEST_START
     uncommitted: bool = False
     decoded: bool = False
+    columns: frozenset[str] = ALL_COLUMNS
     fail_on_data_loss: bool = True
     partition_bytes: int = PARTITION_BYTES_DEFAULT
     push_filters: bool = False
@@ -156,6 +164,7 @@ class ReadOptions:
             ending=ending,
             uncommitted=_choice(options, "isolation", "read_committed", "read_uncommitted"),
             decoded=_choice(options, "schema", "none", "auto"),
+            columns=_columns(options),
             fail_on_data_loss=_choice(options, "fail_on_data_loss", "false", "true", default=True),
             partition_bytes=count_of(options, "partition_bytes", PARTITION_BYTES_MIN) or PARTITION_BYTES_DEFAULT,
             push_filters=_choice(options, "push_filters", "false", "true"),
@@ -234,6 +243,17 @@ def _boundary(options: Mapping[str, str], name: str, default: Boundary) -> Bound
         return parse_boundary(text)
     except ValueError as error:
         raise InvalidOption(f"option {name}: {error}") from error
+
+
+def _columns(options: Mapping[str, str]) -> frozenset[str]:
+    text = options.get("columns")
+    if text is None:
+        return ALL_COLUMNS
+    named = [name.strip() for name in text.split(",")]
+    for name in named:
+        if name not in ALL_COLUMNS:
+            raise InvalidOption(f"option columns: {name!r} is none of {', '.join(SCHEMA.fieldNames())}")
+    return frozenset(named)
 
 
 def _choice(options: Mapping[str, str], name: str, no: str, yes: str, *, default: bool = False) -> bool:

@@ -23,7 +23,7 @@ from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
 from tidewire.spark.receiving import entries
 from tidewire.spark.rows import arrow_schema, record_batches
-from tidewire.spark.schema import SCHEMA, with_value
+from tidewire.spark.schema import SCHEMA, only, with_value
 from tidewire.spark.topic_schemas import TopicSchema, common_schema, schema_of, spark_type
 
 
@@ -33,11 +33,11 @@ def columns(options: ReadOptions) -> tuple[StructType, TopicSchema | None]:
     Raises:
         SourceError: the topic's schema cannot be had, or is none that there is a column for.
     """
-    if not options.decoded:
-        return SCHEMA, None
+    if not options.decoded or "value" not in options.columns:
+        return only(SCHEMA, options.columns), None
     with Brokers(options) as brokers:
         found = common_schema(brokers, selected(options, brokers))
-    return with_value(spark_type(found)), found
+    return only(with_value(spark_type(found)), options.columns), found
 
 
 class RangeReading:

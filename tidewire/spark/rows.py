@@ -5,7 +5,7 @@ place, its time) is kept once per entry and spread over its rows by Arrow. What 
 record batch together (`contents.py`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -25,14 +25,16 @@ from tidewire.spark.receiving import ReceivedEntry
 from tidewire.spark.schema import SCHEMA
 from tidewire.wire.pulsar.errors import MessageError
 
-ROWS_WANTED: Final = 4096
+ROWS_WANTED: Final = 8192
 """A record batch is handed on when it has so many rows,"""
 
-BYTES_WANTED: Final = 1024 * 1024
-"""or holds entries of so many bytes. What waits here is above that by at most one entry. Of larger pieces of memory the
-allocator gives each back to the system and asks for it anew, which takes longer than all that is done with it."""
+BYTES_WANTED: Final = 4 * 1024 * 1024
+"""or holds entries of so many bytes. What waits here is above that by at most one entry."""
 
-ROWS_MAX: Final = 4 * ROWS_WANTED
+_KEPT_BYTES: Final = 31 * 1024 * 1024
+"""glibc adapts to no pieces larger than 32 MiB."""
+
+ROWS_MAX: Final = 2 * ROWS_WANTED
 """A record batch has no more rows than this, however many messages an entry holds."""
 
 
@@ -119,30 +121,21 @@ class Rows:
         contents = read_contents(opened)
         count = len(contents.values)
         row_entries = pa.array(np.repeat(np.arange(len(entries)), contents.rows))
-        position = pa.StructArray.from_arrays(
-            [
-                pa.array([entry.position.ledger for entry in entries], pa.int64()).take(row_entries),
-                pa.array([entry.position.entry for entry in entries], pa.int64()).take(row_entries),
-                pa.array(contents.batch_indexes, pa.int32(), mask=contents.batch_indexes == NO_BATCH),
-            ],
-            fields=list(_POSITION),
-        )
-        batch = pa.RecordBatch.from_arrays(
-            [
-                contents.keys,
-                self._values(entries, contents),
-                pa.repeat(self._topic, count),
-                pa.repeat(self._segment, count),
-                position,
-                _message_indexes(entries, contents),
-                pa.array(published_us, _TIME).take(row_entries),
-                _times(contents.event_times_ms),
-                _property_maps(contents),
-            ],
-            schema=self._schema,
-        )
+        columns: dict[str, Callable[[], pa.Array]] = {
+            "key": lambda: contents.keys,
+            "value": lambda: self._values(entries, contents),
+            "topic": lambda: pa.repeat(self._topic, count),
+            "segment": lambda: pa.repeat(self._segment, count),
+            "position": lambda: _positions(entries, row_entries, contents),
+            "index": lambda: _message_indexes(entries, contents),
+            "publish_time": lambda: pa.array(published_us, _TIME).take(row_entries),
+            "event_time": lambda: _times(contents.event_times_ms),
+            "properties": lambda: _property_maps(contents),
+        }
+        # Which, the user may have said: what is not asked for is not made.
+        batch = pa.RecordBatch.from_arrays([columns[field.name]() for field in self._schema], schema=self._schema)
         if self._keys is not None:
-            batch = batch.filter(pc.is_in(batch.column("key"), value_set=self._keys))
+            batch = batch.filter(pc.is_in(contents.keys, value_set=self._keys))
             count = batch.num_rows
         for start in range(0, count, ROWS_MAX):
             yield batch.slice(start, ROWS_MAX)
@@ -165,6 +158,18 @@ class Rows:
                     raise UnreadableMessage(f"{places[0][0].position} to {places[-1][0].position}: {error}") from error
             start = end
         return pa.concat_arrays(pieces)
+
+
+def _positions(entries: Sequence[ReceivedEntry], row_entries: pa.Array, contents: Contents) -> pa.StructArray:
+    indexes = contents.batch_indexes
+    return pa.StructArray.from_arrays(
+        [
+            pa.array([entry.position.ledger for entry in entries], pa.int64()).take(row_entries),
+            pa.array([entry.position.entry for entry in entries], pa.int64()).take(row_entries),
+            pa.array(indexes, pa.int32(), mask=indexes == NO_BATCH),
+        ],
+        fields=list(_POSITION),
+    )
 
 
 def _message_indexes(entries: Sequence[ReceivedEntry], contents: Contents) -> pa.Array:
@@ -203,6 +208,7 @@ def record_batches(
     Raises:
         UnreadableMessage: an entry's messages cannot be read; it says which, or about where.
     """
+    _keep_memory()
     rows = Rows(partition.topic, partition.segment, schema, decoder, pushed)
     for entry in entries:
         try:
@@ -212,6 +218,16 @@ def record_batches(
         if rows.is_full:
             yield from _taken(partition, rows)
     yield from _taken(partition, rows)
+
+
+def _keep_memory() -> None:
+    """Let this process use the memory of one record batch again for the next one.
+
+    glibc gives large pieces back to the system and asks for them anew, page by page, which takes longer than all else
+    that is done with them, until the process has once freed a larger piece (mallopt(3), M_MMAP_THRESHOLD). This one's
+    pages are never touched, so it takes no memory; elsewhere it does nothing.
+    """
+    bytearray(_KEPT_BYTES)
 
 
 def _taken(partition: SegmentRange, rows: Rows) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ within a segment; parents of a segment come before it; other segments are not or
 This module needs nothing but pyspark, because Spark looks at the schema where nothing is read.
 """
 
+from collections.abc import Container
 from typing import Final
 
 from pyspark.sql.types import (
@@ -54,6 +55,11 @@ SCHEMA: Final = StructType(
         StructField("properties", MapType(StringType(), StringType(), valueContainsNull=False), nullable=False),
     ]
 )
+
+
+def only(made: StructType, names: Container[str]) -> StructType:
+    """Those of the columns that are named, in their order."""
+    return StructType([field for field in made.fields if field.name in names])
 
 
 def with_value(value: DataType) -> StructType:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.options import ReadOptions, Use
-from tidewire.spark.schema import SCHEMA
+from tidewire.spark.schema import SCHEMA, only
 from tidewire.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class TidewireSource(DataSource):
             from tidewire.spark.reader import columns
 
             self._columns, self._topic_schema = columns(options)
+        else:
+            self._columns = only(SCHEMA, options.columns)
         return self._columns
 
     def reader(self, schema: StructType) -> "TidewireReader":

@@ -49,6 +49,8 @@ def test_names_are_compared_as_spark_does() -> None:
         ({"ending_position": "earliest"}, "option ending_position: nothing stands before earliest"),
         ({"isolation": "dirty"}, "option isolation: 'dirty' is neither read_committed nor read_uncommitted"),
         ({"schema": "json"}, "option schema: 'json' is neither none nor auto"),
+        ({"columns": "value,offset"}, "option columns: 'offset' is none of key, value, topic"),
+        ({"columns": ""}, "option columns: '' is none of key, value, topic"),
         ({"failOnDataLoss": "maybe"}, "option fail_on_data_loss: 'maybe' is neither false nor true"),
         ({"partition_bytes": "1"}, "option partition_bytes: '1' is no whole number of 65536 or more"),
         ({"max_rows_per_trigger": "-1"}, "option max_rows_per_trigger: '-1' is no whole number of 1 or more"),

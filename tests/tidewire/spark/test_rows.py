@@ -25,7 +25,7 @@ from tidewire.spark.rows import (
     arrow_schema,
     record_batches,
 )
-from tidewire.spark.schema import SCHEMA, with_value
+from tidewire.spark.schema import SCHEMA, only, with_value
 from tidewire.wire.pulsar.building import (
     build_batch,
     build_message,
@@ -188,8 +188,9 @@ def test_a_key_that_is_not_text_is_read_as_the_codec_reads_it() -> None:
 
 def test_record_batches_are_bounded_in_rows() -> None:
     thousand = batch_payload([(single_message_metadata(n), b"v") for n in range(1000)])
-    rows = [batch.num_rows for batch in record_batches(RANGE, [entry(thousand)] * 40)]
-    assert rows == [-(-ROWS_WANTED // 1000) * 1000] * 8
+    entries = -(-ROWS_WANTED // 1000)
+    rows = [batch.num_rows for batch in record_batches(RANGE, [entry(thousand)] * 3 * entries)]
+    assert rows == [1000 * entries] * 3
 
 
 def test_an_entry_of_very_many_messages_is_divided() -> None:
@@ -257,6 +258,14 @@ def test_an_entry_that_looked_well_is_named_by_its_place_among_others() -> None:
     ]
     with pytest.raises(UnreadableMessage, match=rf"^{RANGE.wire_name} 4:2: "):
         table(received)
+
+
+def test_only_the_columns_that_are_asked_for_are_made() -> None:
+    schema = arrow_schema(only(SCHEMA, {"value", "index"}))
+    payload = batch_payload([(single_message_metadata(n, key=str(n)), b"%d" % n) for n in range(3)])
+    received = entry(payload)._replace(last_index=7)
+    (made,) = record_batches(RANGE, [received], schema, pushed=Pushed(keys=frozenset({"1", "2"})))
+    assert made.to_pylist() == [{"value": b"1", "index": 6}, {"value": b"2", "index": 7}]
 
 
 def test_values_are_decoded_each_run_by_its_version() -> None:

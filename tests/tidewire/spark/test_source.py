@@ -53,6 +53,17 @@ def test_columns_of_ones_own_are_refused() -> None:
         TidewireSource(CaseInsensitiveDict(GIVEN)).reader(StructType([]))
 
 
+def test_columns_that_are_named_are_all_that_there_are() -> None:
+    """Also where a schema is asked for that nothing is decoded by."""
+    for given in ({}, {"schema": "auto"}):
+        source = TidewireSource(CaseInsensitiveDict({**GIVEN, **given, "columns": "position, key"}))
+        made = source.schema()
+        assert made.fieldNames() == ["key", "position"]
+        source.reader(made)
+        with pytest.raises(InvalidOption, match=r"load without \.schema"):
+            source.reader(SCHEMA)
+
+
 def test_source_and_reader_travel_between_processes() -> None:
     source = pickle.loads(pickle.dumps(TidewireSource(CaseInsensitiveDict(GIVEN))))
     reader = pickle.loads(pickle.dumps(source.reader(schema=SCHEMA)))

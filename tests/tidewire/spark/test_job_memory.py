@@ -20,6 +20,8 @@ from tidewire.spark.job_memory import Batch, JobMemory, Stretch
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.spark.schema import SCHEMA
+from tidewire.spark.sink import TidewireWriter
 from tidewire.spark.write_options import WriteOptions
 
 NUMBERS: Final = count()
@@ -117,6 +119,25 @@ def test_batches_follow_each_other_to_the_end(job: Job) -> None:
         job.send(b"d")
         third, _ = begun(memory)
         assert (third.number, lengths(third)) == (2, {"0000-ffff-0": 1})
+
+
+def test_the_sinks_commit_is_the_acknowledgements_too(job: Job) -> None:
+    """T22, D17: one decision, and asked for again, as Spark does, the same."""
+    job.send(b"a")
+    with closing(job.memory()) as memory:
+        batch, transaction = begun(memory)
+        given = {
+            "service_url": job.broker.service_url,
+            "topic": job.topic,
+            "txn_app_id": batch.application,
+            "txn_version": str(batch.number),
+            "also_commit": "{}:{}".format(*transaction),
+        }
+        writer = TidewireWriter(WriteOptions.parse(given, Use.BATCH), SCHEMA)
+        for _ in range(2):
+            writer.commit([])
+    with closing(job.memory()) as memory:
+        assert memory.begin() is None, "whatever the first driver made of the answer"
 
 
 def test_what_an_earlier_driver_left_open_is_aborted_first(job: Job) -> None:

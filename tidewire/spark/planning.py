@@ -10,9 +10,9 @@ Sealed segments are read like active ones; nothing moves out of them when they a
 from collections.abc import Callable, Iterable, Iterator
 
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.errors import DataLost, InvalidOption
+from tidewire.spark.errors import DataLost, InvalidOption, Refused
 from tidewire.spark.filters import NOTHING_PUSHED, Pushed
-from tidewire.spark.layouts import Part, parts_of, selected
+from tidewire.spark.layouts import Part, is_gone, parts_of, selected
 from tidewire.spark.measuring import Gauge, Stretch
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
@@ -25,13 +25,30 @@ def plan(options: ReadOptions, brokers: Brokers, pushed: Pushed = NOTHING_PUSHED
     Raises:
         SourceError: there is no such topic, or a broker could not be asked.
     """
-    parts = [part for topic in selected(options, brokers) for part in parts_of(brokers, topic)]
+    parts = _parts(options, brokers)
+    while True:
+        try:
+            return _plan(options, brokers, pushed, parts)
+        except Refused as refused:
+            # A segment that everybody has read may go at any time, and the layout says so first.
+            if not is_gone(refused):
+                raise
+            before, parts = parts, _parts(options, brokers)
+            if parts == before:
+                raise
+
+
+def _parts(options: ReadOptions, brokers: Brokers) -> list[Part]:
+    return [part for topic in selected(options, brokers) for part in parts_of(brokers, topic)]
+
+
+def _plan(options: ReadOptions, brokers: Brokers, pushed: Pushed, parts: Iterable[Part]) -> list[SegmentRange]:
     if options.fail_on_data_loss:
         _check_named(options.starting, parts)
         _check_named(options.ending, parts)
     ranges: list[SegmentRange] = []
     for number, part in enumerate(parts):
-        if pushed.wants(part):
+        if pushed.wants(part) and options.starting.of(part.topic, part.name, EARLIEST) != LATEST:
             owner = brokers.owner_of(part.wire_name)
             with Gauge.opened(owner, part.wire_name, number, uncommitted=options.uncommitted) as gauge:
                 ranges += _ranges(options, part, gauge)

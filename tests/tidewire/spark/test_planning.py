@@ -1,9 +1,11 @@
 import base64
 import pickle
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
+from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
 from tidewire.spark.errors import DataLost, InvalidOption, ProtocolViolation, Refused
 from tidewire.spark.filters import Pushed
@@ -222,9 +224,33 @@ def test_the_segments_that_are_not_named_may_have_a_place_of_their_own() -> None
     starting = parse_boundary(f'{{"{TOPIC}": {{"*": "latest", "0000-7fff-0": "{LEDGER}:0"}}}}')
     world.options = replace(world.options, starting=starting)
     assert [(made.segment, made.start) for made in planned(world)] == [("0000-7fff-0", Position(LEDGER, 0))]
+    assert len(world.commands_of(T.SUBSCRIBE)) == 1, "who reads nothing asks nothing"
     world.options = replace(
         world.options,
         starting=parse_boundary("earliest"),
         ending=parse_boundary(f'{{"{TOPIC}": {{"*": "{LEDGER}:1"}}}}'),
     )
     assert [made.end for made in planned(world)] == [Position(LEDGER, 1)] * 2
+
+
+def test_a_segment_that_goes_while_it_is_planned_is_planned_without() -> None:
+    """D16: it was taken out of the layout first; one that is missing for another reason is an error."""
+    world = Readable()
+    world.dag.segments.extend([segment(0, 0, 0xFFFF, sealed=True), segment(1, 0, 0xFFFF)])
+    world.add("segment://public/default/x/0000-ffff-1", [batch(b"v")])
+    with pytest.raises(Refused, match="TopicNotFound"):
+        planned(world)
+    subscribing = world.answers[T.SUBSCRIBE]
+
+    def leaving(peer: BlockingPeer) -> Answer:
+        answer = subscribing(peer)
+
+        def answered(command: pb.BaseCommand) -> Iterable[bytes]:
+            if command.subscribe.topic.endswith("-0"):
+                del world.dag.segments[0]
+            return answer(command)
+
+        return answered
+
+    world.answers[T.SUBSCRIBE] = leaving
+    assert [made.segment for made in planned(world)] == ["0000-ffff-1"]

@@ -63,7 +63,8 @@ class RangeReading:
         """
         options = self._options
         connect = partial(Brokers, options)
-        received = entries(partition, connect, uncommitted=options.uncommitted)
+        patience_seconds = options.operation_timeout_seconds
+        received = entries(partition, connect, uncommitted=options.uncommitted, patience_seconds=patience_seconds)
         decoder = None
         if self._topic_schema is not None:
             value = self._schema["value"].dataType

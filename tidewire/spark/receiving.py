@@ -7,19 +7,22 @@ sends is committed, unless uncommitted messages were asked for.
 
 A connection may break halfway, because a broker was restarted, or a segment moved, or because Spark was busy elsewhere
 for so long that the kernel gave the connection up. Entries are sent in order and positions never change, so reading
-simply goes on behind the last entry over a new connection, wherever the segment is served by then. A connection that
-brought nothing is not followed by another: then the broker is gone, and the task fails and says so.
+simply goes on behind the last entry over a new connection, wherever the segment is served by then. A broker that cannot
+be reached or is not ready is tried again for as long as an operation may take: Spark's own attempts of a task follow
+each other at once, so all of them would be over before a broker is back that restarts.
 """
 
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import Connection
-from tidewire.spark.errors import ConnectionLost, UnreadableMessage
+from tidewire.spark.errors import BrokerSilent, ConnectionLost, SourceError, UnreadableMessage
 from tidewire.spark.measuring import subscribe_reader
 from tidewire.spark.partitions import SegmentRange
+from tidewire.spark.persisting import RETRY_SECONDS, passes
 from tidewire.spark.positions import Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.checksums import verify_payload
@@ -49,7 +52,13 @@ class ReceivedEntry(NamedTuple):
 
 
 def entries(
-    partition: SegmentRange, brokers: Callable[[], Brokers], *, uncommitted: bool = False
+    partition: SegmentRange,
+    brokers: Callable[[], Brokers],
+    *,
+    uncommitted: bool = False,
+    patience_seconds: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - nobody tells when a broker is back
 ) -> Generator[ReceivedEntry]:
     """The range's entries, in order, each once.
 
@@ -57,11 +66,15 @@ def entries(
         partition: what to read.
         brokers: opens connections; called again after one broke.
         uncommitted: whether those of open and aborted transactions are among them.
+        patience_seconds: how long to go on trying when nothing comes.
+        clock: what that is measured by.
+        pause: waits between two attempts.
 
     Raises:
         SourceError: the segment cannot be read to the range's end.
     """
     after = partition.start
+    failing_since: float | None = None
     while True:
         arrived_at = after
         try:
@@ -71,9 +84,20 @@ def entries(
                     after = entry.position
                     yield entry
                 return
-        except ConnectionLost as error:
-            if after == arrived_at:
-                raise ConnectionLost(f"{error}; {partition.wire_name} was being read behind {after}") from error
+        except SourceError as error:
+            # A silent one was waited for as long already.
+            if not passes(error) or isinstance(error, BrokerSilent):
+                raise
+            if after > arrived_at:
+                failing_since = None
+                continue
+            now = clock()
+            failing_since = now if failing_since is None else failing_since
+            if now - failing_since >= patience_seconds:
+                if isinstance(error, ConnectionLost):
+                    raise ConnectionLost(f"{error}; {partition.wire_name} was being read behind {after}") from error
+                raise
+            pause(RETRY_SECONDS)
 
 
 def _stream(

@@ -25,26 +25,23 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, DataLost, Refused, SourceError
+from tidewire.spark.errors import DataLost, SourceError
 from tidewire.spark.following import ADVICE, Follower, Snapshot, Step, now_ms
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Places, decode, encode
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
+from tidewire.spark.persisting import RETRY_SECONDS, passes
 from tidewire.spark.planning import divided
 from tidewire.spark.reader import RangeReading
 from tidewire.spark.subscribing import QuerySubscription
 from tidewire.spark.topic_schemas import TopicSchema
 from tidewire.spark.watching import LayoutChanged, Watch
-from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 DIVIDED_MESSAGES_MIN: Final = 20_000
 """A range of fewer messages than this is one task's, without asking how large it is."""
-RETRY_SECONDS: Final = 0.25
-"""Between two attempts to reach a broker."""
 
 _Answer = TypeVar("_Answer")
-_TRANSIENT_CODES: Final = (pb.ServiceNotReady,)
 
 
 class TidewireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -223,7 +220,7 @@ class _Planner:
             try:
                 self._keep(end)
             except SourceError as error:
-                if not _passes(error):
+                if not passes(error):
                     raise
                 self._subscription.reset()
 
@@ -245,7 +242,7 @@ class _Planner:
         Raises:
             SourceError: it is none that passes, or has not passed for too long.
         """
-        if not _passes(error):
+        if not passes(error):
             raise error
         now = time.monotonic()
         if self._failing_since is None:
@@ -273,12 +270,6 @@ class _Planner:
                 continue
             self._failing_since = None
             return answer
-
-
-def _passes(error: SourceError) -> bool:
-    if isinstance(error, Refused):
-        return error.code in _TRANSIENT_CODES
-    return isinstance(error, (ConnectionLost, BrokerUnreachable, BrokerSilent))
 
 
 def lag_of(progress: Mapping[str, Any]) -> Mapping[str, float]:

@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 
-from tests.support.blocking_peer import BlockingPeer
+from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
-from tidewire.spark.errors import BrokerSilent, ConnectionLost, Refused, UnreadableMessage
+from tidewire.spark.brokers import Brokers
+from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, Refused, UnreadableMessage
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.positions import EARLIEST, Position
 from tidewire.spark.receiving import WINDOW_MESSAGES, entries
@@ -134,6 +137,76 @@ def test_a_connection_that_breaks_before_anything_came_is_the_end() -> None:
     with pytest.raises(ConnectionLost, match=rf"service:6650 closed the connection; {NAME} was being read behind 5:0$"):
         read(world, up_to(1))
     assert len(world.peers) == 2
+
+
+class Waiting:
+    """A clock on which nothing but pauses takes time, and a broker that cannot be reached until some time."""
+
+    def __init__(self, world: Readable, *, reached_at: float) -> None:
+        self.now = 0.0
+        self._world = world
+        self._reached_at = reached_at
+
+    def brokers(self) -> Brokers:
+        if self.now < self._reached_at:
+            raise BrokerUnreachable("no connection to service:6650")
+        return self._world.brokers()
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+    def read(self, partition: SegmentRange) -> list[int]:
+        came = entries(partition, self.brokers, patience_seconds=30, clock=lambda: self.now, pause=self.pause)
+        return [entry.position.entry for entry in came]
+
+
+def test_a_broker_that_restarts_is_waited_for() -> None:
+    """D8: a task goes on where it was, as the planner does."""
+    world = world_of(batch(b"v"), batch(b"v"))
+    waiting = Waiting(world, reached_at=20)
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index == 1 and len(world.peers) < 3:
+            waiting.now = 0
+            peer.hang_up()
+            return False
+        return True
+
+    world.sending = send
+    assert waiting.read(up_to(1)) == [0, 1]
+    assert starts(world) == [-1, 0, 0]
+    assert 20 <= waiting.now < 21
+
+
+def test_a_broker_that_does_not_come_back_is_given_up_on() -> None:
+    waiting = Waiting(world_of(batch(b"v")), reached_at=1000)
+    with pytest.raises(BrokerUnreachable, match=r"^no connection to service:6650$"):
+        waiting.read(up_to(0))
+    assert 30 <= waiting.now < 31
+
+
+def test_a_broker_that_is_not_ready_is_waited_for_and_one_that_refuses_is_not() -> None:
+    for code, is_waited_for in ((pb.ServiceNotReady, True), (pb.TopicNotFound, False)):
+        world = world_of(batch(b"v"))
+        waiting = Waiting(world, reached_at=0)
+        subscribe = world.answers[T.SUBSCRIBE]
+
+        def refuse(
+            peer: BlockingPeer, waiting: Waiting = waiting, code: pb.ServerError = code, subscribe: Any = subscribe
+        ) -> Answer:
+            if waiting.now >= 5:
+                answer: Answer = subscribe(peer)
+                return answer
+            return lambda command: [encode_command(commands.error(command.subscribe.request_id, code, "not now"))]
+
+        world.answers[T.SUBSCRIBE] = refuse
+        if is_waited_for:
+            assert waiting.read(up_to(0)) == [0]
+            assert 5 <= waiting.now < 6
+        else:
+            with pytest.raises(Refused, match="not now"):
+                waiting.read(up_to(0))
+            assert waiting.now == 0
 
 
 def test_a_broker_that_sends_nothing_is_given_up_on() -> None:

@@ -49,7 +49,7 @@ class LayoutChanges:
         """Of topics that exist."""
         self.complaints: list[str] = []
         self._http = http
-        self._happenings = happenings
+        self.happenings = happenings
 
     async def segments(self, topic: str) -> list[SegmentView]:
         """The topic's segments, as the broker says.
@@ -76,7 +76,7 @@ class LayoutChanges:
                 kind, change = MERGE_DONE, f"merge/{active[first].segment_id}/{active[first + 1].segment_id}"
             else:
                 kind, change = SPLIT_DONE, f"split/{random.choice(active).segment_id}"
-            self._happenings.note(CHANGE_ASKED)
+            self.happenings.note(CHANGE_ASKED)
             answer = await request(self._http, "POST", f"{_path(topic)}/{change}")
         except GONE:
             return  # It died. Whether the change was made is to be seen in the layout.
@@ -85,7 +85,7 @@ class LayoutChanges:
     def _judge_answer(self, topic: str, change: str, kind: str, answer: Answer) -> None:
         # Another change may have come first, one that was carried on after a crash for instance.
         if answer.status == 204:
-            self._happenings.note(kind)
+            self.happenings.note(kind)
         elif answer.status not in {409, 412, 503}:
             self.complaints.append(f"{change} of {topic} was answered {answer.status}: {answer.body!r}")
 

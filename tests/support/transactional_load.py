@@ -61,8 +61,9 @@ class Load:
         outcomes: Outcomes,
         *,
         seed: int,
+        pause_seconds_max: float = 0.0,
     ) -> None:
-        """A load through `producer`, on a topic that exists."""
+        """A load through `producer`, on a topic that exists; a worker pauses between two transactions up to so long."""
         self.complaints: list[str] = []
         self._client = client
         self._producer = producer
@@ -70,6 +71,7 @@ class Load:
         self._happenings = happenings
         self._outcomes = outcomes
         self._seed = seed
+        self._pause_seconds_max = pause_seconds_max
         self._stopping = False
         self._stopped = trio.Event()
 
@@ -107,6 +109,8 @@ class Load:
                 if random.random() < 0.3:
                     open_ones.rotate(1)
                 await self._end(open_ones.popleft(), random)
+            if self._pause_seconds_max:
+                await trio.sleep(random.uniform(0, self._pause_seconds_max))
         for ours in open_ones:
             await self._end(ours, random)
 

@@ -1,0 +1,201 @@
+"""What a Spark job puts away is its topic's committed messages, each once, whatever is killed or taken from it.
+
+scripts/spark_kills.py kills a job that was started as users start theirs; the other tests run their queries in this
+process, and end and begin them as a user would who finds a checkpoint old, copied or gone.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trio
+from pyspark.sql import DataFrame, SparkSession
+
+from scripts import spark_kills
+from tests.support.processes import RunningBroker, running_broker
+from tests.support.row_copies import Copy, judge
+from tests.support.spark_job import as_messages, copied
+from tests.support.spark_moments import Target
+from tests.support.spark_outputs import message_copies, parquet_copies
+from tests.support.spark_story import Story, read_all, told
+from tests.tidewire.spark.conftest import spark as spark
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+TOPIC: Final = "topic://public/default/rows"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path / "data") as broker:
+        yield broker
+
+
+async def test_kills_of_driver_executor_and_broker_lose_and_double_nothing(tmp_path: Path) -> None:
+    """D8, D17, T14, T20: at moments of the protocol, in small; scripts/spark_kills.py does more of them."""
+    kills = {Target.DRIVER: 1, Target.EXECUTOR: 1, Target.BROKER: 2}
+    report = await spark_kills.run(kills, seed=3, folder=tmp_path)
+    assert report.complaints == []
+    assert report.kills == {target.value: count for target, count in kills.items()}
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("target", Target)
+async def test_thirty_kills_lose_and_double_nothing(tmp_path: Path, target: Target) -> None:
+    """D8, D17, T14, T20: everywhere in the protocol."""
+    report = await spark_kills.run({target: 30}, seed=1, folder=tmp_path)
+    assert report.complaints == []
+
+
+class Job:
+    """Queries of one topic, each with its folders below `folder`."""
+
+    def __init__(self, spark: SparkSession, broker: RunningBroker, folder: Path) -> None:
+        self._spark = spark
+        self._service = {"service_url": broker.service_url}
+        self._folder = folder
+
+    def rows(self, **options: str) -> DataFrame:
+        given = {**self._service, "topic": TOPIC, "starting_position": "earliest", **options}
+        return copied(self._spark.readStream.format("tidewire").options(**given).load())
+
+    def checkpoint(self, name: str) -> Path:
+        return self._folder / f"{name}-checkpoint"
+
+    def output(self, name: str) -> Path:
+        return self._folder / name
+
+    def forget_last_commit(self, name: str) -> None:
+        """As if Spark had been killed between the sink's commit of a micro-batch and its own note of it."""
+        last = max((self.checkpoint(name) / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+    async def to_files(self, name: str, **options: str) -> None:
+        """Put away as files what there is to read."""
+
+        def run() -> None:
+            writer = self.rows(**options).writeStream.format("parquet").option("path", str(self.output(name)))
+            writer = writer.option("checkpointLocation", str(self.checkpoint(name)))
+            assert writer.trigger(availableNow=True).start().awaitTermination(300)
+
+        await trio.to_thread.run_sync(run)
+
+    async def to_messages(self, name: str, **options: str) -> None:
+        """Put away as messages of a topic of that name what there is to read."""
+
+        def run() -> None:
+            # Without a session that is active in this thread, Spark finds no formats in Python to write a stream to.
+            jvm = self._spark._jvm
+            assert jvm is not None
+            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)
+            writer = as_messages(self.rows()).writeStream.format("tidewire")
+            writer = writer.options(**self._service, topic=topic_of(name), **options)
+            writer = writer.option("checkpointLocation", str(self.checkpoint(name)))
+            assert writer.trigger(availableNow=True).start().awaitTermination(300)
+
+        await trio.to_thread.run_sync(run)
+
+
+def topic_of(name: str) -> str:
+    return f"topic://public/default/{name}"
+
+
+async def copies_in(story: Story, name: str) -> list[Copy]:
+    """What stands in the topic that was written to."""
+    return message_copies(await read_all(story.client, story.changes, topic_of(name)))
+
+
+@pytest.fixture
+def job(spark: SparkSession, broker: RunningBroker, tmp_path: Path) -> Job:
+    return Job(spark, broker, tmp_path)
+
+
+async def test_a_checkpoint_goes_on_after_splits_and_merges(job: Job, broker: RunningBroker) -> None:
+    """T14, T20: of a topic with transactions that were open all the time, committed and aborted."""
+    async with told(broker, TOPIC) as story:
+        for _ in range(2):
+            await story.goes_on()
+            await job.to_files("rows")
+            await story.is_split_and_merged()
+            await story.goes_on()
+            await story.is_split_and_merged()
+        inputs = await story.ends()
+        await job.to_files("rows")
+    copies = parquet_copies(job.output("rows"))
+    assert judge(story.history, inputs, copies) == []
+    assert len({copy.place.segment_id for copy in copies}) > 6
+
+
+async def test_the_judge_finds_a_leak_and_a_loss(job: Job, broker: RunningBroker) -> None:
+    """T14, T17: planted by reading what is not committed, and by a checkpoint that says a batch was done."""
+    async with told(broker, TOPIC) as story:
+        await story.goes_on()
+        await job.to_files("leaking", isolation="read_uncommitted")
+        await job.to_files("first")
+        shutil.copytree(job.checkpoint("first"), job.checkpoint("losing"))
+        await story.goes_on()
+        inputs = await story.ends()
+        for name in ("leaking", "losing"):
+            await job.to_files(name)
+    leaks = judge(story.history, inputs, parquet_copies(job.output("leaking")))
+    assert any("aborted" in text and "can be seen" in text for text in leaks), leaks
+    losses = judge(story.history, inputs, parquet_copies(job.output("losing")))
+    assert any("are missing" in text for text in losses), losses
+    assert not any("can be seen" in text for text in losses), losses
+
+
+async def test_a_batch_that_is_written_again_is_there_once(job: Job, broker: RunningBroker) -> None:
+    """D17, T20: Spark, killed behind the sink's commit, does it once more; under another name it is planted twice."""
+    async with told(broker, TOPIC) as story:
+        await story.create(topic_of("copies"))
+        for _ in range(2):
+            await story.goes_on()
+            await job.to_messages("copies")
+            job.forget_last_commit("copies")
+            await story.is_split_and_merged()
+        inputs = await story.ends()
+        await job.to_messages("copies")
+        assert judge(story.history, inputs, await copies_in(story, "copies")) == []
+        job.forget_last_commit("copies")
+        await job.to_messages("copies", txn_app_id="another")
+        doubles = judge(story.history, inputs, await copies_in(story, "copies"))
+    assert any("and again into" in text for text in doubles), doubles
+
+
+async def test_without_its_checkpoint_a_query_writes_everything_again(job: Job, broker: RunningBroker) -> None:
+    """D17: it is another query then, whose micro-batches nobody has seen (docs/spark.md says so)."""
+    async with told(broker, TOPIC) as story:
+        await story.create(topic_of("copies"))
+        await story.goes_on()
+        await job.to_messages("copies")
+        before = await copies_in(story, "copies")
+        shutil.rmtree(job.checkpoint("copies"))
+        inputs = await story.ends()
+        await job.to_messages("copies")
+        after = await copies_in(story, "copies")
+    assert before
+    expected = Counter(copy.place for copy in before) + Counter(read.place for read in inputs)
+    assert Counter(copy.place for copy in after) == expected
+
+
+async def test_a_named_application_skips_as_many_batches_as_it_has_written(job: Job, broker: RunningBroker) -> None:
+    """D17: whatever is in them: without its checkpoint, a query with txn_app_id leaves rows out (docs/spark.md)."""
+    async with told(broker, TOPIC) as story:
+        await story.create(topic_of("copies"))
+        await story.goes_on()
+        await job.to_messages("copies", txn_app_id="archive")
+        before = await copies_in(story, "copies")
+        shutil.rmtree(job.checkpoint("copies"))
+        inputs = await story.ends()
+        # One micro-batch with everything, and one was written: it has the same number.
+        await job.to_messages("copies", txn_app_id="archive")
+        after = await copies_in(story, "copies")
+    assert 0 < len(before) < len(inputs)
+    assert set(after) == set(before)
+    assert len(after) == len(before)
+    assert any("are missing" in text for text in judge(story.history, inputs, after))

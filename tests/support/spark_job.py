@@ -1,0 +1,78 @@
+"""A streaming job as its user would write it: one topic's rows, put away as Parquet files and as messages.
+
+    spark-submit tests/support/spark_job.py --service-url pulsar://127.0.0.1:6650 --topic topic://public/default/x
+        --checkpoints checkpoints [--parquet rows] [--to topic://public/default/y] [--steering FOLDER]
+
+Each way out is a query with a checkpoint of its own. Where a row's message stands goes with the row, so that it can be
+said afterwards which message a copy is a copy of. With `--steering` the format is that of spark_steering.py. Prints
+`started` when all queries are.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+PLACE: Final = "place"
+"""The column of Parquet files, and the property of messages, that says where the original stands."""
+
+
+def copied(rows: DataFrame) -> DataFrame:
+    """What is put away of each row."""
+    position = F.col("position")
+    parts = ("segment", position.ledger, position.entry, F.coalesce(position.batch_index, F.lit(-1)))
+    return rows.select("key", "value", F.concat_ws(" ", *parts).alias(PLACE))
+
+
+def as_messages(copies: DataFrame) -> DataFrame:
+    """The same, with the columns of messages."""
+    return copies.select("key", "value", F.create_map(F.lit(PLACE), F.col(PLACE)).alias("properties"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--service-url", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--checkpoints", required=True, type=Path)
+    parser.add_argument("--parquet", type=Path)
+    parser.add_argument("--to")
+    parser.add_argument("--steering", type=Path)
+    parser.add_argument("--available-now", action="store_true", help="end when all is read that there is")
+    given = parser.parse_args()
+    spark = SparkSession.builder.getOrCreate()
+    service = {"service_url": given.service_url}
+    name = "tidewire"
+    if given.steering is not None:
+        from tests.support.spark_steering import FORMAT, SteeredTidewire
+
+        name = FORMAT
+        spark.dataSource.register(SteeredTidewire)
+        service["steering"] = str(given.steering)
+
+    def rows() -> DataFrame:
+        options = {**service, "topic": given.topic, "starting_position": "earliest"}
+        return copied(spark.readStream.format(name).options(**options).load())
+
+    writers = {}
+    if given.parquet is not None:
+        writers["parquet"] = rows().writeStream.format("parquet").option("path", str(given.parquet))
+    if given.to is not None:
+        writers["messages"] = as_messages(rows()).writeStream.format(name).options(**service, topic=given.to)
+    queries = []
+    for label, writer in writers.items():
+        again = {"availableNow": True} if given.available_now else {"processingTime": "100 milliseconds"}
+        writer = writer.option("checkpointLocation", str(given.checkpoints / label)).trigger(**again)
+        queries.append(writer.queryName(label).start())
+    print("started", flush=True)
+    if given.available_now:
+        for query in queries:
+            query.awaitTermination()
+    else:
+        # A query that ends has failed, and then this raises its error.
+        spark.streams.awaitAnyTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -25,6 +25,7 @@ from tidewire.spark.receiving import entries
 from tidewire.spark.rows import arrow_schema, record_batches
 from tidewire.spark.schema import SCHEMA, only, with_value
 from tidewire.spark.topic_schemas import TopicSchema, common_schema, schema_of, spark_type
+from tidewire.spark.worker_memory import settle
 
 
 def columns(options: ReadOptions) -> tuple[StructType, TopicSchema | None]:
@@ -61,6 +62,7 @@ class RangeReading:
         Raises:
             SourceError: while iterating, when the segment cannot be read to the range's end.
         """
+        settle()
         options = self._options
         connect = partial(Brokers, options)
         patience_seconds = options.operation_timeout_seconds

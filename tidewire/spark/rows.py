@@ -31,9 +31,6 @@ ROWS_WANTED: Final = 8192
 BYTES_WANTED: Final = 4 * 1024 * 1024
 """or holds entries of so many bytes. What waits here is above that by at most one entry."""
 
-_KEPT_BYTES: Final = 31 * 1024 * 1024
-"""glibc adapts to no pieces larger than 32 MiB."""
-
 ROWS_MAX: Final = 2 * ROWS_WANTED
 """A record batch has no more rows than this, however many messages an entry holds."""
 
@@ -208,7 +205,6 @@ def record_batches(
     Raises:
         UnreadableMessage: an entry's messages cannot be read; it says which, or about where.
     """
-    _keep_memory()
     rows = Rows(partition.topic, partition.segment, schema, decoder, pushed)
     for entry in entries:
         try:
@@ -218,16 +214,6 @@ def record_batches(
         if rows.is_full:
             yield from _taken(partition, rows)
     yield from _taken(partition, rows)
-
-
-def _keep_memory() -> None:
-    """Let this process use the memory of one record batch again for the next one.
-
-    glibc gives large pieces back to the system and asks for them anew, page by page, which takes longer than all else
-    that is done with them, until the process has once freed a larger piece (mallopt(3), M_MMAP_THRESHOLD). This one's
-    pages are never touched, so it takes no memory; elsewhere it does nothing.
-    """
-    bytearray(_KEPT_BYTES)
 
 
 def _taken(partition: SegmentRange, rows: Rows) -> Iterator[pa.RecordBatch]:

@@ -31,6 +31,7 @@ from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import ProtocolViolation, UnwritableRow
 from tidewire.spark.persisting import persistently
 from tidewire.spark.values import Values, values_of
+from tidewire.spark.worker_memory import settle
 from tidewire.spark.write_options import WriteOptions, check_topic
 from tidewire.spark.writing import Attempt
 
@@ -64,6 +65,7 @@ class RowWriting:
         Raises:
             UnwritableColumns: no messages can be made of them.
         """
+        settle()
         self._options = options
         self._schema = schema
         self._columns: FrameColumns = find_columns(schema, topic_is_given=options.topic is not None)
@@ -78,6 +80,7 @@ class RowWriting:
         Raises:
             SourceError: some are not, or nobody knows; the transaction is aborted if that could be done.
         """
+        settle()
         # Who has no rows asks nothing.
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:

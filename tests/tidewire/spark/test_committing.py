@@ -112,17 +112,18 @@ def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
     assert values(broker, topic) == [1, 2]
 
 
-def gone(broker: RunningBroker, transaction: TransactionId) -> None:
-    """Return when the header of a transaction has been forgotten."""
-    present = True
+def until_forgotten(broker: RunningBroker, transaction: TransactionId) -> None:
+    """Return when the header of a transaction, which there has been, is there no more."""
+    number = transaction[1] & ((1 << 62) - 1)
+    key = f"/txn/id/{transaction[0]}_{number}"
+    present = False
     # The broker pushes every change; the time-out is for a broker that forgets nothing.
-    with urlopen(f"{broker.http_url}/admin/v2/metadata/watch?prefix=/txn/id/", timeout=30) as lines:
+    with urlopen(f"{broker.http_url}/admin/v2/metadata/watch?prefix=/txn/id/", timeout=60) as lines:
         for line in lines:
             step = json.loads(line)
-            if step["event"] in ("present", "written", "deleted"):
-                number = transaction[1] & ((1 << 62) - 1)
-                if step["key"] == f"/txn/id/{transaction[0]}_{number}":
-                    present = step["event"] != "deleted"
+            if step.get("key") == key:
+                present = step["event"] != "deleted"
+            # First comes what is there, then a line that says so.
             if step["event"] != "present" and not present:
                 return
     raise AssertionError("the watch has ended")
@@ -137,24 +138,22 @@ def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> Non
     with running_broker(tmp_path / "data", "--txn-retention-seconds", "0") as broker:
         administer(broker, "PUT", "public/default/x")
         topic = "topic://public/default/x"
-        options = WriteOptions.parse(
-            {"service_url": broker.service_url, "topic": topic, "transaction_timeout_seconds": "0.5"}, Use.BATCH
-        )
-        report = attempt(options, group, 1)
-        assert report.transaction is not None
-        gone(broker, report.transaction)
+        options = WriteOptions.parse({"service_url": broker.service_url, "topic": topic}, Use.BATCH)
+        with Brokers(options) as brokers:
+            timed_out = Coordinator(brokers).new_transaction(group.on_the_wire, 1)
+        assert timed_out is not None
+        until_forgotten(broker, timed_out)
         with pytest.raises(
-            CommitFailed, match=r"has ended; if it came to its time-out of 0\.5 s, raise transaction_time"
+            CommitFailed, match="has ended; if it came to its time-out of 600 s, raise transaction_timeou"
         ):
-            commit(options, group, ids(report))
-        patient = WriteOptions(options.service, topic)
-        report = attempt(patient, group, 2)
+            commit(options, group, [timed_out])
+        report = attempt(options, group, 2)
         assert report.transaction is not None
-        commit(patient, group, ids(report))
-        gone(broker, report.transaction)
+        commit(options, group, ids(report))
+        until_forgotten(broker, report.transaction)
         broker.restart()
-        assert attempt(patient, group, 3) == Written(group, None, is_late=True)
-        commit(patient, group, ids(report))
+        assert attempt(options, group, 3) == Written(group, None, is_late=True)
+        commit(options, group, ids(report))
         assert values(broker, topic) == [2]
 
 
@@ -206,9 +205,10 @@ def test_a_commit_waits_for_a_broker_that_restarts(
     broker: RunningBroker, topic: str, options: WriteOptions, group: Group
 ) -> None:
     report = attempt(options, group, 1)
+    patient = WriteOptions(options.service, topic, operation_timeout_seconds=300)
     broker.kill()
     with ThreadPoolExecutor(1) as threads:
-        committing_it = threads.submit(commit, options, group, ids(report))
+        committing_it = threads.submit(commit, patient, group, ids(report))
         broker.restart()
         committing_it.result()
     assert values(broker, topic) == [1]

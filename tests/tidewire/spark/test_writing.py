@@ -47,7 +47,7 @@ class Task:
 
     def __init__(self, brokers: Brokers, group: pb.TransactionGroup, declared: pb.Schema | None = None) -> None:
         self.coordinator = Coordinator(brokers)
-        transaction = self.coordinator.new_transaction(group, 60_000)
+        transaction = self.coordinator.new_transaction(group, 600_000)
         assert transaction is not None
         self.transaction = transaction
         self.group = group

@@ -142,20 +142,17 @@ class TransactionGroups:
             if await self._try([decided.to_put(group.application, found.version)]):
                 return
 
-    async def abort(self, group: Group) -> bool:
-        """Abort every open transaction of the group, which may be tried again; False when the batch is applied."""
+    async def abort(self, group: Group) -> int | None:
+        """Abort every open transaction of the group, which may be tried again unless it is applied.
+
+        Returns the application's last batch that is, None when none is: so whoever keeps no count knows the next one.
+        """
         record, found = await self._read(group.application)
-        is_applied, is_current = standing(record, group.batch)
+        _, is_current = standing(record, group.batch)
         if is_current:
             assert record is not None, "a current batch has a record"
             await self._end_all(group.application, record, found)
             record, _ = await self._read(group.application)
-            is_applied, _ = standing(record, group.batch)
-        return not is_applied
-
-    async def last_applied(self, application: str) -> int | None:
-        """The application's last batch that is committed; None when none is."""
-        record, _ = await self._read(application)
         return None if record is None else record.applied
 
     async def state(self, txn: TxnId, group: Group) -> tuple[TxnState, tuple[Op, ...]]:

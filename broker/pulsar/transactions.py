@@ -115,9 +115,7 @@ class TransactionFace:
         elif winners:
             raise NotSupported("a group that is aborted has no winners")
         else:
-            await self._coordinator.groups.abort(group)
-            # By this an application that keeps no count of its own knows which batch is its next.
-            last = await self._coordinator.groups.last_applied(group.application)
+            last = await self._coordinator.groups.abort(group)
             is_applied = last is not None and group.batch <= last
             state = pb.GroupState.APPLIED if is_applied else pb.GroupState.UNDECIDED
             self._put(commands.end_group_response(request.request_id, state, last))

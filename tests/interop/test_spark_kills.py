@@ -42,15 +42,6 @@ async def test_kills_of_driver_executor_and_broker_lose_and_double_nothing(tmp_p
     assert report.kills == {target.value: count for target, count in kills.items()}
 
 
-@pytest.mark.thorough
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("target", Target)
-async def test_thirty_kills_lose_and_double_nothing(tmp_path: Path, target: Target) -> None:
-    """D8, D17, T14, T20: everywhere in the protocol."""
-    report = await spark_kills.run({target: 30}, seed=1, folder=tmp_path)
-    assert report.complaints == []
-
-
 class Job:
     """Queries of one topic, each with its folders below `folder`."""
 

@@ -32,7 +32,7 @@ from tidewire.client.producer import Producer
 
 READ_SECONDS_MAX: Final = 300.0
 """Everything is read by then, on a machine with much else to do."""
-PAUSE_SECONDS_MAX: Final = 0.2
+PAUSE_SECONDS_MAX: Final = 0.5
 
 
 class Story:

@@ -151,7 +151,6 @@ def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> Non
         assert report.transaction is not None
         commit(options, group, ids(report))
         until_forgotten(broker, report.transaction)
-        broker.restart()
         assert attempt(options, group, 3) == Written(group, None, is_late=True)
         commit(options, group, ids(report))
         assert values(broker, topic) == [2]

@@ -2,8 +2,7 @@
 
     python dying_transformer.py URL SOURCE TARGET MOMENT
 
-- `acknowledged`: the batch's input is acknowledged in an open transaction, and nothing is written
-- `writing`: some of the output is written, too
+- `writing`: the batch's input is acknowledged in an open transaction, and some of its output is written in others
 - `committed`: the batch is committed, and the job does not know yet
 """
 
@@ -20,7 +19,7 @@ from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.job_memory import Batch
 from tidewire.spark.transforming import ConsumeTransformProduce
 
-MOMENTS: Final = ("acknowledged", "writing", "committed")
+MOMENTS: Final = ("writing", "committed")
 JOB: Final = "copy"
 WRITTEN_BEFORE: Final = 1
 """Record batches of a task that are handed on before the driver dies in the middle."""
@@ -37,13 +36,11 @@ def copied(frame: DataFrame) -> DataFrame:
 
 
 class Dying(ConsumeTransformProduce):
-    """Its driver dies before or after it writes."""
+    """Its driver dies when it has written, unless it died before."""
 
     moment = ""
 
     def _write(self, rows: DataFrame, batch: Batch, transaction: TransactionId) -> None:
-        if self.moment == "acknowledged":
-            kill(os.getpid())
         super()._write(rows, batch, transaction)
         if self.moment == "committed":
             kill(os.getpid())

@@ -11,7 +11,8 @@ from functools import partial
 
 from tidewire.spark.brokers import Brokers, Connect
 from tidewire.spark.connection import Connection
-from tidewire.spark.layouts import Part
+from tidewire.spark.errors import Refused
+from tidewire.spark.layouts import Part, is_gone
 from tidewire.spark.measuring import ask_end
 from tidewire.spark.offsets import Places, waiting
 from tidewire.spark.options import ReadOptions
@@ -61,11 +62,19 @@ class QuerySubscription:
             if place is not None:
                 self._acknowledge(part, place.position)
             elif part.number not in to_come and part.wire_name not in self._done:
-                owner, consumer_id = self._consumer(part)
-                self._acknowledge(part, ask_end(owner, consumer_id, None).last)
-                # Nothing is left to be sent, but entries of aborted transactions to be passed over; that takes permits.
-                owner.send(commands.flow(consumer_id, 1))
+                try:
+                    self._finish(part)
+                except Refused as refused:
+                    # A segment that everybody has read may go at any time.
+                    if not is_gone(refused):
+                        raise
                 self._done.add(part.wire_name)
+
+    def _finish(self, part: Part) -> None:
+        owner, consumer_id = self._consumer(part)
+        self._acknowledge(part, ask_end(owner, consumer_id, None).last)
+        # Nothing is left to be sent, but entries of aborted transactions to be passed over; that takes permits.
+        owner.send(commands.flow(consumer_id, 1))
 
     def _forget_closed(self) -> None:
         """A broker closes the consumers of a segment that it no longer serves; they are opened anew, wherever it is."""

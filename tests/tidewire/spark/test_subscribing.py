@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 
+import pytest
+
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
+from tidewire.spark.errors import Refused
 from tidewire.spark.layouts import Part
 from tidewire.spark.offsets import BEGINNING, Place
 from tidewire.spark.positions import Position
@@ -80,3 +83,15 @@ def test_a_consumer_that_the_broker_closes_is_opened_anew() -> None:
     subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 1), 2)})
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 1)}
     assert len(world.commands_of(T.SUBSCRIBE)) == 2
+
+
+def test_a_segment_that_goes_once_it_is_read_is_not_missed() -> None:
+    """D16: the layout that is known here may be older than that. One that is still to be read is."""
+    world, subscription = subscribed()
+    del world.topics[PARTS[NAMES[0]].wire_name]
+    subscription.move(TOPIC, PARTS, {NAMES[1]: Place(Position(LEDGER, 0), 1), NAMES[2]: BEGINNING})
+    assert acknowledged(world) == {NAMES[1]: (LEDGER, 0)}
+    del world.topics[PARTS[NAMES[2]].wire_name]
+    subscription.reset()
+    with pytest.raises(Refused, match="TopicNotFound"):
+        subscription.move(TOPIC, PARTS, {NAMES[1]: Place(Position(LEDGER, 0), 1), NAMES[2]: BEGINNING})

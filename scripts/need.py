@@ -4,6 +4,7 @@
     porcupine                 the judge of histories in tests/linearizability/judge, compiled
     etcd                      the command etcd
     maven:GROUP:ARTIFACT:VERSION   that artifact with all it needs at run time
+    jar:GROUP:ARTIFACT:VERSION     that artifact alone
     debian:PACKAGE            that Debian package
 
 Tests and fixtures only start things: they ask `place(name)` where something is and never install. What is there is not
@@ -39,7 +40,9 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 # Named with its version, so that the same plugin runs on every machine.
-_COPY_DEPENDENCIES: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+_DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+_COPY_DEPENDENCIES: Final = f"{_DEPENDENCY_PLUGIN}:copy-dependencies"
+_COPY: Final = f"{_DEPENDENCY_PLUGIN}:copy"
 
 
 class NeedError(Exception):
@@ -130,6 +133,36 @@ class MavenArtifact:
             f"{self.group}:{self.artifact}:{self.version}",
         )
         jars.rename(self._folder)
+        shutil.rmtree(partial)
+
+
+@dataclass(frozen=True, slots=True)
+class MavenJar:
+    """A Maven artifact without what it needs: what is put together by hand, since its versions do not fit."""
+
+    group: str
+    artifact: str
+    version: str
+
+    @property
+    def _file(self) -> Path:
+        return ROOT / ".cache" / "maven" / f"{self.artifact}-{self.version}.jar"
+
+    def present(self) -> Path | None:
+        """The jar."""
+        return self._file if self._file.is_file() else None
+
+    def install(self) -> None:
+        """Download it."""
+        partial = self._file.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        artifact = f"{self.group}:{self.artifact}:{self.version}"
+        _maven(partial, [_COPY, f"-Dartifact={artifact}", f"-DoutputDirectory={partial}"], artifact)
+        brought = partial / self._file.name
+        if not brought.is_file():
+            raise NeedError(f"Maven brought no {self._file.name} for {artifact}.")
+        brought.rename(self._file)
         shutil.rmtree(partial)
 
 
@@ -236,10 +269,13 @@ def need_of(name: str) -> Need:
     kind, _, rest = name.partition(":")
     if kind == "maven" and (match := _COORDINATES.fullmatch(rest)):
         return MavenArtifact(match["group"], match["artifact"], match["version"])
+    if kind == "jar" and (match := _COORDINATES.fullmatch(rest)):
+        return MavenJar(match["group"], match["artifact"], match["version"])
     if kind == "debian" and _PACKAGE.fullmatch(rest):
         return DebianPackage(rest)
     known = ", ".join(NAMED)
-    raise NeedError(f"{name} is unknown: known are {known}, maven:GROUP:ARTIFACT:VERSION and debian:PACKAGE.")
+    coordinates = "GROUP:ARTIFACT:VERSION"
+    raise NeedError(f"{name} is unknown: known are {known}, maven:{coordinates}, jar:{coordinates} and debian:PACKAGE.")
 
 
 def place(name: str) -> Path:
@@ -275,9 +311,7 @@ def install(name: str) -> Path:
 def main(arguments: list[str] | None = None) -> int:
     """Install what is named; the exit status."""
     parser = argparse.ArgumentParser(description="Install by name what a test needs.")
-    parser.add_argument(
-        "names", nargs="+", metavar="NAME", help=f"{', '.join(NAMED)}, maven:GROUP:ARTIFACT:VERSION, debian:PACKAGE"
-    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(NAMED)}, or as stands above")
     options = parser.parse_args(arguments)
     try:
         with _one_at_a_time():

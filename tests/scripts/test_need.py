@@ -56,6 +56,17 @@ def test_an_artifact_is_installed_once(root: Path, capfd: pytest.CaptureFixture[
     assert capfd.readouterr().out == f"maven:org.example:thing:1.0: {folder}\n" * 2
 
 
+def test_an_artifact_alone_is_a_file(root: Path) -> None:
+    java_tools(root)
+
+    assert need.main(["jar:org.example:a:1.0"]) == 1, "Maven brought another file"
+    with (root / "bin" / "mvn").open("a", encoding="utf-8") as script:
+        script.write('\n/bin/mv "${argument#*=}/a.jar" "${argument#*=}/a-1.0.jar"\n')
+    assert need.main(["jar:org.example:a:1.0"]) == 0
+    assert need.place("jar:org.example:a:1.0") == root / ".cache" / "maven" / "a-1.0.jar"
+    assert [path.name for path in (root / ".cache" / "maven").iterdir()] == ["a-1.0.jar"]
+
+
 def test_an_artifact_that_fails_leaves_nothing_that_looks_installed(
     root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,259 @@
+"""What Spark takes to read and write Tidewire's topics, beside Apache Kafka's, in the same session and minutes.
+
+    .venv/bin/python scripts/bench_spark.py [--rounds 5] [--save docs/performance] [--quick]
+
+Three subjects take turns: format "tidewire" on a broker as its users start it; format "kafka" on a real Kafka 4.3.0,
+one node, as it comes; and the ceiling, a Python data source that hands one record batch on from memory, time and again.
+Both topics have two parts. The rows that are read are those that the formats' own sinks wrote. Beside what a reader
+sees (rows a second, milliseconds) stands what the processes used: CPU time is less at the mercy of what else runs on a
+machine than time is. Prints medians with the lowest and highest, and judges nothing.
+
+Tidewire's sink writes each batch once whatever fails, and its broker syncs to disk before it answers; Kafka's sink
+writes again what was tried again, and its broker does not sync.
+
+`--quick` shows that this program works, in half a minute, WITHOUT KAFKA; its figures say nothing.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import orjson
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from scripts import reference_kafka
+from scripts.need import install
+from scripts.reference_kafka import running_kafka
+from scripts.spark_latency import latencies
+from scripts.spark_subjects import (
+    CONNECTOR,
+    CONNECTOR_NEEDS,
+    PARTITIONS,
+    Cpu,
+    Kafka,
+    Subject,
+    Tidewire,
+    session,
+    timed_write_to_nothing,
+)
+from tests.support.processes import running_broker
+
+Results = dict[str, dict[str, list[float]]]
+"""By what was measured, by whom: one figure a round."""
+
+
+class Load(NamedTuple):
+    """Rows of one size."""
+
+    value_bytes: int
+    rows: int
+    ceiling_rows: int
+    rows_a_batch: int
+    """Of the ceiling's record batch, about a mebibyte."""
+
+
+FULL: Final = (Load(100, 1_000_000, 4_000_000, 8_000), Load(1_024, 200_000, 1_000_000, 1_000))
+QUICK: Final = (Load(100, 20_000, 40_000, 4_000), Load(1_024, 4_000, 8_000, 1_000))
+EVENTS: Final = 100
+QUICK_EVENTS: Final = 10
+KEY_AND_VALUE: Final = "tidewire, key and value"
+CEILINGS: Final = {"ceiling, our columns": "all", "ceiling, value alone": "value"}
+MILLION: Final = 1_000_000
+
+
+def rows_of(spark: SparkSession, load: Load) -> DataFrame:
+    """Keys of 8 bytes, of which there are a thousand, and values that differ in their first 8 bytes."""
+    number = F.col("id")
+    return spark.range(load.rows, numPartitions=PARTITIONS).select(
+        F.concat(F.lit("key-"), F.lpad((number % 1000).cast("string"), 4, "0")).alias("key"),
+        F.concat(F.lpad(number.cast("string"), 8, "0"), F.lit("x" * (load.value_bytes - 8))).alias("value"),
+    )
+
+
+def note(results: Results, what: str, who: str, rows: int, seconds: float, used: Mapping[str, float]) -> None:
+    """Keep a round's figures, and show them."""
+    results[f"{what}: rows/s"][who].append(rows / seconds)
+    a_million = {process: cpu_seconds / rows * MILLION for process, cpu_seconds in used.items()}
+    a_million["all"] = sum(a_million.values())
+    for process, cpu_seconds in a_million.items():
+        results[f"{what}: CPU s a million rows, {process}"][who].append(cpu_seconds)
+    print(
+        f"  {what:14}{who:22}{rows / seconds:12,.0f} rows/s   load {os.getloadavg()[0]:.1f}   CPU s a million rows "
+        + ", ".join(f"{process} {cpu_seconds:.2f}" for process, cpu_seconds in a_million.items()),
+        flush=True,
+    )
+
+
+def write_and_read(spark: SparkSession, subjects: Sequence[Subject], load: Load, rounds: int, results: Results) -> None:
+    """Rounds in turns; the first of each is for warming up and is not kept."""
+    size = f"{load.value_bytes} B"
+    topics = {}
+    for number in range(rounds + 1):
+        kept = results if number else _nowhere()
+        for subject in subjects:
+            topics[subject.name] = topic = f"bench-{load.value_bytes}-{number}"
+            subject.make_topic(topic)
+            cpu, start = Cpu(spark, subject.pid), perf_counter()
+            subject.write(rows_of(spark, load), topic)
+            note(kept, f"write {size}", subject.name, load.rows, perf_counter() - start, cpu.used())
+    for number in range(rounds + 1):
+        kept = results if number else _nowhere()
+        for subject in subjects:
+            frame = subject.read(spark, topics[subject.name])
+            if number == 0 and (count := frame.count()) != load.rows:
+                raise SystemExit(f"{subject.name}: {load.rows} rows were written, {count} are read")
+            cpu = Cpu(spark, subject.pid)
+            note(kept, f"read {size}", subject.name, load.rows, timed_write_to_nothing(frame), cpu.used())
+            if isinstance(subject, Tidewire):
+                frame = subject.read_only(spark, topics[subject.name], "key,value")
+                cpu = Cpu(spark, subject.pid)
+                note(kept, f"read {size}", KEY_AND_VALUE, load.rows, timed_write_to_nothing(frame), cpu.used())
+        for name, columns in CEILINGS.items():
+            options = {"rows": load.ceiling_rows, "size": load.value_bytes, "rows_a_batch": load.rows_a_batch}
+            frame = spark.read.format("ceiling").options(columns=columns, **options).load()
+            cpu = Cpu(spark, None)
+            note(kept, f"read {size}", name, load.ceiling_rows, timed_write_to_nothing(frame), cpu.used())
+
+
+def measure_latency(
+    spark: SparkSession, subjects: Sequence[Tidewire | Kafka], rounds: int, events: int, folder: Path
+) -> Results:
+    """Milliseconds of each event, by round."""
+    taken: Results = defaultdict(lambda: defaultdict(list))
+    for number in range(rounds):
+        for subject in subjects:
+            seconds = latencies(spark, subject, f"latency-{number}", folder / subject.name, events)
+            taken[f"latency, round {number + 1}, ms"][subject.name] = [1000 * each for each in seconds]
+            print(
+                f"  latency             {subject.name:22}{1000 * statistics.median(seconds):12,.0f} ms p50"
+                f"   load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+    return taken
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The value at or above which so many percent are."""
+    return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
+
+
+def report(results: Results) -> None:
+    """For everything that was measured: median (lowest to highest) of each, and how it stands to Kafka's."""
+    for what, by_whom in results.items():
+        print(f"\n{what}")
+        theirs = by_whom.get("kafka")
+        for name, figures in by_whom.items():
+            ratio = statistics.median(figures) / statistics.median(theirs) if theirs and any(theirs) else None
+            beside = f"   {ratio:.2f} times kafka's" if ratio is not None and name != "kafka" else ""
+            print(f"  {name:24}{_spread(figures, 2 if 'CPU' in what else 0):>40}{beside}")
+    print("\ntargets: read, rows/s at least 1.5 times kafka's; latency p50 below kafka's")
+
+
+def _spread(figures: Sequence[float], digits: int) -> str:
+    low, middle, high = min(figures), statistics.median(figures), max(figures)
+    return f"{middle:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+
+def with_percentiles(taken: Results) -> Results:
+    """P50 and p95 of each round, in one figure a round as everything else."""
+    made: Results = defaultdict(lambda: defaultdict(list))
+    for by_whom in taken.values():
+        for who, milliseconds in by_whom.items():
+            for percent in (50, 95):
+                made[f"latency p{percent}, ms"][who].append(percentile(milliseconds, percent))
+    return made
+
+
+def plot(path: Path, results: Results, taken: Results) -> None:
+    """Rows a second, and how latencies are distributed."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (rates, times) = plt.subplots(1, 2, figsize=(11, 4))
+    kinds = [what for what in results if what.endswith(": rows/s")]
+    names = list(dict.fromkeys(name for what in kinds for name in results[what]))
+    for number, name in enumerate(names):
+        places = [place + 0.8 * number / len(names) for place, what in enumerate(kinds) if results[what].get(name)]
+        figures = [results[what][name] for what in kinds if results[what].get(name)]
+        middles = [statistics.median(each) for each in figures]
+        errors = [
+            [middle - min(each) for middle, each in zip(middles, figures, strict=True)],
+            [max(each) - middle for middle, each in zip(middles, figures, strict=True)],
+        ]
+        rates.bar(places, middles, 0.8 / len(names), yerr=errors, label=name)
+    rates.set_xticks([place + 0.3 for place in range(len(kinds))], [what.removesuffix(": rows/s") for what in kinds])
+    rates.set_yscale("log")
+    rates.set_ylabel("rows a second")
+    rates.legend(fontsize="small")
+    for name in dict.fromkeys(who for by_whom in taken.values() for who in by_whom):
+        all_times = sorted(each for by_whom in taken.values() for each in by_whom.get(name, []))
+        times.plot(all_times, [100 * (place + 1) / len(all_times) for place in range(len(all_times))], label=name)
+    times.set_xlabel("milliseconds from topic to topic through Spark, 10 events a second")
+    times.set_ylabel("percent of events")
+    times.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def _nowhere() -> Results:
+    return defaultdict(lambda: defaultdict(list))
+
+
+@contextmanager
+def compared(folder: Path, *, with_kafka: bool) -> Iterator[tuple[SparkSession, list[Any]]]:
+    """Spark, and who takes turns in it."""
+    with ExitStack() as stack:
+        subjects: list[Tidewire | Kafka] = [Tidewire(stack.enter_context(running_broker(folder / "data")))]
+        if with_kafka:
+            kafka = stack.enter_context(running_kafka(folder / "kafka", partitions=PARTITIONS))
+            subjects.append(Kafka(kafka))
+        yield stack.enter_context(session(folder, with_kafka=with_kafka)), subjects
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description="Spark's reading and writing, beside Kafka.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--save", type=Path, help="a folder for the figures and the plot")
+    parser.add_argument("--quick", action="store_true", help="show that it works, without Kafka")
+    options = parser.parse_args(arguments)
+    loads, rounds, events = (QUICK, 1, QUICK_EVENTS) if options.quick else (FULL, options.rounds, EVENTS)
+    if options.quick:
+        print("QUICK: WITHOUT KAFKA, few rows, one round; the figures below say nothing.")
+    else:
+        for need in (reference_kafka.ARTIFACT, CONNECTOR, CONNECTOR_NEEDS):
+            install(need)
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {rounds} rounds after one to warm up", flush=True)
+    results = _nowhere()
+    with (
+        tempfile.TemporaryDirectory(prefix="tidewire-bench-") as folder,
+        compared(Path(folder), with_kafka=not options.quick) as (spark, subjects),
+    ):
+        for load in loads:
+            write_and_read(spark, subjects, load, rounds, results)
+        taken = measure_latency(spark, subjects, rounds, events, Path(folder) / "checkpoints")
+    results |= with_percentiles(taken)
+    report(results)
+    print(f"load at the end {os.getloadavg()[0]:.1f}")
+    if options.save is not None:
+        options.save.mkdir(parents=True, exist_ok=True)
+        kept = {"results": results, "latencies": taken, "load average at the end": os.getloadavg()}
+        (options.save / "spark.json").write_bytes(orjson.dumps(kept, option=orjson.OPT_INDENT_2))
+        plot(options.save / "spark.png", results, taken)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

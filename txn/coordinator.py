@@ -92,14 +92,17 @@ class Coordinator:
         await self._open(txn, timeout_ms, None)
         return txn
 
-    async def new_in_group(self, tc_id: int, timeout_ms: int, group: Group, *, once: bool) -> TxnId | None:
+    async def new_in_group(
+        self, tc_id: int, timeout_ms: int, group: Group, *, once: bool, origin: str | None = None
+    ) -> TxnId | None:
         """As `new_transaction`, one of a group; None when the group is applied already, so that nothing is to be done.
 
         Raises:
             CoordinatorNotFound: `tc_id` is not below `count`.
+            AppliedByAnother: a batch of this number is, of another origin.
         """
         txn = await self._new_id(tc_id)
-        while (admission := await self.groups.admission(group, once=once)) is not None:
+        while (admission := await self.groups.admission(group, once=once, origin=origin)) is not None:
             try:
                 await self._open(txn, timeout_ms, group, admission)
             except Conflict:

@@ -41,6 +41,17 @@ class TooManyWinners(TxnError):
     """A group is to commit more transactions than its record can name; nothing was decided."""
 
 
+class AppliedByAnother(TxnError):
+    """A batch has the number of one that was applied, but somebody else counts; nothing was done."""
+
+    def __init__(self, application: str, batch: int, applied: int, origin: str) -> None:
+        super().__init__(
+            f"Batches up to {applied} of application {application!r} were written by {origin!r}; batch {batch} is "
+            f"of somebody else, who counts anew, so it is not written and not taken as written either. "
+            f"Go on where {origin!r} was (its checkpoint), or name another application"
+        )
+
+
 class CoordinatorNotFound(TxnError):
     """No coordinator has this id."""
 

@@ -58,6 +58,8 @@ class GroupRecord:
     """The last batch that was committed; this one, when the state says so."""
     winners: frozenset[TxnId] = frozenset()
     """Of a committed batch: the transactions that are."""
+    origin: str | None = None
+    """Who numbers the batches, if anybody ever said; another one's numbers mean other batches."""
 
     def to_put(self, application: str, expected: int) -> Put:
         """The conditional write of this record with its index entry."""
@@ -69,6 +71,8 @@ class GroupRecord:
             "winners": sorted(txn_name(txn) for txn in self.winners),
         }
         indexes: tuple[IndexEntry, ...] = ()
+        if self.origin is not None:
+            fields["origin"] = self.origin
         if self.once:
             fields["once"] = True
             indexes = (IndexEntry(ONCE_BY_BEGIN, fixed_width(self.begun_ms)),)
@@ -85,6 +89,7 @@ class GroupRecord:
             fields.get("once", False),
             fields["applied"],
             frozenset(txn_from_name(name) for name in fields["winners"]),
+            fields.get("origin"),
         )
 
 

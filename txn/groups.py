@@ -29,7 +29,7 @@ from storage.metadata.store import (
 )
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
-from txn.errors import InvalidTxnStatus, TooManyWinners, TransactionNotFound
+from txn.errors import AppliedByAnother, InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import (
     KEY_PREFIX,
     GroupRecord,
@@ -85,14 +85,18 @@ class TransactionGroups:
         self._counters = counters
         self._statistics = statistics
 
-    async def admission(self, group: Group, *, once: bool) -> Op | None:
+    async def admission(self, group: Group, *, once: bool, origin: str | None = None) -> Op | None:
         """What has to be committed with the header of a new transaction of the group; None when it is applied already.
 
         A Conflict on it means: ask again. What earlier batches of the application left open is ended on return.
+
+        Raises:
+            AppliedByAnother: a batch of this number is, of another origin.
         """
         record, found = await self._read(group.application)
         is_applied, is_current = standing(record, group.batch)
         if is_applied:
+            _require_origin(record, group, origin)
             return None
         if is_current:
             assert found is not None, "there is no current batch without a record"
@@ -106,10 +110,11 @@ class TransactionGroups:
         now = self._now_ms()
         if once:
             self._once_alarm.at_latest(now)
-        begun = GroupRecord(group.batch, GroupState.OPEN, now, once, None if record is None else record.applied)
+        applied, before = (None, None) if record is None else (record.applied, record.origin)
+        begun = GroupRecord(group.batch, GroupState.OPEN, now, once, applied, origin=origin or before)
         return begun.to_put(group.application, ABSENT if found is None else found.version)
 
-    async def commit(self, group: Group, winners: Sequence[TxnId], *, once: bool) -> None:
+    async def commit(self, group: Group, winners: Sequence[TxnId], *, once: bool, origin: str | None = None) -> None:
         """Commit these transactions of the group and abort its others; durable on return, and headers follow.
 
         Nothing happens, and that is no error, when the batch is applied already.
@@ -118,6 +123,7 @@ class TransactionGroups:
             TransactionNotFound: a winner is no transaction of this group.
             InvalidTxnStatus: a winner is aborted; nothing is decided.
             TooManyWinners: nothing is decided.
+            AppliedByAnother: see `admission`.
         """
         if len(winners) > WINNERS_MAX:
             raise TooManyWinners(f"a batch of {len(winners)} transactions is more than the {WINNERS_MAX} one may have")
@@ -125,19 +131,26 @@ class TransactionGroups:
             record, found = await self._read(group.application)
             is_applied, is_current = standing(record, group.batch)
             if is_applied:
+                _require_origin(record, group, origin)
                 return
             for txn in winners:
                 await self._require_member(txn, group)
             if not is_current:
                 # Nobody wrote anything, so that nobody has begun it.
-                admission = await self.admission(group, once=once)
+                admission = await self.admission(group, once=once, origin=origin)
                 if admission is not None:
                     await self._try([admission])
                 continue
             assert record is not None, "a current batch has a record"
             assert found is not None, "a current batch has a record"
             decided = GroupRecord(
-                group.batch, GroupState.COMMITTED, record.begun_ms, record.once, group.batch, frozenset(winners)
+                group.batch,
+                GroupState.COMMITTED,
+                record.begun_ms,
+                record.once,
+                group.batch,
+                frozenset(winners),
+                origin or record.origin,
             )
             if await self._try([decided.to_put(group.application, found.version)]):
                 return
@@ -261,3 +274,11 @@ class TransactionGroups:
                 await self._metadata.barrier()
             return False
         return True
+
+
+def _require_origin(record: GroupRecord | None, group: Group, origin: str | None) -> None:
+    """Hold that a batch which was applied is the one that is meant, as far as both said who numbers them."""
+    if record is None or record.applied is None or record.origin is None or origin is None:
+        return
+    if origin != record.origin:
+        raise AppliedByAnother(group.application, group.batch, record.applied, record.origin)

@@ -25,6 +25,7 @@ from storage.metadata.store import StoreUnavailable
 from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import (
+    AppliedByAnother,
     CoordinatorNotFound,
     GroupDecides,
     InvalidTxnStatus,
@@ -76,6 +77,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     InvalidTxnStatus: pb.InvalidTxnStatus,
     GroupDecides: pb.NotAllowedError,
     TooManyWinners: pb.NotAllowedError,
+    AppliedByAnother: pb.NotAllowedError,
     CoordinatorNotFound: pb.TransactionCoordinatorNotFound,
     # Whatever else is refused is refused for good; at a code that fits worse the Java client would ask again.
     BrokerError: pb.NotAllowedError,

@@ -80,7 +80,11 @@ class TransactionFace:
             self._put(commands.new_txn_response(request.request_id, txn))
             return
         member = await self._coordinator.new_in_group(
-            request.tc_id, request.txn_ttl_millis, _group_of(request.group), once=request.group.once
+            request.tc_id,
+            request.txn_ttl_millis,
+            _group_of(request.group),
+            once=request.group.once,
+            origin=_origin_of(request.group),
         )
         state = pb.GroupState.UNDECIDED if member is not None else pb.GroupState.APPLIED
         self._put(commands.new_txn_response(request.request_id, member, group_state=state))
@@ -110,7 +114,8 @@ class TransactionFace:
         group = _group_of(request.group)
         winners = [_txn_of(txn.most, txn.least, scalable=request.scalable) for txn in request.winners]
         if _action_of(request) is EndAction.COMMIT:
-            await self._coordinator.groups.commit(group, winners, once=request.group.once)
+            origin = _origin_of(request.group)
+            await self._coordinator.groups.commit(group, winners, once=request.group.once, origin=origin)
             self._put(commands.end_group_response(request.request_id, pb.GroupState.APPLIED))
         elif winners:
             raise NotSupported("a group that is aborted has no winners")
@@ -169,6 +174,12 @@ def _group_of(group: pb.TransactionGroup) -> Group:
     if group.batch > BATCH_MAX:
         raise NotSupported(f"the batch of a group is a number of at most {BATCH_MAX}")
     return Group(group.application, group.batch)
+
+
+def _origin_of(group: pb.TransactionGroup) -> str | None:
+    if len(group.origin) > APPLICATION_CHARACTERS_MAX:
+        raise NotSupported(f"the origin of a group has a name of up to {APPLICATION_CHARACTERS_MAX} characters")
+    return group.origin or None
 
 
 def _txn_of(most: int, least: int, *, scalable: bool) -> TxnId:

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 import trio
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from scripts import spark_kills
@@ -147,8 +148,8 @@ async def test_the_judge_finds_a_leak_and_a_loss(job: Job, broker: RunningBroker
     assert not any("can be seen" in text for text in losses), losses
 
 
-async def test_a_query_whose_checkpoint_is_gone_repeats_or_leaves_out(job: Job, broker: RunningBroker) -> None:
-    """D17: it writes all again, or as a named application not even what is new (docs/spark.md says so)."""
+async def test_a_query_whose_checkpoint_is_gone_repeats_or_is_refused(job: Job, broker: RunningBroker) -> None:
+    """D17: it writes all again, or its named application is another query's (docs/spark.md says so)."""
     async with told(broker, TOPIC) as story:
         named = {"txn_app_id": "archive"}
         before: dict[str, list[Copy]] = {}
@@ -159,11 +160,12 @@ async def test_a_query_whose_checkpoint_is_gone_repeats_or_leaves_out(job: Job, 
             before[name] = await copies_in(story, name)
             shutil.rmtree(job.checkpoint(name))
         inputs = await story.ends()
-        for name, options in (("unnamed", {}), ("named", named)):
-            await job.to_messages(name, **options)
+        await job.to_messages("unnamed")
+        with pytest.raises(StreamingQueryException, match="counts anew, so it is not written and not taken as written"):
+            await job.to_messages("named", **named)
         again, left_out = await copies_in(story, "unnamed"), await copies_in(story, "named")
     places = Counter(copy.place for copy in before["unnamed"]) + Counter(read.place for read in inputs)
     assert Counter(copy.place for copy in again) == places
-    # Its only micro-batch has the number of one that was written, whatever is in it.
+    # Its only micro-batch has the number of one that was written, and other rows.
     assert 0 < len(before["named"]) < len(inputs)
     assert Counter(left_out) == Counter(before["named"])

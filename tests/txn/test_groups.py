@@ -16,7 +16,7 @@ from tests.support.schedules import every_schedule
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
-from txn.errors import GroupDecides, InvalidTxnStatus, TooManyWinners, TransactionNotFound
+from txn.errors import AppliedByAnother, GroupDecides, InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import KEY_PREFIX, GroupRecord, GroupState, group_key, state_in
 from txn.group_sweep import GroupSweep
 from txn.groups import WINNERS_MAX
@@ -129,6 +129,32 @@ async def test_a_batch_is_applied_once(autojump_clock: MockClock, office: Office
     assert await office.is_applied(ONE)
     assert await office.is_applied(TWO)
     await office.commit(ONE)
+
+
+async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
+    autojump_clock: MockClock, office: Office
+) -> None:
+    """D17: a query that lost its checkpoint counts anew; its first batch is not what another one's was."""
+    coordinator, groups = office.coordinator, office.groups
+    for batch in (Group("app", 0), Group("app", 1)):
+        txn = await coordinator.new_in_group(0, 60_000, batch, once=False, origin="one")
+        assert txn is not None
+        await groups.commit(batch, [txn], once=False, origin="one")
+    # Nobody but tasks says who counts, so a batch without rows says it not.
+    await groups.commit(Group("app", 2), [], once=False)
+    again = Group("app", 1)
+    assert await coordinator.new_in_group(0, 60_000, again, once=False, origin="one") is None
+    assert await coordinator.new_in_group(0, 60_000, again, once=False) is None
+    await groups.commit(again, [], once=False, origin="one")
+    for _ in range(2):
+        with pytest.raises(
+            AppliedByAnother, match=r"up to 2 of application 'app' were written by 'one'; batch 1 is of"
+        ):
+            await coordinator.new_in_group(0, 60_000, again, once=False, origin="two")
+    with pytest.raises(AppliedByAnother):
+        await groups.commit(again, [], once=False, origin="two")
+    # One that goes on behind them has come by the numbers in some other way.
+    assert await coordinator.new_in_group(0, 60_000, Group("app", 3), once=False, origin="two") is not None
 
 
 async def test_a_batch_without_writers_is_applied_too(autojump_clock: MockClock, office: Office) -> None:
@@ -323,6 +349,7 @@ def test_a_record_reads_as_it_was_written(applied: int | None) -> None:
     for record in (
         GroupRecord(7, state=GroupState.COMMITTED, begun_ms=5, once=True, applied=7, winners=winners),
         GroupRecord(7, state=GroupState.OPEN, begun_ms=5, applied=applied),
+        GroupRecord(7, state=GroupState.OPEN, begun_ms=5, applied=applied, origin="query"),
     ):
         put = record.to_put("a/b", 3)
         assert isinstance(put, Put)

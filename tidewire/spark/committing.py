@@ -29,6 +29,8 @@ class Group(NamedTuple):
     batch: int
     once: bool = False
     """The application has this batch only."""
+    origin: str | None = None
+    """Who counts the batches, where that is not the application: a query's id."""
 
     def __str__(self) -> str:
         return "the rows" if self.once else f"batch {self.batch} of {self.application!r}"
@@ -36,7 +38,7 @@ class Group(NamedTuple):
     @property
     def on_the_wire(self) -> pb.TransactionGroup:
         """As brokers are told."""
-        return pb.TransactionGroup(application=self.application, batch=self.batch, once=self.once)
+        return pb.TransactionGroup(application=self.application, batch=self.batch, once=self.once, origin=self.origin)
 
 
 def commit(options: WriteOptions, group: Group, winners: list[TransactionId]) -> None:

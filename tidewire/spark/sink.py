@@ -239,7 +239,8 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
     def _group(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Group | None:
         """The micro-batch's; None when no task has said of which query it is: then none has written anything here."""
         if self._options.txn_app_id is not None:
-            return Group(self._options.txn_app_id, batch)
+            groups = {message.group for message in messages if isinstance(message, Written)}
+            return next(iter(groups), Group(self._options.txn_app_id, batch))
         groups = {message.group for message in messages if isinstance(message, Written)}
         if len(groups) > 1 or any(group.batch != batch for group in groups):
             raise ProtocolViolation(f"tasks of micro-batch {batch} report {', '.join(sorted(map(str, groups)))}")
@@ -257,7 +258,8 @@ def group_of_task(application: str | None) -> Group:
     batch = None if context is None else context.getLocalProperty(BATCH_ID)
     if not query or not batch:
         raise ProtocolViolation(f"this Spark does not tell a task its {QUERY_ID} and {BATCH_ID}; pyspark 4.3 does")
-    return Group(application or query, int(batch))
+    # A query that lost its checkpoint is another one, whose batches have numbers that were used for others.
+    return Group(application, int(batch), origin=query) if application else Group(query, int(batch))
 
 
 def _winners(group: Group, messages: Sequence[WriterCommitMessage | None]) -> list[TransactionId]:

@@ -7,8 +7,8 @@
                                  schema is registered with the topic, which refuses one that its others do not go
                                  with [none]
     txn_app_id                   a name under which batches are counted: each is written once, however often it is
-                                 tried. Of a stream it takes the place of the query's id, and so outlives its
-                                 checkpoint [stream: the query's id]
+                                 tried. Of a stream it takes the place of the query's id; another query may not
+                                 go back behind what one has written [stream: the query's id]
     txn_version                  with txn_app_id, the number of this batch: nothing is written, which the log says, if
                                  one of this number or a higher one was. A stream counts by itself
     also_commit                  with txn_version, transactions of the same batch, MOST:LEAST with commas in between,

@@ -235,14 +235,15 @@ def test_a_stream_that_forgot_its_last_commit_writes_nothing_twice(
     assert values(spark, broker, target) == list(range(600))
 
 
-def test_an_application_outlives_its_checkpoint(
+def test_an_application_is_of_the_query_that_counts_its_batches(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """D17: with txn_app_id, a query that begins anew does not write again what was written under these numbers."""
+    """D17: one that begins anew under its name would have its first rows taken as written, and is refused."""
     target = new_topic(broker)
     save(numbers(spark, 0, 50), broker, topic)
     Copying(spark, broker, tmp_path / "first", topic, target, txnAppId="copy").run_out()
-    Copying(spark, broker, tmp_path / "second", topic, target, txnAppId="copy").run_out()
+    with pytest.raises(StreamingQueryException, match="batch 0 is of somebody else, who counts anew"):
+        Copying(spark, broker, tmp_path / "second", topic, target, txnAppId="copy").run_out()
     assert values(spark, broker, target) == list(range(50))
     Copying(spark, broker, tmp_path / "third", topic, target).run_out()
     assert values(spark, broker, target) == sorted([*range(50), *range(50)])

@@ -1184,14 +1184,16 @@ class CommandTcClientConnectResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class TransactionGroup(_message.Message):
-    __slots__ = ("application", "batch", "once")
+    __slots__ = ("application", "batch", "once", "origin")
     APPLICATION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     ONCE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     application: str
     batch: int
     once: bool
-    def __init__(self, application: _Optional[str] = ..., batch: _Optional[int] = ..., once: _Optional[bool] = ...) -> None: ...
+    origin: str
+    def __init__(self, application: _Optional[str] = ..., batch: _Optional[int] = ..., once: _Optional[bool] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class TransactionId(_message.Message):
     __slots__ = ("most", "least")

@@ -1,5 +1,6 @@
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -33,7 +34,8 @@ def test_what_is_there_at_first_is_not_looked_through_again() -> None:
 def test_a_task_that_reads_settles_its_worker() -> None:
     gc.unfreeze()
     nothing = SegmentRange(TOPIC, None, "x", end=EARLIEST)
-    reading = RangeReading(Readable().options, SCHEMA, None).read(nothing)
+    options = replace(Readable().options, operation_timeout_seconds=0.001)
+    reading = RangeReading(options, SCHEMA, None).read(nothing)
     assert gc.get_freeze_count() == 0
     with pytest.raises(Exception, match="no broker can be reached"):
         next(reading)

@@ -41,6 +41,13 @@ class TooManyWinners(TxnError):
     """A group is to commit more transactions than its record can name; nothing was decided."""
 
 
+class GroupAborted(TxnError):
+    """A group was aborted for good; nothing can be written in it, or committed."""
+
+    def __init__(self, application: str) -> None:
+        super().__init__(f"The job {application!r} was aborted, so nothing more can be written for it")
+
+
 class AppliedByAnother(TxnError):
     """A batch has the number of one that was applied, but somebody else counts; nothing was done."""
 

@@ -33,6 +33,8 @@ class GroupState(StrEnum):
 
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+    """For good, so only where nobody tries the batch again: what is begun in it after that would be nobody's to end."""
 
 
 class Standing(NamedTuple):

@@ -29,7 +29,7 @@ from storage.metadata.store import (
 )
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
-from txn.errors import AppliedByAnother, InvalidTxnStatus, TooManyWinners, TransactionNotFound
+from txn.errors import AppliedByAnother, GroupAborted, InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import (
     KEY_PREFIX,
     GroupRecord,
@@ -92,8 +92,10 @@ class TransactionGroups:
 
         Raises:
             AppliedByAnother: a batch of this number is, of another origin.
+            GroupAborted: nothing more can be written in it.
         """
         record, found = await self._read(group.application)
+        _require_going_on(record, group)
         is_applied, is_current = standing(record, group.batch)
         if is_applied:
             _require_origin(record, group, origin)
@@ -123,12 +125,13 @@ class TransactionGroups:
             TransactionNotFound: a winner is no transaction of this group.
             InvalidTxnStatus: a winner is aborted; nothing is decided.
             TooManyWinners: nothing is decided.
-            AppliedByAnother: see `admission`.
+            AppliedByAnother, GroupAborted: see `admission`.
         """
         if len(winners) > WINNERS_MAX:
             raise TooManyWinners(f"a batch of {len(winners)} transactions is more than the {WINNERS_MAX} one may have")
         while True:
             record, found = await self._read(group.application)
+            _require_going_on(record, group)
             is_applied, is_current = standing(record, group.batch)
             if is_applied:
                 _require_origin(record, group, origin)
@@ -155,12 +158,22 @@ class TransactionGroups:
             if await self._try([decided.to_put(group.application, found.version)]):
                 return
 
-    async def abort(self, group: Group) -> int | None:
-        """Abort every open transaction of the group, which may be tried again unless it is applied.
+    async def abort(self, group: Group, *, once: bool) -> int | None:
+        """Abort every open transaction of the group, unless it is applied.
 
-        Returns the application's last batch that is, None when none is: so whoever keeps no count knows the next one.
+        It may be tried again; not so when it is there `once`: whoever comes late to that is refused, since nobody would
+        end what he began before its time-out, and all readers would wait for that.
+
+        Returns the application's last batch that is applied, None when none is: so whoever keeps no count knows the
+        next one.
         """
         record, found = await self._read(group.application)
+        while once and (record is None or record.state is GroupState.OPEN):
+            begun_ms = self._now_ms() if record is None else record.begun_ms
+            self._once_alarm.at_latest(begun_ms)
+            decided = GroupRecord(group.batch, GroupState.ABORTED, begun_ms, once)
+            await self._try([decided.to_put(group.application, ABSENT if found is None else found.version)])
+            record, found = await self._read(group.application)
         _, is_current = standing(record, group.batch)
         if is_current:
             assert record is not None, "a current batch has a record"
@@ -212,7 +225,7 @@ class TransactionGroups:
                     [
                         application_of(record.key)
                         for record in change.records
-                        if GroupRecord.from_value(record.value).state is GroupState.COMMITTED
+                        if GroupRecord.from_value(record.value).state is not GroupState.OPEN
                     ]
                 )
 
@@ -274,6 +287,11 @@ class TransactionGroups:
                 await self._metadata.barrier()
             return False
         return True
+
+
+def _require_going_on(record: GroupRecord | None, group: Group) -> None:
+    if record is not None and record.state is GroupState.ABORTED:
+        raise GroupAborted(group.application)
 
 
 def _require_origin(record: GroupRecord | None, group: Group, origin: str | None) -> None:

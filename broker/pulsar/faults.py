@@ -27,6 +27,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import (
     AppliedByAnother,
     CoordinatorNotFound,
+    GroupAborted,
     GroupDecides,
     InvalidTxnStatus,
     OwnershipLost,
@@ -75,6 +76,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     PendingAcksFull: pb.TooManyRequests,
     PendingAcksDiscarded: pb.ServiceNotReady,
     InvalidTxnStatus: pb.InvalidTxnStatus,
+    GroupAborted: pb.InvalidTxnStatus,
     GroupDecides: pb.NotAllowedError,
     TooManyWinners: pb.NotAllowedError,
     AppliedByAnother: pb.NotAllowedError,

@@ -120,7 +120,7 @@ class TransactionFace:
         elif winners:
             raise NotSupported("a group that is aborted has no winners")
         else:
-            last = await self._coordinator.groups.abort(group)
+            last = await self._coordinator.groups.abort(group, once=request.group.once)
             is_applied = last is not None and group.batch <= last
             state = pb.GroupState.APPLIED if is_applied else pb.GroupState.UNDECIDED
             self._put(commands.end_group_response(request.request_id, state, last))

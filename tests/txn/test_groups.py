@@ -16,7 +16,14 @@ from tests.support.schedules import every_schedule
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
-from txn.errors import AppliedByAnother, GroupDecides, InvalidTxnStatus, TooManyWinners, TransactionNotFound
+from txn.errors import (
+    AppliedByAnother,
+    GroupAborted,
+    GroupDecides,
+    InvalidTxnStatus,
+    TooManyWinners,
+    TransactionNotFound,
+)
 from txn.group_record import KEY_PREFIX, GroupRecord, GroupState, group_key, state_in
 from txn.group_sweep import GroupSweep
 from txn.groups import WINNERS_MAX
@@ -121,7 +128,7 @@ async def test_a_batch_is_applied_once(autojump_clock: MockClock, office: Office
     await wait_all_tasks_blocked()
     assert await office.states(winner, late) == "COMMITTED ABORTED"
     assert await office.is_applied(ONE)
-    assert await office.groups.abort(ONE) == 1
+    assert await office.groups.abort(ONE, once=False) == 1
     assert office.metadata.statistics().revision == revision + 1, "the two headers, in one change set"
     # A year and many batches later it is known as well, and the headers are long forgotten.
     await trio.sleep(365 * 86_400)
@@ -168,7 +175,7 @@ async def test_a_batch_without_writers_is_applied_too(autojump_clock: MockClock,
 
 async def test_an_aborted_batch_may_be_tried_again(autojump_clock: MockClock, office: Office) -> None:
     first = [await office.join(ONE) for _ in range(120)]
-    assert await office.groups.abort(ONE) is None
+    assert await office.groups.abort(ONE, once=False) is None
     assert await office.states(*first) == " ".join(["ABORTED"] * 120)
     with pytest.raises(InvalidTxnStatus):
         await office.commit(ONE, first[0])
@@ -177,6 +184,34 @@ async def test_an_aborted_batch_may_be_tried_again(autojump_clock: MockClock, of
     await wait_all_tasks_blocked()
     assert await office.state(again) is TxnState.COMMITTED
     assert not await office.is_applied(TWO)
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_job_that_runs_once_is_aborted_for_good(
+    autojump_clock: MockClock, office: Office, is_begun: bool
+) -> None:
+    """Its driver aborts while tasks are still beginning: nobody would end what they write before its time-out."""
+    once = Group("once", 0)
+    early = [await office.join(once, once=True) for _ in range(2 * is_begun)]
+    for _ in range(2):
+        assert await office.groups.abort(once, once=True) is None
+    await wait_all_tasks_blocked()
+    assert all([await office.state(txn) is TxnState.ABORTED for txn in early])
+    with pytest.raises(GroupAborted, match="nothing more can be written"):
+        await office.join(once, once=True)
+    with pytest.raises(GroupAborted):
+        await office.groups.commit(once, early, once=True)
+    await trio.sleep(2 * AGE_MS / 1000)
+    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == []
+
+
+async def test_a_job_that_ran_once_and_is_committed_stays_so(autojump_clock: MockClock, office: Office) -> None:
+    once = Group("once", 0)
+    txn = await office.join(once, once=True)
+    await office.groups.commit(once, [txn], once=True)
+    assert await office.groups.abort(once, once=True) == 0
+    await wait_all_tasks_blocked()
+    assert await office.state(txn) is TxnState.COMMITTED
 
 
 async def test_a_winner_that_timed_out_lets_nothing_be_committed(autojump_clock: MockClock, office: Office) -> None:

@@ -124,3 +124,14 @@ async def test_who_keeps_no_count_is_told_the_last_batch(client: WireClient) -> 
     assert (following.group_state, following.last_applied_batch) == (pb.GroupState.UNDECIDED, 1)
     ended = (await client.ask(commands.end_txn(5, left_open, commit=False))).end_txn_response
     assert not ended.HasField("error"), "it is aborted, as is repeated here"
+
+
+async def test_a_job_that_runs_once_is_aborted_for_good(client: WireClient) -> None:
+    """A task that begins after its job has failed is told so."""
+    once = pb.TransactionGroup(application="job", batch=0, once=True)
+    await join(client, once)
+    answer = (await client.ask(commands.end_group(2, once, commit=False))).end_txn_response
+    assert answer.group_state == pb.GroupState.UNDECIDED
+    refused = (await client.ask(commands.new_txn(3, 0, 60_000, group=once))).new_txn_response
+    assert refused.error == pb.InvalidTxnStatus
+    assert "was aborted" in refused.message

@@ -67,17 +67,17 @@ def write(spark: SparkSession, broker: RunningBroker, end: Callable[[int], None]
     writer.mode("append").save()
 
 
-def until_written(http_url: str) -> None:
-    """Return when some transaction has written to a segment; the broker pushes that."""
+def until_written(service_url: str, http_url: str) -> None:
+    """Return when some transaction has written to a segment."""
     with urlopen(f"{http_url}/admin/v2/metadata/watch?prefix=/txn/op/", timeout=60) as lines:
-        for line in lines:
-            if json.loads(line)["event"] in ("present", "written"):
-                return
-    raise AssertionError("the watch has ended")
+        # The broker pushes that a transaction is about to write; an entry of it follows at once.
+        assert any(json.loads(line)["event"] in ("present", "written") for line in lines), "the watch has ended"
+    while not stored(service_url, "read_uncommitted"):
+        pass
 
 
-def stored(broker: RunningBroker, isolation: str) -> Counter[int]:
-    options = ReadOptions.parse({"service_url": broker.service_url, "topic": TOPIC, "isolation": isolation})
+def stored(service_url: str, isolation: str) -> Counter[int]:
+    options = ReadOptions.parse({"service_url": service_url, "topic": TOPIC, "isolation": isolation})
     reader = TidewireReader(options)
     found: Counter[int] = Counter()
     for partition in reader.partitions():
@@ -87,19 +87,21 @@ def stored(broker: RunningBroker, isolation: str) -> Counter[int]:
 
 
 def assert_only_the_winner_is_read(broker: RunningBroker) -> None:
-    assert stored(broker, "read_committed") == Counter(range(ROWS))
-    assert stored(broker, "read_uncommitted").total() > ROWS, "the loser had written nothing, so this shows nothing"
+    assert stored(broker.service_url, "read_committed") == Counter(range(ROWS))
+    assert stored(broker.service_url, "read_uncommitted").total() > ROWS, (
+        "the loser had written nothing, so this shows nothing"
+    )
 
 
 def test_of_a_task_that_failed_and_ran_again_only_the_second_attempt_is_read(
     spark: SparkSession, broker: RunningBroker
 ) -> None:
     """D17: the first attempt fails when rows of it are in the broker."""
-    http_url = broker.http_url
+    service_url, http_url = broker.service_url, broker.http_url
 
     def fail_at_first(attempt: int) -> None:
         if attempt == 0:
-            until_written(http_url)
+            until_written(service_url, http_url)
             raise RuntimeError("the first attempt")
 
     write(spark, broker, fail_at_first)
@@ -110,11 +112,11 @@ def test_of_a_task_that_ran_twice_at_a_time_only_the_first_to_end_is_read(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path
 ) -> None:
     """D17: the first attempt blocks when rows of it are in the broker, so Spark runs a speculative one beside it."""
-    http_url, pipe = broker.http_url, tmp_path / "pipe"
+    service_url, http_url, pipe = broker.service_url, broker.http_url, tmp_path / "pipe"
     os.mkfifo(pipe)
 
     def block_at_first(attempt: int) -> None:
-        until_written(http_url)
+        until_written(service_url, http_url)
         if attempt == 0:
             # Nobody ever writes to it.
             pipe.read_text()

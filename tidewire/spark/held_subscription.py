@@ -1,9 +1,10 @@
-"""A subscription of scalable topics that one process holds: where it is on each segment, and moving it in transactions.
+"""A subscription that one process holds: where it is on each segment, and moving it, also in transactions.
 
-It is the whole memory of a job that keeps none itself (`transforming.py`). Holding is by consumers, one a segment, who
-are alone on it and give no permits: nothing is sent on their account, and whoever else wants to hold the same
-subscription is refused. What a broker answers has everything that was decided before it was asked, so whoever opens the
-consumers first and then asks knows the truth, and nobody else can move it.
+It is the whole memory of a job that keeps none itself (`transforming.py`), and what others see of a query's place
+(`subscribing.py`). Holding is by consumers, one a segment, who are alone on it and give no permits: nothing is sent on
+their account, and whoever else wants to hold the same subscription is refused. What a broker answers has everything
+that was decided before it was asked, so whoever opens the consumers first and then asks knows the truth, and nobody
+else can move it.
 """
 
 from collections.abc import Callable, Collection
@@ -16,6 +17,7 @@ from tidewire.spark.connection import Connection
 from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.errors import ProtocolViolation, Refused
 from tidewire.spark.layouts import Part
+from tidewire.spark.measuring import ask_end
 from tidewire.spark.positions import EARLIEST, LATEST, Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
@@ -91,8 +93,24 @@ class HeldSubscription:
             del self._consumers[name]
         missing = [part for part in parts if part.wire_name not in self._consumers]
         for part in missing:
-            self._open(part)
+            self.open(part)
         return bool(missing)
+
+    def open(self, part: Part) -> tuple[Connection, int]:
+        """The consumer of one part, which is opened if it is not open: its connection, and its id there.
+
+        Raises:
+            SourceError: as `hold`.
+        """
+        return self._consumers.get(part.wire_name) or self._open(part)
+
+    def end(self, part: Part) -> Position:
+        """The last entry of a part that is visible.
+
+        Raises:
+            SourceError: nobody could be asked.
+        """
+        return self._asked(part, lambda owner, consumer_id: ask_end(owner, consumer_id, None).last)
 
     def position(self, part: Part) -> Position:
         """Up to where all of a part is acknowledged, by every transaction that was committed before the call.
@@ -113,8 +131,8 @@ class HeldSubscription:
 
         return self._asked(part, ask)
 
-    def acknowledge(self, part: Part, upto: Position, transaction: TransactionId) -> None:
-        """Let the subscription be there when the transaction is committed; durable on return.
+    def acknowledge(self, part: Part, upto: Position, transaction: TransactionId | None = None) -> None:
+        """Let the subscription be there, when the transaction is committed if there is one; durable on return.
 
         Raises:
             SourceError: it was refused, or not answered.
@@ -136,13 +154,13 @@ class HeldSubscription:
         Raises:
             SourceError: nobody could be told.
         """
-        owner, consumer_id = self._consumers.get(part.wire_name) or self._open(part)
+        owner, consumer_id = self.open(part)
         owner.send(commands.flow(consumer_id, 1))
 
     def _asked(self, part: Part, ask: Callable[[Connection, int], _Answer]) -> _Answer:
         """An answer to a consumer that was open before and after it was asked."""
         for _ in range(SENT_AWAY_MAX):
-            opened = self._consumers.get(part.wire_name) or self._open(part)
+            opened = self.open(part)
             try:
                 answer = ask(*opened)
             except Refused:

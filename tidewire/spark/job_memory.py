@@ -16,7 +16,7 @@ from tidewire.spark.following import Follower, Snapshot, View
 from tidewire.spark.held_subscription import HeldSubscription
 from tidewire.spark.layouts import Part, is_gone
 from tidewire.spark.limits import Limit
-from tidewire.spark.offsets import BEGINNING, Offsets, waiting
+from tidewire.spark.offsets import BEGINNING, Offsets, finished
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.persisting import passes
 from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Position
@@ -252,11 +252,7 @@ class JobMemory:
 
     def _pass_over(self, parts: _Parts, end: Offsets) -> None:
         for topic, places in end.items():
-            of_topic = parts.get(topic, {})
-            by_number = {part.number: part for part in of_topic.values()}
-            to_come = waiting([of_topic[name].number for name in places if name in of_topic], by_number)
-            for name, part in of_topic.items():
-                is_over = name not in places and part.number not in to_come
-                if is_over and part.wire_name not in self._passed_over:
+            for part in finished(parts.get(topic, {}), places):
+                if part.wire_name not in self._passed_over:
                     self._subscription.pass_over(part)
                     self._passed_over.add(part.wire_name)

@@ -15,7 +15,7 @@ Pure.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidewire.spark.positions import EARLIEST, Position
 
@@ -53,6 +53,9 @@ class Related(Protocol):
     @property
     def parents(self) -> tuple[int, ...]:
         """Those it came from."""
+
+
+_Part = TypeVar("_Part", bound=Related)
 
 
 def encode(offsets: Offsets) -> dict[str, dict[str, str]]:
@@ -108,6 +111,13 @@ def waiting(there: Iterable[int], parts: Mapping[int, Related]) -> set[int]:
         for number, ancestors in before.items()
         if number not in present and number not in behind_present and ancestors & present
     }
+
+
+def finished(parts: Mapping[str, _Part], places: Places) -> list[_Part]:
+    """Of a topic's parts by name, those that were read to their end: nothing of them is in the places, or to come."""
+    by_number = {part.number: part for part in parts.values()}
+    to_come = waiting([parts[name].number for name in places if name in parts], by_number)
+    return [part for name, part in parts.items() if name not in places and part.number not in to_come]
 
 
 def admitted(there: Iterable[int], finished: Iterable[int], parts: Mapping[int, Related]) -> set[int]:

@@ -238,13 +238,11 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
 
     def _group(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Group | None:
         """The micro-batch's; None when no task has said of which query it is: then none has written anything here."""
-        if self._options.txn_app_id is not None:
-            groups = {message.group for message in messages if isinstance(message, Written)}
-            return next(iter(groups), Group(self._options.txn_app_id, batch))
         groups = {message.group for message in messages if isinstance(message, Written)}
         if len(groups) > 1 or any(group.batch != batch for group in groups):
             raise ProtocolViolation(f"tasks of micro-batch {batch} report {', '.join(sorted(map(str, groups)))}")
-        return next(iter(groups), None)
+        named = self._options.txn_app_id
+        return next(iter(groups), None if named is None else Group(named, batch))
 
 
 def group_of_task(application: str | None) -> Group:

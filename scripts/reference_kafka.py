@@ -14,18 +14,18 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from scripts.need import place
+from scripts.reference_process import free_ports, stop
 
 ARTIFACT: Final = "maven:org.apache.kafka:kafka_2.13:4.3.0"
 """Its name for scripts/need.py."""
 
 START_SECONDS_MAX: Final = 60.0
-STOP_SECONDS_MAX: Final = 30.0
 ASK_AGAIN_SECONDS: Final = 0.2
 """It says in its log alone that it is ready, so its port is tried time and again."""
 
@@ -62,7 +62,7 @@ def running_kafka(folder: Path, *, partitions: int = 1) -> Iterator[RunningKafka
         RuntimeError: it did not become ready; its log's end is shown.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    broker, controller = _free_ports()
+    broker, controller = free_ports(2)
     settings = folder / "server.properties"
     settings.write_text(
         _CONFIGURATION.format(broker=broker, controller=controller, folder=folder, partitions=partitions)
@@ -89,12 +89,7 @@ def running_kafka(folder: Path, *, partitions: int = 1) -> Iterator[RunningKafka
         _wait_until_it_listens(process, broker, log)
         yield RunningKafka(f"127.0.0.1:{broker}", process.pid)
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process)
 
 
 def _wait_until_it_listens(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
@@ -106,12 +101,3 @@ def _wait_until_it_listens(process: "subprocess.Popen[bytes]", port: int, log: P
         except OSError:
             time.sleep(ASK_AGAIN_SECONDS)  # noqa: TID251 - see there
     raise RuntimeError(f"Kafka ended, or was not ready in {START_SECONDS_MAX} s:\n{log.read_text()[-3_000:]}")
-
-
-def _free_ports() -> list[int]:
-    """Two ports that nobody uses now; it cannot be told to choose."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for taken in sockets:
-            taken.bind(("127.0.0.1", 0))
-        return [taken.getsockname()[1] for taken in sockets]

@@ -8,23 +8,22 @@ Standalone with RocksDB metadata and one embedded bookie, transactions switched 
 blocks.
 """
 
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
 from scripts.need import place
+from scripts.reference_process import free_ports, stop
 
 ARTIFACT: Final = "maven:org.apache.pulsar:pulsar-broker:5.0.0-M1"
 """Its name for scripts/need.py."""
 
 START_SECONDS_MAX: Final = 120.0
-STOP_SECONDS_MAX: Final = 30.0
 ASK_AGAIN_SECONDS: Final = 0.5
 """It says nowhere but in its health check that it is ready, so that is asked time and again."""
 
@@ -84,7 +83,7 @@ def running_pulsar(folder: Path, *, fsync: bool = True) -> Iterator[RunningPulsa
         RuntimeError: it did not become ready; its log's end is shown.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pulsar, http = _free_ports()
+    pulsar, http = free_ports(2)
     (folder / "standalone.conf").write_text(_CONFIGURATION.format(pulsar=pulsar, http=http, fsync=str(fsync).lower()))
     (folder / "log4j2.xml").write_text(_LOGGING)
     log = folder / "broker.log"
@@ -112,12 +111,7 @@ def running_pulsar(folder: Path, *, fsync: bool = True) -> Iterator[RunningPulsa
         _wait_until_healthy(process, f"{http_url}/admin/v2/brokers/health", log)
         yield RunningPulsar(f"pulsar://127.0.0.1:{pulsar}", http_url, process.pid)
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process)
 
 
 def _wait_until_healthy(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
@@ -129,12 +123,3 @@ def _wait_until_healthy(process: "subprocess.Popen[bytes]", url: str, log: Path)
         except OSError:
             time.sleep(ASK_AGAIN_SECONDS)  # noqa: TID251 - see there
     raise RuntimeError(f"Pulsar ended, or was not ready in {START_SECONDS_MAX} s:\n{log.read_text()[-3_000:]}")
-
-
-def _free_ports() -> list[int]:
-    """Two ports that nobody uses now; it takes no socket and cannot be told to choose."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for taken in sockets:
-            taken.bind(("127.0.0.1", 0))
-        return [taken.getsockname()[1] for taken in sockets]

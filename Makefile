@@ -71,15 +71,15 @@ layers: $(STAMP)
 # The judge of histories, compiled once, and the etcd that one of the metadata stores is on: asking again takes no time.
 tests: $(STAMP)
 	$(BIN)/python scripts/need.py porcupine etcd
-	$(BIN)/python -m pytest -m "not interop and not thorough" --durations=10 -rs $(ARGS)
+	$(BIN)/python -m pytest -m "not interop and not thorough" --durations=10 -rsfE $(ARGS)
 
 interop: java $(STAMP) ## tests with other systems' clients: Java, Spark, and what the README shows
 	$(BIN)/python scripts/need.py pulsar-java-client
-	$(BIN)/python -m pytest -m interop --timeout=600 --durations=10 -rs $(ARGS)
+	$(BIN)/python -m pytest -m interop --timeout=600 --durations=10 -rsfE $(ARGS)
 
 thorough: java $(STAMP) ## the same tests with many more examples and seeds
 	$(BIN)/python scripts/need.py porcupine etcd
-	$(BIN)/python -m pytest -m "not interop" --hypothesis-profile=thorough --timeout=1800 --durations=10 -rs $(ARGS)
+	$(BIN)/python -m pytest -m "not interop" --hypothesis-profile=thorough --timeout=1800 --durations=10 -rsfE $(ARGS)
 
 against-pulsar: java $(STAMP) ## the Python client's tests against a real Apache Pulsar 5.0.0-M1
 	@scripts/against_pulsar.sh $(ARGS)

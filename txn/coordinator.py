@@ -150,16 +150,18 @@ class Coordinator:
                 if record is None:
                     raise TransactionNotFound(txn)
             header = Header.from_value(record.value)
-            state = header.state
             with_abort: tuple[Op, ...] = ()
-            if header.group is not None and not state.is_final:
-                state, with_abort = await self.groups.state(txn, header.group)
-            answer = MOVES[state, action]
+            if header.group is not None and not header.state.is_final:
+                conditions = await self.groups.abort_conditions(txn, header.group)
+                if conditions is None:
+                    continue
+                with_abort = conditions
+            answer = MOVES[header.state, action]
             if answer is Answer.REPEATED:
                 return
             if answer is Answer.REFUSED:
                 self._statistics.cas_reject += 1
-                raise InvalidTxnStatus(txn, state, action.value)
+                raise InvalidTxnStatus(txn, header.state, action.value)
             if header.group is not None and action is EndAction.COMMIT:
                 raise GroupDecides(txn)
             now = self._now_ms()

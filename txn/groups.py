@@ -181,19 +181,19 @@ class TransactionGroups:
             record, _ = await self._read(group.application)
         return None if record is None else record.applied
 
-    async def state(self, txn: TxnId, group: Group) -> tuple[TxnState, tuple[Op, ...]]:
-        """What the group says of one of its transactions, and while that is OPEN what to commit with its abort.
+    async def abort_conditions(self, txn: TxnId, group: Group) -> tuple[Op, ...] | None:
+        """What to commit with the abort of one transaction alone; None when the group has decided: its header says how.
 
-        What a group has decided stands in the header on return.
+        What the record says is no answer by itself: it may be about a later batch by now, and not name this one's
+        winners any more.
         """
         record, found = await self._read(group.application)
-        state = state_in(record, group, txn)
-        if state.is_final:
+        if state_in(record, group, txn).is_final:
             await self.settle(group.application)
-            return state, ()
+            return None
         if record is None or found is None:
-            return state, (Check(group_key(group.application), ABSENT),)
-        return state, (record.to_put(group.application, found.version),)
+            return (Check(group_key(group.application), ABSENT),)
+        return (record.to_put(group.application, found.version),)
 
     async def settle(self, application: str) -> None:
         """Write what the application's record decides into the headers that are open; they say so on return."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import trio
 
 from storage.entry import TxnId
-from storage.metadata.store import MetadataStore, Record, starting_with
+from storage.metadata.store import MetadataStore, starting_with
 from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
 from txn.open_header import state_of
 from txn.states import TxnState
@@ -61,7 +61,8 @@ class HeaderWatch:
         for txn in txns:
             record = await self._metadata.get(header_key(txn))
             if record is not None:
-                await self._tell(txn, record)
+                # As they both are now: what a group has decided and its headers do not say yet counts.
+                await self._tell(txn, state_of(self._metadata, txn, Header.from_value(record.value)))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the headers until cancelled; started once the watch stands."""
@@ -72,11 +73,10 @@ class HeaderWatch:
                 for record in change.records:
                     txn = txn_of_key(record.key)
                     if txn in self._participants:
-                        await self._tell(txn, record)
+                        # As it was at this change. What its group's record says now may be about a later batch.
+                        await self._tell(txn, Header.from_value(record.value).state)
 
-    async def _tell(self, txn: TxnId, record: Record) -> None:
-        # Behind a barrier this includes what a group has decided and its headers do not say yet.
-        state = state_of(self._metadata, txn, Header.from_value(record.value))
+    async def _tell(self, txn: TxnId, state: TxnState) -> None:
         if state.is_final:
             # A copy, because a participant may leave while it is told.
             for told, participant in enumerate(tuple(self._participants.get(txn, ()))):

@@ -1,7 +1,6 @@
 """Groups of transactions over the memory store: one decision, whatever happens around it."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -11,11 +10,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Put, starting_with
+from tests.support.group_offices import AGE_MS, Office, now_ms, running
 from tests.support.metadata import keys
 from tests.support.schedules import every_schedule
-from txn.alarm import Alarm
-from txn.buffer import BufferCounters
-from txn.coordinator import Coordinator
 from txn.errors import (
     AppliedByAnother,
     GroupAborted,
@@ -25,73 +22,12 @@ from txn.errors import (
     TransactionNotFound,
 )
 from txn.group_record import KEY_PREFIX, GroupRecord, GroupState, group_key, state_in
-from txn.group_sweep import GroupSweep
 from txn.groups import WINNERS_MAX
-from txn.headers import Group, Header, header_key, v5_id
+from txn.headers import Group, v5_id
 from txn.states import EndAction, TxnState
 from txn.sweeps import TimeoutSweep
 
 ONE, TWO = Group("app", 1), Group("app", 2)
-AGE_MS = 3_600_000
-
-
-def now_ms() -> int:
-    """Trio's clock as wall time, so that a mocked clock moves both."""
-    return round(trio.current_time() * 1000)
-
-
-class Office:
-    """A broker's coordinator, over a store that it may share with others."""
-
-    def __init__(self, metadata: MemoryStore) -> None:
-        self.metadata = metadata
-        self.timeouts = Alarm(now_ms)
-        self.once = Alarm(now_ms, delay_ms=AGE_MS)
-        self.counters = BufferCounters()
-        self.coordinator = Coordinator(
-            metadata,
-            count=1,
-            now_ms=now_ms,
-            timeout_ms_max=AGE_MS,
-            timeout_alarm=self.timeouts,
-            final_alarm=Alarm(now_ms),
-            once_alarm=self.once,
-            counters=self.counters,
-        )
-        self.groups = self.coordinator.groups
-
-    async def join(self, group: Group, *, once: bool = False) -> TxnId:
-        txn = await self.coordinator.new_in_group(0, 60_000, group, once=once)
-        assert txn is not None, "the group is not applied"
-        return txn
-
-    async def is_applied(self, group: Group) -> bool:
-        return await self.coordinator.new_in_group(0, 60_000, group, once=False) is None
-
-    async def commit(self, group: Group, *winners: TxnId) -> None:
-        await self.groups.commit(group, winners, once=False)
-
-    async def state(self, txn: TxnId) -> TxnState:
-        """What the header says."""
-        record = await self.metadata.get(header_key(txn))
-        assert record is not None
-        return Header.from_value(record.value).state
-
-    async def states(self, *txns: TxnId) -> str:
-        return " ".join([str(await self.state(txn)) for txn in txns])
-
-
-@asynccontextmanager
-async def running(office: Office) -> AsyncIterator[Office]:
-    """With the tasks that a broker runs."""
-    async with trio.open_nursery() as nursery:
-        await nursery.start(office.groups.run)
-        sweep = TimeoutSweep(office.metadata, office.coordinator, now_ms=now_ms, alarm=office.timeouts)
-        nursery.start_soon(sweep.run)
-        groups = GroupSweep(office.metadata, age_ms=AGE_MS, now_ms=now_ms, alarm=office.once, counters=office.counters)
-        nursery.start_soon(groups.run)
-        yield office
-        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

@@ -1,0 +1,92 @@
+"""Groups of transactions for whoever is behind: a watch with much to tell, a question whose answers take long."""
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Record
+from tests.support.group_offices import Office, running
+from txn.errors import InvalidTxnStatus
+from txn.group_record import KEY_PREFIX
+from txn.headers import Group, header_key
+from txn.states import EndAction, TxnState
+
+ONE, TWO = Group("app", 1), Group("app", 2)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.told: list[TxnState] = []
+
+    def decided(self, txn: TxnId, state: TxnState) -> None:
+        self.told.append(state)
+
+
+async def test_a_watch_that_is_behind_tells_winners_that_they_won(autojump_clock: MockClock) -> None:
+    """T27, D17: it comes to a winner's beginning when the next batch has begun, which says that the last is over."""
+    async with running(Office(MemoryStore())) as office:
+        elsewhere = await office.coordinator.new_transaction(0, 60_000)
+        others = [Listener() for _ in range(1000)]
+        for listener in others:
+            office.headers.join(elsewhere, listener)
+        await wait_all_tasks_blocked()
+        await office.coordinator.end(elsewhere, EndAction.COMMIT)
+        winner, loser = await office.join(ONE), await office.join(ONE)
+        listeners = [Listener(), Listener()]
+        for txn, listener in zip((winner, loser), listeners, strict=True):
+            office.headers.join(txn, listener)
+        await office.commit(ONE, winner)
+        await office.join(TWO)
+        assert not all(listener.told for listener in others), "it is behind"
+        await wait_all_tasks_blocked()
+        assert [listener.told for listener in listeners] == [[TxnState.COMMITTED], [TxnState.ABORTED]]
+
+
+class SlowStore(MemoryStore):
+    """Readings of a group's record wait while a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = trio.Event()
+        self.answer = trio.Event()
+        self.answer.set()
+
+    async def get(self, key: str) -> Record | None:
+        """As the contract says, but perhaps late."""
+        if key.startswith(KEY_PREFIX) and not self.answer.is_set():
+            self.asked.set()
+            await self.answer.wait()
+        return await super().get(key)
+
+
+@pytest.mark.parametrize("action", EndAction)
+async def test_an_end_that_is_overtaken_by_two_batches_is_told_what_was_decided(action: EndAction) -> None:
+    """T7, D17: the next batch's record says nothing of who won this one; the header does."""
+    store = SlowStore()
+    slow = Office(store)
+    winner = await slow.join(ONE)
+    answers: list[str] = []
+
+    async def end() -> None:
+        try:
+            await slow.coordinator.end(winner, action)
+        except InvalidTxnStatus as refused:
+            answers.append(str(refused).partition("already ")[2])
+        else:
+            answers.append("done")
+
+    async with trio.open_nursery() as nursery:
+        store.answer = trio.Event()
+        nursery.start_soon(end)
+        await store.asked.wait()
+        held, store.answer = store.answer, trio.Event()
+        store.answer.set()
+        quick = Office(store)
+        await quick.commit(ONE, winner)
+        await quick.join(TWO)
+        assert await quick.state(winner) is TxnState.COMMITTED
+        held.set()
+    assert answers == [{EndAction.ABORT: "COMMITTED", EndAction.COMMIT: "done"}[action]]
+    assert (await store.get(header_key(winner))) is not None

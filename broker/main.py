@@ -141,9 +141,9 @@ async def _compose(
     bound: Address,
 ) -> _Composed:
     """Everything between the stores and the faces, running in `nursery`."""
-    headers = HeaderWatch(metadata)
-    await nursery.start(headers.run)
     timeouts = Alarm(wall_clock_ms)
+    headers = HeaderWatch(metadata, deadlines=timeouts)
+    await nursery.start(headers.run)
     retention_ms = round(settings.txn_retention_seconds * 1000)
     timeout_ms_max = round(settings.txn_timeout_seconds_max * 1000)
     # The attempts of a group are all over when it is this old.
@@ -156,7 +156,6 @@ async def _compose(
         count=settings.transaction_coordinators,
         now_ms=wall_clock_ms,
         timeout_ms_max=timeout_ms_max,
-        timeout_alarm=timeouts,
         final_alarm=finals,
         once_alarm=forgotten,
         counters=buffers,

@@ -41,7 +41,6 @@ class Coordinator:
         count: int,
         now_ms: WallClock,
         timeout_ms_max: int,
-        timeout_alarm: Alarm,
         final_alarm: Alarm,
         once_alarm: Alarm,
         counters: BufferCounters,
@@ -53,7 +52,6 @@ class Coordinator:
             count: how many coordinator ids clients may spread over.
             now_ms: the wall clock.
             timeout_ms_max: the longest a transaction may stay open; longer requests are cut to it.
-            timeout_alarm: told of every new transaction's deadline.
             final_alarm: told of every decision's moment.
             once_alarm: told when a group began that nobody will ask for again.
             counters: where queries are counted.
@@ -62,7 +60,6 @@ class Coordinator:
         self._metadata = metadata
         self._now_ms = now_ms
         self._timeout_ms_max = timeout_ms_max
-        self._timeout_alarm = timeout_alarm
         self._final_alarm = final_alarm
         self._blocks = [_IdBlock() for _ in range(count)]
         self._statistics = CoordinatorStatistics()
@@ -119,7 +116,6 @@ class Coordinator:
         header = Header(TxnState.OPEN, now + min(timeout_ms, self._timeout_ms_max), now, group=group)
         await self._metadata.commit([header.to_put(txn, ABSENT), *conditions])
         self._statistics.opened += 1
-        self._timeout_alarm.at_latest(header.timeout_ms)
 
     def require(self, tc_id: int) -> None:
         """Hold that there is such a coordinator.

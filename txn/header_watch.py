@@ -3,6 +3,9 @@
 The coordinator calls nobody (PIP-473): it changes the header, the store's watch fires, and every segment that has an
 unresolved write of that transaction is told here. A participant joins before it writes its op record, and that write is
 conditioned on the header being open; so the decision always comes after joining and cannot be missed (T27).
+
+The sweep of deadlines hears of each header's here too, whichever broker opened the transaction: that one may be gone
+when it is due, and nobody else would end it.
 """
 
 from typing import Final, Protocol
@@ -10,8 +13,9 @@ from typing import Final, Protocol
 import trio
 
 from storage.entry import TxnId
-from storage.metadata.store import MetadataStore, starting_with
-from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
+from storage.metadata.store import MetadataStore, Record, starting_with
+from txn.alarm import Alarm
+from txn.headers import BY_DEADLINE, KEY_PREFIX, Header, header_key, txn_of_key
 from txn.open_header import state_of
 from txn.states import TxnState
 
@@ -30,8 +34,10 @@ class Participant(Protocol):
 class HeaderWatch:
     """Follows every header and tells those who joined a transaction when it ends."""
 
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: MetadataStore, *, deadlines: Alarm | None = None) -> None:
+        """Set up; `deadlines` is told of every transaction's that is opened while this runs."""
         self._metadata = metadata
+        self._deadlines = deadlines
         self._participants: dict[TxnId, set[Participant]] = {}
 
     @property
@@ -71,10 +77,17 @@ class HeaderWatch:
             task_status.started()
             async for change in watch:
                 for record in change.records:
+                    self._note_deadline(record)
                     txn = txn_of_key(record.key)
                     if txn in self._participants:
                         # As it was at this change. What its group's record says now may be about a later batch.
                         await self._tell(txn, Header.from_value(record.value).state)
+
+    def _note_deadline(self, record: Record) -> None:
+        if self._deadlines is not None:
+            for entry in record.indexes:
+                if entry.name == BY_DEADLINE:
+                    self._deadlines.at_latest(int(entry.key))
 
     async def _tell(self, txn: TxnId, state: TxnState) -> None:
         if state.is_final:

@@ -45,13 +45,12 @@ class Office:
             count=1,
             now_ms=now_ms,
             timeout_ms_max=AGE_MS,
-            timeout_alarm=self.timeouts,
             final_alarm=Alarm(now_ms),
             once_alarm=self.once,
             counters=self.counters,
         )
         self.groups = self.coordinator.groups
-        self.headers = HeaderWatch(metadata)
+        self.headers = HeaderWatch(metadata, deadlines=self.timeouts)
 
     async def join(self, group: Group, *, once: bool = False) -> TxnId:
         txn = await self.coordinator.new_in_group(0, 60_000, group, once=once)

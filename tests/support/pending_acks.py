@@ -100,7 +100,6 @@ def make_coordinator(store: MemoryStore) -> Coordinator:
         count=1,
         now_ms=lambda: 1_000,
         timeout_ms_max=1_000_000,
-        timeout_alarm=Alarm(lambda: 1_000),
         final_alarm=Alarm(lambda: 1_000),
         once_alarm=Alarm(lambda: 1_000),
         counters=BufferCounters(),

@@ -106,7 +106,6 @@ class Rooms:
             count=4,
             now_ms=clock,
             timeout_ms_max=1_000_000,
-            timeout_alarm=Alarm(clock),
             final_alarm=self.finals,
             once_alarm=Alarm(clock),
             counters=BufferCounters(),

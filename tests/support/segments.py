@@ -95,7 +95,6 @@ class Office:
             count=4,
             now_ms=_now_ms,
             timeout_ms_max=10_000_000,
-            timeout_alarm=Alarm(_now_ms),
             final_alarm=Alarm(_now_ms),
             once_alarm=Alarm(_now_ms),
             counters=self.counters,

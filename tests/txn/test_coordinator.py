@@ -16,6 +16,7 @@ from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
+from txn.header_watch import HeaderWatch
 from txn.headers import KEY_PREFIX, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
 from txn.ops import AckOp, WriteOp, ops_of
@@ -40,12 +41,12 @@ class Office:
         """Segments that were deleted."""
         self.timeouts = Alarm(now_ms)
         self.finals = Alarm(now_ms, delay_ms=RETENTION_MS)
+        self.headers = HeaderWatch(metadata, deadlines=self.timeouts)
         self.coordinator = Coordinator(
             metadata,
             count=16,
             now_ms=now_ms,
             timeout_ms_max=10_000_000,
-            timeout_alarm=self.timeouts,
             final_alarm=self.finals,
             once_alarm=Alarm(now_ms),
             counters=BufferCounters(),
@@ -72,6 +73,7 @@ class Office:
 async def office() -> AsyncIterator[Office]:
     async with trio.open_nursery() as nursery:
         office = Office(MemoryStore())
+        await nursery.start(office.headers.run)
         nursery.start_soon(office.timeout_sweep.run)
         nursery.start_soon(office.header_sweep.run)
         yield office

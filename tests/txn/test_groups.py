@@ -235,6 +235,17 @@ async def test_a_decision_outlives_the_broker_that_took_it(autojump_clock: MockC
         assert await next_one.states(winner, loser) == "COMMITTED ABORTED"
 
 
+async def test_what_a_broker_left_open_ends_at_its_deadline(autojump_clock: MockClock, office: Office) -> None:
+    """T9, T10: another one ends it, which has opened nothing itself and slept already when this was opened."""
+    await trio.sleep(10)
+    dead = Office(office.metadata)
+    member, alone = await dead.join(ONE), await dead.coordinator.new_transaction(0, 60_000)
+    await trio.sleep(59)
+    assert await office.states(member, alone) == "OPEN OPEN"
+    await trio.sleep(2)
+    assert await office.states(member, alone) == "ABORTED ABORTED"
+
+
 async def test_a_deadline_that_passes_after_the_decision_changes_nothing(autojump_clock: MockClock) -> None:
     """The time-out proposes an abort; the group has said otherwise."""
     office = Office(MemoryStore())

@@ -5,13 +5,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from tests.support.admin import Admin
 from tests.support.processes import RunningBroker, running_broker
 from tests.support.spark_hosts import spark_on_two_hosts
 from tidewire.spark.options import ReadOptions
@@ -36,9 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def broker(tmp_path: Path) -> Iterator[RunningBroker]:
     """One for each test: they look at all that was written to it."""
     with running_broker(tmp_path / "data") as broker:
-        path = f"{broker.http_url}/admin/v2/scalable/{TOPIC.removeprefix('topic://')}?numInitialSegments=2"
-        with urlopen(Request(path, method="PUT"), timeout=30):
-            pass
+        Admin(broker.http_url).create(TOPIC, 2)
         yield broker
 
 

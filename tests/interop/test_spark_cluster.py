@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final
-from urllib.request import Request, urlopen
 
 import pyspark
 import pytest
@@ -24,6 +23,7 @@ import trio
 
 import tidewire
 from tests.support import shipped_job
+from tests.support.admin import Admin
 from tests.support.processes import RunningBroker, running_broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
@@ -44,9 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A broker with rows in a topic of four segments."""
     with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
         for topic in (TOPIC, *TARGETS):
-            path = f"{topic.removeprefix('topic://')}?numInitialSegments=4"
-            with urlopen(Request(f"{broker.http_url}/admin/v2/scalable/{path}", method="PUT"), timeout=30):
-                pass
+            Admin(broker.http_url).create(topic, 4)
 
         async def write() -> None:
             with trio.fail_after(60):

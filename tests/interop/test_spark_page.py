@@ -1,13 +1,13 @@
 """The example of docs/spark.md is run as it stands there."""
 
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 import trio
 
 import tidewire
 from tests.scenarios.client.test_readme import CHECKOUT, pieces, run
+from tests.support.admin import Admin
 from tests.support.subjects import running_subject
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.reader import TidewireReader
@@ -22,9 +22,7 @@ def test_the_pages_job_runs(tmp_path: Path) -> None:
     folder.mkdir()
     with running_subject("tidewire", tmp_path / "data") as broker:
         for topic in ("flights", "departures"):
-            path = f"/admin/v2/scalable/public/default/{topic}?numInitialSegments=2"
-            with urlopen(Request(broker.http_url + path, method="PUT"), timeout=30):
-                pass
+            Admin(broker.http_url).create(f"topic://public/default/{topic}", 2)
 
         async def write() -> None:
             with trio.fail_after(30):

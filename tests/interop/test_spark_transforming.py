@@ -1,17 +1,14 @@
 """A job from topics to topics whose only memory is the broker."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
-from typing import Any, Final
-from urllib.request import Request, urlopen
+from typing import Final
 
 import pytest
 import trio
@@ -19,45 +16,24 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidewire
 from tests.support import dying_transformer
+from tests.support.admin import Admin
 from tests.support.dying_transformer import JOB, MOMENTS, copied
-from tests.support.processes import RunningBroker, running_broker
+from tests.support.processes import RunningBroker
+from tests.tidewire.spark.conftest import broker as broker
 from tests.tidewire.spark.conftest import spark as spark
 from tidewire.spark import ConsumeTransformProduce
 from tidewire.spark.errors import SubscriptionTaken
 
 CHECKOUT: Final = Path(__file__).parents[2]
-NUMBERS: Final = count()
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(590)]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
 
 
 @pytest.fixture
 def topics(broker: RunningBroker) -> tuple[str, str]:
     """A source and a target, of two segments each."""
-    number = next(NUMBERS)
-    names = f"public/default/from{number}", f"public/default/to{number}"
-    for name in names:
-        administer(broker, "PUT", f"{name}?numInitialSegments=2")
-    return f"topic://{names[0]}", f"topic://{names[1]}"
-
-
-def administer(broker: RunningBroker, method: str, path: str) -> Any:
-    with urlopen(Request(f"{broker.http_url}/admin/v2/scalable/{path}", method=method), timeout=30) as answer:
-        said = answer.read()
-    return json.loads(said) if said else None
-
-
-def subscription(broker: RunningBroker, topic: str, name: str) -> dict[str, Any]:
-    """As any tool sees it."""
-    statistics = administer(broker, "GET", f"{topic.removeprefix('topic://')}/stats")
-    found: dict[str, Any] = statistics["subscriptions"][name]
-    return found
+    admin = Admin(broker.http_url)
+    return admin.new_topic(2), admin.new_topic(2)
 
 
 def send(broker: RunningBroker, topic: str, *numbers: int) -> None:
@@ -68,10 +44,6 @@ def send(broker: RunningBroker, topic: str, *numbers: int) -> None:
                     await producer.enqueue(b"%d" % number, key=f"k{number % 20}")
 
     trio.run(run)
-
-
-def split(broker: RunningBroker, topic: str, segment: int) -> None:
-    administer(broker, "POST", f"{topic.removeprefix('topic://')}/split/{segment}")
 
 
 def values(spark: SparkSession, broker: RunningBroker, topic: str) -> list[int]:
@@ -122,15 +94,15 @@ def test_a_job_goes_on_where_it_was_through_splits_and_others_see_where(
 ) -> None:
     """T20, T22, D17: each message once, in batches of bounded size, and no memory but the subscription."""
     send(broker, topics[0], *range(100))
-    split(broker, topics[0], 0)
+    Admin(broker.http_url).split_now(topics[0], 0)
     send(broker, topics[0], *range(100, 200))
     assert made(spark, broker, topics, max_rows_per_trigger="60").run_available() >= 3
     assert values(spark, broker, topics[1]) == list(range(200))
-    assert subscription(broker, topics[0], JOB)["msgBacklog"] == 0
+    assert Admin(broker.http_url).subscription(topics[0], JOB)["msgBacklog"] == 0
     send(broker, topics[0], *range(200, 250))
-    split(broker, topics[0], 1)
+    Admin(broker.http_url).split_now(topics[0], 1)
     send(broker, topics[0], *range(250, 300))
-    assert subscription(broker, topics[0], JOB)["msgBacklog"] > 0
+    assert Admin(broker.http_url).subscription(topics[0], JOB)["msgBacklog"] > 0
     job = made(spark, broker, topics)
     assert job.run_available() == 2, "what was sent before a split is in a batch before what was sent after it"
     assert values(spark, broker, topics[1]) == list(range(300))
@@ -148,7 +120,7 @@ def test_a_job_is_told_of_what_comes_and_stopped_from_outside(
         begun.append(frame)
         if len(begun) == 1:
             # Behind the plan, before Spark reads: none of it is in this batch.
-            split(broker, topics[0], 0)
+            Admin(broker.http_url).split_now(topics[0], 0)
             send(broker, topics[0], *range(20, 40))
         changed.release()
         return copied(frame)
@@ -195,7 +167,7 @@ def test_a_transformation_that_fails_leaves_nothing_and_the_next_run_begins_with
 
     with pytest.raises(ArithmeticError):
         made(spark, broker, topics, fail).run_available()
-    assert subscription(broker, topics[0], JOB)["msgBacklog"] > 0
+    assert Admin(broker.http_url).subscription(topics[0], JOB)["msgBacklog"] > 0
     assert made(spark, broker, topics).run_available() == 1
     assert values(spark, broker, topics[1]) == list(range(20))
 
@@ -212,4 +184,4 @@ def test_a_driver_that_is_killed_leaves_all_that_the_next_one_needs_with_the_bro
     send(broker, topics[0], *range(200, 220))
     assert made(spark, broker, topics).run_available() == 1
     assert values(spark, broker, topics[1]) == list(range(220))
-    assert subscription(broker, topics[0], JOB)["msgBacklog"] == 0
+    assert Admin(broker.http_url).subscription(topics[0], JOB)["msgBacklog"] == 0

@@ -1,6 +1,5 @@
 """Stream consumers whose connection is cut: they come back by themselves, to the segments that they had."""
 
-import uuid
 from pathlib import Path
 
 import trio
@@ -52,7 +51,7 @@ async def test_a_cut_connection_moves_nothing(tmp_path: Path) -> None:
 
 
 async def cut_and_mend(broker: RunningBroker, proxy: Proxy) -> None:
-    topic = Admin(broker.http_url).create(f"topic://public/default/{uuid.uuid4().hex}", 4)
+    topic = Admin(broker.http_url).new_topic(4)
     url = f"pulsar://{proxy.endpoint}"
     async with (
         tidewire.connect(broker.service_url) as steady,

@@ -1,12 +1,14 @@
 """The broker's REST calls that scenarios need, blocking and with a bound.
 
 admin = Admin(broker.http_url)
-admin.create("topic://public/default/x", segments=2)
-await admin.split("topic://public/default/x", 0)      # in a thread: the broker may need what the test does meanwhile
+topic = admin.new_topic(segments=2)     # that no other test uses
+admin.split_now(topic, 0)
+await admin.split(topic, 1)             # in a thread: the broker may need what the test does meanwhile
 """
 
 import json
 import urllib.request
+import uuid
 from typing import Any, Final
 
 import anyio.to_thread
@@ -25,6 +27,10 @@ class Admin:
         self._call("PUT", f"{self._path(topic)}?numInitialSegments={segments}")
         return topic
 
+    def new_topic(self, segments: int = 1) -> str:
+        """Create a scalable topic under a name that nobody else has; returns it."""
+        return self.create(f"topic://public/default/{uuid.uuid4().hex}", segments)
+
     def delete(self, topic: str) -> None:
         """Delete a scalable topic, whoever uses it."""
         self._call("DELETE", f"{self._path(topic)}?force=true")
@@ -38,13 +44,26 @@ class Admin:
         layout = self._call("GET", self._path(topic))
         return sorted(segment["segmentId"] for segment in layout["segments"].values() if segment["active"])
 
+    def subscription(self, topic: str, name: str) -> dict[str, Any]:
+        """What anybody is told of a subscription."""
+        found: dict[str, Any] = self._call("GET", f"{self._path(topic)}/stats")["subscriptions"][name]
+        return found
+
+    def split_now(self, topic: str, segment_id: int) -> None:
+        """Split a segment."""
+        self._call("POST", f"{self._path(topic)}/split/{segment_id}")
+
+    def merge_now(self, topic: str, first_id: int, second_id: int) -> None:
+        """Merge two neighbours."""
+        self._call("POST", f"{self._path(topic)}/merge/{first_id}/{second_id}")
+
     async def split(self, topic: str, segment_id: int) -> None:
         """Split a segment; returns when it is done."""
-        await anyio.to_thread.run_sync(self._call, "POST", f"{self._path(topic)}/split/{segment_id}")
+        await anyio.to_thread.run_sync(self.split_now, topic, segment_id)
 
     async def merge(self, topic: str, first_id: int, second_id: int) -> None:
         """Merge two neighbours; returns when it is done."""
-        await anyio.to_thread.run_sync(self._call, "POST", f"{self._path(topic)}/merge/{first_id}/{second_id}")
+        await anyio.to_thread.run_sync(self.merge_now, topic, first_id, second_id)
 
     def _path(self, topic: str) -> str:
         return f"{self._base}/{topic.removeprefix('topic://')}"

@@ -1,4 +1,4 @@
-"""One Spark for all tests of a module: starting it costs seconds."""
+"""One Spark and one broker for all tests of a module: starting Spark costs seconds."""
 
 import os
 import sys
@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+
+from tests.support.admin import Admin
+from tests.support.processes import RunningBroker, running_broker
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +36,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             yield session
         finally:
             session.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: RunningBroker) -> str:
+    """A scalable topic of two segments."""
+    return Admin(broker.http_url).new_topic(2)

@@ -1,25 +1,22 @@
 """What the options of a batch do, from a broker in a process of its own to a data frame."""
 
 import json
-from collections.abc import Iterator
+import uuid
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import pulsar
 import pytest
-import trio
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import tidewire
-from tests.support.processes import RunningBroker, running_broker
-from tests.tidewire.spark.test_end_to_end import administer, load, send_all, values, write
+from tests.support.admin import Admin
+from tests.support.processes import RunningBroker
+from tests.tidewire.spark.test_end_to_end import load, send_all, values, write
 from tidewire import Schema
-
-NUMBERS = count()
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -44,20 +41,6 @@ LongerTrip.__name__ = "Trip"
 class Flight(Record):  # type: ignore[misc]
     number = Integer(required=True)
     gate = String()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic(broker: RunningBroker) -> str:
-    """A scalable topic of two segments."""
-    name = f"public/default/o{next(NUMBERS)}"
-    administer(broker, "PUT", f"{name}?numInitialSegments=2")
-    return f"topic://{name}"
 
 
 def test_a_read_goes_on_where_the_one_before_it_ended(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
@@ -92,8 +75,7 @@ def test_a_read_goes_on_where_the_one_before_it_ended(spark: SparkSession, broke
 def test_several_topics_and_those_of_a_pattern_are_one_data_frame(
     spark: SparkSession, broker: RunningBroker, topic: str
 ) -> None:
-    other = f"{topic}-other"
-    administer(broker, "PUT", f"{other.removeprefix('topic://')}?numInitialSegments=1")
+    other = Admin(broker.http_url).create(f"{topic}-other")
 
     async def story(client: tidewire.Client) -> None:
         await send_all(topic, [b"a"], client)
@@ -176,7 +158,7 @@ def test_values_are_columns_by_the_topics_schema(
     spark: SparkSession, broker: RunningBroker, schema: JsonSchema | AvroSchema
 ) -> None:
     """As Pulsar's own client registers and writes them."""
-    topic = f"persistent://public/default/s{next(NUMBERS)}"
+    topic = f"persistent://public/default/{uuid.uuid4().hex}"
     client = pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         producer = client.create_producer(topic, schema=schema)
@@ -209,8 +191,7 @@ def test_each_message_of_a_topic_is_read_by_the_version_it_was_written_with(
                 await older.send(Trip("EWR", number), key="k")
                 await newer.send(LongerTrip("JFK", number, 17), key="k")
                 if number == 1:
-                    name = topic.removeprefix("topic://")
-                    await trio.to_thread.run_sync(administer, broker, "POST", f"{name}/split/0")
+                    await Admin(broker.http_url).split(topic, 0)
 
     write(broker, story)
     rows = load(spark, broker, topic, {"schema": "auto"}).select("value.*").collect()

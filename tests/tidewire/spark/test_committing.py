@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from tests.support.admin import Admin
 from tests.support.blocking_peer import BlockingPeer
 from tests.support.processes import RunningBroker, running_broker
-from tests.tidewire.spark.test_end_to_end import administer
 from tests.tidewire.spark.test_writing import stored
 from tidewire.spark import committing
 from tidewire.spark.brokers import Brokers
@@ -39,20 +39,6 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 NUMBERS = count()
 T = pb.BaseCommand.Type
 SCHEMA = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic(broker: RunningBroker) -> str:
-    """A scalable topic of two segments."""
-    name = f"public/default/c{next(NUMBERS)}"
-    administer(broker, "PUT", f"{name}?numInitialSegments=2")
-    return f"topic://{name}"
 
 
 @pytest.fixture
@@ -136,8 +122,7 @@ def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> Non
     """
     group = Group("application", 1)
     with running_broker(tmp_path / "data", "--txn-retention-seconds", "0") as broker:
-        administer(broker, "PUT", "public/default/x")
-        topic = "topic://public/default/x"
+        topic = Admin(broker.http_url).new_topic()
         options = WriteOptions.parse({"service_url": broker.service_url, "topic": topic}, Use.BATCH)
         with Brokers(options) as brokers:
             timed_out = Coordinator(brokers).new_transaction(group.on_the_wire, 1)

@@ -2,11 +2,9 @@
 
 import socket
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import count
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 import trio
@@ -15,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import tidewire
+from tests.support.admin import Admin
 from tests.support.processes import RunningBroker, running_broker
 from tidewire.spark import TidewireSource
 from tidewire.spark.options import ReadOptions
@@ -22,29 +21,8 @@ from tidewire.spark.reader import TidewireReader
 from tidewire.spark.receiving import WINDOW_MESSAGES
 from tidewire.spark.schema import SCHEMA
 
-NUMBERS = count()
-
 # The first test pays for Spark's start, which on a busy machine takes long.
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic(broker: RunningBroker) -> str:
-    """A scalable topic of two segments."""
-    name = f"public/default/t{next(NUMBERS)}"
-    administer(broker, "PUT", f"{name}?numInitialSegments=2")
-    return f"topic://{name}"
-
-
-def administer(broker: RunningBroker, method: str, path: str) -> None:
-    with urlopen(Request(f"{broker.http_url}/admin/v2/scalable/{path}", method=method), timeout=30):
-        pass
 
 
 def load(spark: SparkSession, broker: RunningBroker, topic: str, options: dict[str, str] | None = None) -> DataFrame:
@@ -147,8 +125,7 @@ def test_a_transaction_that_lives_through_a_split_is_read_whole_or_not_at_all(
                     await producer.enqueue(b"%d" % round_of, key=key, txn=txn)
                 await producer.flush()
                 if round_of == 1:
-                    split = partial(administer, broker, "POST", f"{topic.removeprefix('topic://')}/split/0")
-                    await trio.to_thread.run_sync(split)
+                    await Admin(broker.http_url).split(topic, 0)
             assert await trio.to_thread.run_sync(lambda: load(spark, broker, topic).count()) == 0
             await txn.commit()
 
@@ -211,10 +188,10 @@ def test_stopping_early_costs_neither_the_job_nor_the_broker(
 def test_what_was_committed_is_read_after_the_broker_was_killed(spark: SparkSession, tmp_path: Path) -> None:
     """T25, D8: all of it, and nothing of what was open then and still is."""
     with running_broker(tmp_path / "data") as broker:
-        administer(broker, "PUT", "public/default/x?numInitialSegments=2")
+        topic = Admin(broker.http_url).new_topic(2)
 
         async def story(client: tidewire.Client) -> None:
-            async with client.producer("topic://public/default/x") as producer:
+            async with client.producer(topic) as producer:
                 async with client.transaction() as txn:
                     for number in range(100):
                         await producer.enqueue(b"%02d" % number, key=f"k{number}", txn=txn)
@@ -224,13 +201,12 @@ def test_what_was_committed_is_read_after_the_broker_was_killed(spark: SparkSess
         write(broker, story)
         broker.kill()
         broker.restart()
-        assert values(load(spark, broker, "topic://public/default/x")) == [b"%02d" % number for number in range(100)]
+        assert values(load(spark, broker, topic)) == [b"%02d" % number for number in range(100)]
 
 
 def test_a_broker_killed_while_a_segment_is_read_costs_no_row_and_repeats_none(tmp_path: Path) -> None:
-    topic = "topic://public/default/x"
     with running_broker(tmp_path / "data") as broker:
-        administer(broker, "PUT", "public/default/x?numInitialSegments=1")
+        topic = Admin(broker.http_url).new_topic()
         texts = [b"%d" % number for number in range(3 * WINDOW_MESSAGES)]
         write(broker, partial(send_all, topic, texts))
         reader = TidewireReader(ReadOptions.parse({"service_url": broker.service_url, "topic": topic}))

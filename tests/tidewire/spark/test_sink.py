@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,30 +9,11 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from tests.support.processes import RunningBroker, running_broker
-from tests.tidewire.spark.test_end_to_end import administer, load
-
-NUMBERS = count()
+from tests.support.admin import Admin
+from tests.support.processes import RunningBroker
+from tests.tidewire.spark.test_end_to_end import load
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic(broker: RunningBroker) -> str:
-    """A scalable topic of two segments."""
-    return new_topic(broker)
-
-
-def new_topic(broker: RunningBroker) -> str:
-    name = f"public/default/k{next(NUMBERS)}"
-    administer(broker, "PUT", f"{name}?numInitialSegments=2")
-    return f"topic://{name}"
 
 
 def save(frame: DataFrame, broker: RunningBroker, topic: str | None, **options: str) -> None:
@@ -77,7 +57,7 @@ def test_every_column_is_written_and_read_back(spark: SparkSession, broker: Runn
         (None, None, 1_700_000_000_124_000, ()),
     }
     # A frame that was read can be written as it is.
-    copy = new_topic(broker)
+    copy = Admin(broker.http_url).new_topic(2)
     save(read, broker, copy)
     assert (
         load(spark, broker, copy)
@@ -104,7 +84,7 @@ def test_rows_of_a_key_keep_the_order_of_their_partition(
 
 
 def test_rows_go_to_the_topic_that_their_column_names(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
-    other = new_topic(broker)
+    other = Admin(broker.http_url).new_topic(2)
     frame = numbers(spark, 0, 100).withColumn("topic", F.when(F.col("value") < "5", topic).otherwise(other))
     save(frame, broker, None)
     first, second = values(spark, broker, topic), values(spark, broker, other)
@@ -221,7 +201,7 @@ def test_a_stream_that_forgot_its_last_commit_writes_nothing_twice(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     """D17: the micro-batch runs again and is recognised by the query's id and its number."""
-    target = new_topic(broker)
+    target = Admin(broker.http_url).new_topic(2)
     for start in range(0, 500, 100):
         save(numbers(spark, start, start + 100), broker, topic)
     copying = Copying(spark, broker, tmp_path, topic, target)
@@ -239,7 +219,7 @@ def test_an_application_is_of_the_query_that_counts_its_batches(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     """D17: one that begins anew under its name would have its first rows taken as written, and is refused."""
-    target = new_topic(broker)
+    target = Admin(broker.http_url).new_topic(2)
     save(numbers(spark, 0, 50), broker, topic)
     Copying(spark, broker, tmp_path / "first", topic, target, txnAppId="copy").run_out()
     with pytest.raises(StreamingQueryException, match="batch 0 is of somebody else, who counts anew"):
@@ -254,7 +234,7 @@ def test_a_streams_mistakes_reach_the_user_as_one_sentence(
 ) -> None:
     save(numbers(spark, 0, 1), broker, topic)
     with pytest.raises(StreamingQueryException, match="option txn_version is not for a stream"):
-        Copying(spark, broker, tmp_path, topic, new_topic(broker), txnVersion="1").run_out()
+        Copying(spark, broker, tmp_path, topic, Admin(broker.http_url).new_topic(2), txnVersion="1").run_out()
 
 
 @pytest.mark.parametrize(
@@ -278,7 +258,7 @@ def test_each_micro_batch_may_be_written_by_hand_as_a_version_of_an_application(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     """D17: from foreachBatch, with the micro-batch's number as txn_version, to several topics."""
-    targets = [new_topic(broker), new_topic(broker)]
+    targets = [Admin(broker.http_url).new_topic(2), Admin(broker.http_url).new_topic(2)]
     save(numbers(spark, 0, 50), broker, topic)
 
     def write_twice(frame: DataFrame, batch: int) -> None:
@@ -311,7 +291,7 @@ def test_tasks_of_a_stream_are_told_their_query_and_micro_batch(
         yield pa.RecordBatch.from_pydict({"value": [json.dumps(told)]})
 
     save(numbers(spark, 0, 1), broker, topic)
-    target = new_topic(broker)
+    target = Admin(broker.http_url).new_topic(2)
     told = load_stream(spark, broker, topic).mapInArrow(tell, "value string")
     writer = told.writeStream.format("tidewire").options(service_url=broker.service_url, topic=target)
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()

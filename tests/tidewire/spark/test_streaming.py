@@ -1,12 +1,9 @@
 """Streams from a broker in a process of its own into Spark, through what happens to topics meanwhile."""
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 import trio
@@ -15,27 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import tidewire
+from tests.support.admin import Admin
 from tests.support.processes import RunningBroker, running_broker
-from tests.tidewire.spark.test_end_to_end import administer, write
+from tests.tidewire.spark.test_end_to_end import write
 from tidewire.spark.streaming import lag_of
 
-NUMBERS = count()
-
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic(broker: RunningBroker) -> str:
-    """A scalable topic of two segments."""
-    name = f"public/default/s{next(NUMBERS)}"
-    administer(broker, "PUT", f"{name}?numInitialSegments=2")
-    return f"topic://{name}"
 
 
 class Collected:
@@ -93,14 +75,6 @@ def expected(numbers: range) -> list[bytes]:
     return [b"%05d" % number for number in numbers]
 
 
-def split(broker: RunningBroker, topic: str, number: int) -> None:
-    administer(broker, "POST", f"{topic.removeprefix('topic://')}/split/{number}")
-
-
-def merge(broker: RunningBroker, topic: str, first: int, second: int) -> None:
-    administer(broker, "POST", f"{topic.removeprefix('topic://')}/merge/{first}/{second}")
-
-
 def assert_keys_in_order(rows: list[tuple[int, str, bytes, str]]) -> None:
     """What was sent earlier of a key is not in a later micro-batch, and of each key one is in one segment."""
     for key in {key for _, key, _, _ in rows}:
@@ -120,10 +94,10 @@ def test_a_split_and_a_merge_in_the_middle_lose_double_and_reorder_nothing(
     write(broker, sending(topic, range(100)))
     query = collected.start()
     query.processAllAvailable()
-    split(broker, topic, 0)
+    Admin(broker.http_url).split_now(topic, 0)
     write(broker, sending(topic, range(100, 200)))
     query.processAllAvailable()
-    merge(broker, topic, 2, 3)
+    Admin(broker.http_url).merge_now(topic, 2, 3)
     write(broker, sending(topic, range(200, 300)))
     query.processAllAvailable()
     query.stop()
@@ -142,9 +116,9 @@ def test_a_checkpoint_from_before_splits_goes_on_behind_them(
     collected = Collected(spark, broker, tmp_path, topic)
     assert collected.run_out() == expected(range(100))
     write(broker, sending(topic, range(100, 200)))
-    split(broker, topic, 0)
+    Admin(broker.http_url).split_now(topic, 0)
     write(broker, sending(topic, range(200, 300)))
-    split(broker, topic, 2)
+    Admin(broker.http_url).split_now(topic, 2)
     write(broker, sending(topic, range(300, 400)))
     assert collected.run_out() == expected(range(400))
     assert_keys_in_order(collected.rows)
@@ -169,7 +143,7 @@ def test_open_and_aborted_transactions_never_leak(
             await committed.commit()
             await trio.to_thread.run_sync(query.processAllAvailable)
             assert not any(value.startswith((b"a", b"o")) for value in collected.values)
-            await trio.to_thread.run_sync(split, broker, topic, 0)
+            await Admin(broker.http_url).split(topic, 0)
             await producer.send(b"behind", key="k0")
             await trio.to_thread.run_sync(query.processAllAvailable)
             assert not any(value.startswith((b"a", b"o")) for value in collected.values)
@@ -221,9 +195,8 @@ def test_a_stream_begins_at_the_latest_by_default(
 
 def test_a_query_goes_on_when_its_broker_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     """D8: it is there again before the query would have given up."""
-    topic = "topic://public/default/x"
     with running_broker(tmp_path / "data") as broker:
-        administer(broker, "PUT", "public/default/x?numInitialSegments=2")
+        topic = Admin(broker.http_url).new_topic(2)
         write(broker, sending(topic, range(50)))
         collected = Collected(spark, broker, tmp_path, topic)
         query = collected.start()
@@ -240,16 +213,14 @@ def test_others_see_the_lag_of_a_query_by_its_subscription(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     def backlog() -> int:
-        name = topic.removeprefix("topic://")
-        with urlopen(f"{broker.http_url}/admin/v2/scalable/{name}/stats", timeout=30) as answer:
-            count: int = json.load(answer)["subscriptions"]["query"]["msgBacklog"]
+        count: int = Admin(broker.http_url).subscription(topic, "query")["msgBacklog"]
         return count
 
     write(broker, sending(topic, range(100)))
     collected = Collected(spark, broker, tmp_path, topic, subscription="query")
     collected.run_out()
     assert backlog() == 0
-    split(broker, topic, 0)
+    Admin(broker.http_url).split_now(topic, 0)
     write(broker, sending(topic, range(100, 150)))
     assert backlog() > 0
     assert collected.run_out() == expected(range(150))
@@ -263,7 +234,7 @@ def test_topics_that_come_later_are_read_when_their_names_match(
     collected = Collected(spark, broker, tmp_path, "", topic_pattern=f"{topic}(-.*)?")
     query = collected.start()
     query.processAllAvailable()
-    administer(broker, "PUT", f"{topic.removeprefix('topic://')}-later?numInitialSegments=1")
+    Admin(broker.http_url).create(f"{topic}-later")
     write(broker, sending(f"{topic}-later", range(20, 40)))
     query.processAllAvailable()
     query.stop()
@@ -277,14 +248,13 @@ def test_a_topic_that_was_deleted_and_made_again_is_data_loss(
     write(broker, sending(topic, range(50)))
     collected = Collected(spark, broker, tmp_path, topic, fail_on_data_loss=fails)
     assert collected.run_out() == expected(range(50))
-    name = topic.removeprefix("topic://")
-    administer(broker, "DELETE", f"{name}?force=true")
+    Admin(broker.http_url).delete(topic)
     if fails:
         with pytest.raises(
             StreamingQueryException, match=f"topic {topic}, which the stream reads, was deleted; set fail"
         ):
             collected.run_out()
-    administer(broker, "PUT", f"{name}?numInitialSegments=2")
+    Admin(broker.http_url).create(topic, 2)
     write(broker, sending(topic, range(50, 70)))
     if fails:
         with pytest.raises(
@@ -312,6 +282,6 @@ def test_a_topic_deleted_under_a_running_query_ends_it(
     write(broker, sending(topic, range(10)))
     query = Collected(spark, broker, tmp_path, topic).start()
     query.processAllAvailable()
-    administer(broker, "DELETE", f"{topic.removeprefix('topic://')}?force=true")
+    Admin(broker.http_url).delete(topic)
     with pytest.raises(StreamingQueryException, match="which the stream reads, was deleted; set fail_on_data_loss"):
         query.awaitTermination(60)

@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.processes import RunningBroker, running_broker
-from tests.tidewire.spark.test_end_to_end import administer
-from tests.tidewire.spark.test_streaming import merge, split
+from tests.support.admin import Admin
+from tests.support.processes import RunningBroker
 from tidewire.spark import batching, writing
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator
@@ -26,20 +25,6 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 NUMBERS = count()
 KEYS = 50
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic(broker: RunningBroker) -> str:
-    """A scalable topic of two segments."""
-    name = f"public/default/w{next(NUMBERS)}"
-    administer(broker, "PUT", f"{name}?numInitialSegments=2")
-    return f"topic://{name}"
 
 
 class Task:
@@ -132,11 +117,11 @@ def test_splits_and_merges_while_rows_are_written_lose_double_and_reorder_nothin
     monkeypatch.setattr(batching, "FRAME_ROWS_MAX", frame_rows_max)
 
     def change() -> None:
-        split(broker, topic, 0)
-        split(broker, topic, 1)
-        merge(broker, topic, 2, 3)
-        split(broker, topic, 4)
-        merge(broker, topic, 5, 8)
+        Admin(broker.http_url).split_now(topic, 0)
+        Admin(broker.http_url).split_now(topic, 1)
+        Admin(broker.http_url).merge_now(topic, 2, 3)
+        Admin(broker.http_url).split_now(topic, 4)
+        Admin(broker.http_url).merge_now(topic, 5, 8)
 
     written = 0
     with task(broker) as one, ThreadPoolExecutor(1) as threads:
@@ -165,7 +150,7 @@ def test_what_a_sealed_segment_did_not_take_goes_to_its_children(
     left: list[int] = []
     with task(broker) as one, ThreadPoolExecutor(1) as threads:
         one.write(topic, range(1000))
-        changing = threads.submit(split, broker, topic, 0)
+        changing = threads.submit(Admin(broker.http_url).split_now, topic, 0)
 
         def hear_when_changed(self: Attempt) -> None:
             if changing.done():
@@ -222,7 +207,7 @@ def test_rows_without_keys_take_turns(broker: RunningBroker, topic: str) -> None
 
 
 def test_one_task_writes_to_several_topics(broker: RunningBroker, topic: str) -> None:
-    administer(broker, "PUT", f"{topic.removeprefix('topic://')}-other")
+    Admin(broker.http_url).create(f"{topic}-other")
     with task(broker) as one:
         one.write(topic, range(100))
         one.write(f"{topic}-other", range(100))

@@ -1,8 +1,8 @@
 """What README.md shows is run as it stands there, top to bottom, against a broker that has none of it yet.
 
 A block of Python is run if an HTML comment stands right before it: `<!-- test: python -->`, or `<!-- test: spark -->`
-if it needs Java too. Of the shell's blocks, lines that begin with `.venv/bin/tidewire topics` are run. Nothing is
-changed in them but the addresses of the broker.
+if it needs Java too. Of the shell's blocks, lines that begin with `tidewire topics` are run. Nothing is changed in them
+but the addresses of the broker; the environment is activated, which the README has to say first.
 """
 
 import os
@@ -19,10 +19,12 @@ from tests.support.subjects import Subject
 CHECKOUT: Final = Path(__file__).parents[3]
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 """The broker's address in the text."""
+ACTIVATION: Final = "\n. .venv/bin/activate "
+"""Without it Spark starts whatever `python3` it finds, which has no tidewire: DATA_SOURCE_NOT_FOUND."""
 RUN_SECONDS_MAX: Final = 200.0
 
 _PIECE: Final = re.compile(
-    r"<!-- test: (?P<kind>\w+) -->\n+```python\n(?P<code>.*?)^```|^\.venv/bin/tidewire (?P<command>topics [^\n]*)$",
+    r"<!-- test: (?P<kind>\w+) -->\n+```python\n(?P<code>.*?)^```|^tidewire (?P<command>topics [^\n]*)$",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -68,20 +70,24 @@ def run(piece: Piece, broker: Subject, folder: Path) -> str:
 @pytest.mark.interop
 @pytest.mark.timeout(600)
 def test_the_readmes_examples_run_in_order(broker: Subject, tmp_path: Path) -> None:
-    found = pieces((CHECKOUT / "README.md").read_text(encoding="utf-8"))
+    text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    found = pieces(text)
+    assert 0 <= text.find(ACTIVATION) < text.find("<!-- test:"), "the README does not say how to get there"
     assert {piece.kind for piece in found} >= {"command", "python", "spark"}, "the README has lost an example"
     folder = tmp_path / "work"
     folder.mkdir()
     for piece in found:
         printed = run(piece, broker, folder)
         assert printed.strip(), f"it printed nothing:\n{piece.text}"
+        rows = [line for line in printed.splitlines() if line.startswith("|")]
+        assert len(rows) == len(set(rows)), f"who sees a row twice here will not believe in exactly once:\n{printed}"
 
 
 def test_pieces_are_found_in_order_and_only_if_marked() -> None:
     text = """
 ```
-.venv/bin/tidewire topics create topic://a/b/c
-.venv/bin/tidewire broker
+tidewire topics create topic://a/b/c
+tidewire broker
 ```
 <!-- test: python -->
 ```python

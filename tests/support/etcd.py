@@ -1,6 +1,7 @@
 """A real etcd for tests, and stores on it that share nothing.
 
     async with etcd_store(etcd_server.endpoint) as store: ...          # a root of its own
+    held = HeldBack(store)                                             # its image lags, until held.let_go()
 
 The fixture `etcd_server` (tests/conftest.py) starts one for the whole run and ends it with the run. A
 test that kills or stops etcd starts its own `EtcdProcess`.
@@ -9,12 +10,13 @@ Nothing is installed here: `scripts/need.py etcd` does that, and `make check` be
 fail and say so, because a suite that passes without them shows nothing about etcd.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 
 from scripts.need import place
+from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.store import EtcdStore
 from tidewire.cli.demo.etcd import EtcdProcess
 
@@ -40,3 +42,23 @@ def fresh_root() -> str:
 def etcd_store(endpoint: str, *, root: str | None = None) -> AbstractAsyncContextManager[EtcdStore]:
     """A store on `endpoint`, below a root of its own if none is named."""
     return EtcdStore.open([endpoint], root=fresh_root() if root is None else root)
+
+
+class HeldBack:
+    """What the watch of a store brings is not applied until `let_go`."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self._follower = store._follower
+        self._apply = self._follower._apply
+        self._steps: list[tuple[int, list[pb.Event]]] = []
+        self._follower._apply = self._hold  # type: ignore[method-assign]
+
+    def _hold(self, revision: int, events: Iterable[pb.Event]) -> None:
+        self._follower._next_revision = revision
+        self._steps.append((revision, list(events)))
+
+    def let_go(self) -> None:
+        for revision, events in self._steps:
+            self._follower._next_revision = revision + 1
+            self._apply(revision, events)
+        self._follower._apply = self._apply  # type: ignore[method-assign]

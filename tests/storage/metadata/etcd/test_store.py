@@ -1,7 +1,6 @@
 """What only the store on etcd has: its limits, several processes at once, leases, and a root."""
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from storage.metadata.store import (
     SessionLost,
 )
 from tests.support.cancellation import cancel_at_each_step
-from tests.support.etcd import etcd_store, fresh_root
+from tests.support.etcd import HeldBack, etcd_store, fresh_root
 from tests.support.metadata import hits, keys
 from tests.support.proxy import open_proxy
 from tidewire.cli.demo.etcd import EtcdProcess
@@ -149,26 +148,6 @@ async def test_a_dead_process_loses_its_ephemeral_records(etcd_server: EtcdProce
             assert (await watch.next()).deleted == ("/e/theirs",)
         assert await hits(store, "i") == [("k", "/e/mine")]
         await store.put("/e/mine", b"again", session=mine)
-
-
-class HeldBack:
-    """What the watch of a store brings is not applied until `let_go`."""
-
-    def __init__(self, store: EtcdStore) -> None:
-        self._follower = store._follower
-        self._apply = self._follower._apply
-        self._steps: list[tuple[int, list[pb.Event]]] = []
-        self._follower._apply = self._hold  # type: ignore[method-assign]
-
-    def _hold(self, revision: int, events: Iterable[pb.Event]) -> None:
-        self._follower._next_revision = revision
-        self._steps.append((revision, list(events)))
-
-    def let_go(self) -> None:
-        for revision, events in self._steps:
-            self._follower._next_revision = revision + 1
-            self._apply(revision, events)
-        self._follower._apply = self._apply  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("ends_session", [True, False])

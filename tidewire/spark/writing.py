@@ -5,14 +5,14 @@ to a window, and what has arrived is heard before each of them. `finish` returns
 whoever then commits the transaction commits all of its rows.
 
 **A sealed segment.** When a segment is split or merged, its broker pushes the new layout, and waits a while for us to
-hear the last answers and leave. Then it answers every frame that it has stored, and refuses the next one or closes the
-producer. Those that are left unanswered are not stored, and what they carry goes to the segment's children, in order,
-before any row that comes later: all segments that the new layout has no more are settled first, and only then rows are
-divided by it. So the rows of a key stay in order.
+hear the last answers and leave. Then it answers every frame that it has stored, and refuses the next one. That and
+those behind it are not stored, and what they carry goes to the segment's children, in order, before any row that comes
+later: all segments that the new layout has no more are settled first, and only then rows are divided by it. So the rows
+of a key stay in order.
 
-**Doubt.** Nothing is ever sent twice to the same place. When a connection is lost, or a segment moves to another broker
-while frames are unanswered, nobody knows whether they are stored: that is an error, the transaction is not committed,
-and Spark runs the task again.
+**Doubt.** Nothing is ever sent twice to the same place. When a connection is lost, or a producer is closed while frames
+are unanswered, nobody knows whether they are stored: that is an error, the transaction is not committed, and Spark runs
+the task again.
 """
 
 import random
@@ -345,13 +345,11 @@ class Attempt:
         known = self._by_producer.pop(producer_id, None)
         if known is None:
             return
-        topic, segment = known
+        _, segment = known
         if segment.unanswered and not segment.is_sealed:
-            # Whoever closes a producer for a new layout has pushed that before, and answered what it stored before
-            # that. Anybody else leaves us in doubt; and over two connections nobody knows what was said first.
-            if segment.connection is not topic.connection or segment.part.number in topic.active:
-                raise WriteFailed(f"{segment.part.wire_name} went to another broker before a task's rows were answered")
-            segment.is_sealed = True
+            # A sealed segment's broker refuses what came too late before it closes. Any other end leaves us in doubt,
+            # also that of a segment that was replaced and is not sealed yet: what was on its way there may be stored.
+            raise WriteFailed(f"{segment.part.wire_name} closed its producer before a task's rows were answered")
         segment.connection = segment.producing = None
 
     def _forget(self, frame: SentFrame) -> None:

@@ -193,8 +193,7 @@ class Follower:
 
         def is_over(number: int) -> bool:
             start = starts[number] = start_of(by_number[number])
-            found = self._view.behind(by_number[number], start)
-            return found.is_final and found.end <= start
+            return _is_over(by_number[number], start, self._view.behind(by_number[number], start))
 
         there, _ = beginning(by_number, given, is_over)
         return {
@@ -276,7 +275,7 @@ class Follower:
             for number in left.keys() - found.keys():
                 part = by_number[number]
                 found[number] = self._segment(topic, part, left[number])
-            done = {number for number, one in found.items() if _is_finished(one)}
+            done = {number for number, one in found.items() if _is_over(one.part, one.place.position, one.backlog)}
             if not done:
                 break
             for number in admitted(left, done, by_number):
@@ -305,8 +304,13 @@ class Follower:
             raise DataLost(f"{sentence}; {ADVICE}")
 
 
-def _is_finished(one: _Segment) -> bool:
-    return one.backlog.is_final and one.backlog.end <= one.place.position
+def _is_over(part: Part, place: Position, behind: Stretch) -> bool:
+    """Whether there is nothing to read behind the place, now or ever, and it is known what came of the part.
+
+    A layout that does not say that the part is sealed is older than the part's end: what follows it is not in there
+    yet. Nothing follows a topic without segments; it stays, so that it is not taken for one that came anew.
+    """
+    return part.is_sealed and behind.is_final and behind.end <= place
 
 
 def _added(lag: Lag, left: Stretch | None) -> Lag:

@@ -27,6 +27,7 @@ class Segment:
     removed: int = 0
     """Entries removed from its beginning."""
     is_final: bool = False
+    """Sealed, and everything in it is decided."""
 
     def behind(self, after: Position, messages_max: int | None, bytes_max: int | None) -> Stretch:
         begin = 0 if after.ledger < self.ledger else len(self.entries)
@@ -50,6 +51,8 @@ class Topics:
 
     def __init__(self) -> None:
         self.segments: dict[str, dict[str, Segment]] = {}
+        self.late_layouts: dict[str, dict[str, Part]] = {}
+        """Layouts that are still known here and have changed."""
         self.asked = 0
         self._ledgers = 0
 
@@ -65,7 +68,11 @@ class Topics:
 
     def parts(self, topic: str) -> dict[str, Part] | None:
         segments = self.segments.get(topic)
-        return None if segments is None else {name: segment.part for name, segment in segments.items()}
+        if segments is None:
+            return None
+        return self.late_layouts.get(topic) or {
+            name: segment.part._replace(is_sealed=segment.is_final and bool(name)) for name, segment in segments.items()
+        }
 
     def behind(
         self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
@@ -110,6 +117,39 @@ def test_a_sealed_segment_is_read_to_its_end_before_its_children_are_begun() -> 
     three = go(topics, two)
     assert encode(three) == {X: {"0000-7fff-1": "2:0@1", "8000-ffff-2": "-1:-1@0"}}
     assert go(topics, three) == three
+
+
+def test_a_segment_is_not_left_before_the_layout_says_what_came_of_it() -> None:
+    """T20: a split may be done between the layout's arrival and the question what is left to read."""
+    topics = Topics()
+    parent = topics.add("0000-ffff-0", 2)
+    for starting in (EARLIEST, LATEST):
+        parent.is_final = False
+        before = topics.late_layouts[X] = topics.parts(X) or {}
+        start = go(topics, following(topics).first())
+        parent.is_final = True
+        options = replace(OPTIONS, starting=Boundary(starting))
+        assert following(topics, options).first()[X].keys() == before.keys()
+        assert go(topics, start) == start
+        topics.late_layouts.clear()
+    topics.add("0000-7fff-1", 1, parents=(0,))
+    topics.add("8000-ffff-2", parents=(0,))
+    assert go(topics, start)[X].keys() == {"0000-7fff-1", "8000-ffff-2"}
+
+
+@pytest.mark.parametrize("starting", [EARLIEST, LATEST])
+def test_a_topic_without_segments_that_ends_is_read_once(starting: Position) -> None:
+    """As one ends that a scalable topic is made of; nothing says what came of it."""
+    topics = Topics()
+    plain = "persistent://public/default/x"
+    made = Segment(Part(plain, None, plain), 1, [2, 3])
+    topics.segments[plain] = {"": made}
+    options = replace(OPTIONS, topics=(plain,), starting=Boundary(starting))
+    end = go(topics, following(topics, options).first(), options=options)
+    made.is_final = True
+    assert encode(end) == {plain: {"": "1:1@5"}}
+    assert go(topics, end, options=options) == end
+    assert encode(go(topics, following(topics, options).first(), options=options)) == encode(end)
 
 
 def test_generations_that_are_empty_are_passed_at_once() -> None:

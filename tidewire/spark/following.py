@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from tidewire.spark.errors import DataLost
-from tidewire.spark.layouts import Part
+from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit, divide
 from tidewire.spark.measuring import Stretch
 from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, beginning, number_of
@@ -31,7 +31,11 @@ class View(Protocol):
     def behind(
         self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
     ) -> Stretch:
-        """What stands in a part behind a place."""
+        """What stands in a part behind a place.
+
+        Raises:
+            LayoutChanged: the part is gone.
+        """
 
     def since(self, part: Part, time_ms: int) -> Position:
         """The place behind which stands what the broker took at this time or later."""
@@ -55,7 +59,7 @@ class Lag(NamedTuple):
 
 
 class Snapshot:
-    """A view at one moment. What comes later is not seen through it."""
+    """A view at one moment. What comes later is not seen through it; what goes is, when it is asked about."""
 
     def __init__(self, view: View) -> None:
         """Asks for the end of every part.
@@ -86,12 +90,18 @@ class Snapshot:
         whole = self._ends[part.wire_name]
         if after >= whole.end:
             return Stretch(after, after, whole.next_index, 0, 0, None, whole.is_final)
-        found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max)
-        if found.end <= whole.end:
-            return found._replace(is_final=whole.is_final and found.end == whole.end)
-        # The index has no gaps, so this many messages end where everything ended then.
-        cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
-        return cut._replace(is_final=whole.is_final)
+        try:
+            found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max)
+            if found.end <= whole.end:
+                return found._replace(is_final=whole.is_final and found.end == whole.end)
+            # The index has no gaps, so this many messages end where everything ended then.
+            cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
+            return cut._replace(is_final=whole.is_final)
+        except LayoutChanged:
+            left = self._view.parts(part.topic)
+            before = self._parts[part.topic] or {}
+            self._parts[part.topic] = None if left is None else {name: before[name] for name in before if name in left}
+            raise
 
     def since(self, part: Part, time_ms: int) -> Position:
         """See `View`."""

@@ -14,13 +14,13 @@ from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken
 from tidewire.spark.following import Follower, Snapshot, View
 from tidewire.spark.held_subscription import HeldSubscription
-from tidewire.spark.layouts import Part, is_gone
+from tidewire.spark.layouts import LayoutChanged, Part, is_gone
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, finished
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.persisting import passes
 from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Position
-from tidewire.spark.watching import LayoutChanged, Watch
+from tidewire.spark.watching import Watch
 from tidewire.spark.write_options import WriteOptions
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

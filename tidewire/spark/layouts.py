@@ -19,6 +19,10 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 _SESSION_ID: Final = 1
 
 
+class LayoutChanged(Exception):
+    """A segment left its layout while it was asked about."""
+
+
 class Part(NamedTuple):
     """A segment of a scalable topic, a partition of a partitioned one, or all of a plain one."""
 

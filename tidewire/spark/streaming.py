@@ -25,8 +25,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidewire.spark.brokers import Connect
 from tidewire.spark.errors import DataLost, SourceError
 from tidewire.spark.following import ADVICE, Follower, Snapshot, Step, now_ms
+from tidewire.spark.layouts import LayoutChanged
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Places, decode, encode
 from tidewire.spark.options import ReadOptions
@@ -36,7 +38,7 @@ from tidewire.spark.planning import divided
 from tidewire.spark.reader import RangeReading
 from tidewire.spark.subscribing import QuerySubscription
 from tidewire.spark.topic_schemas import TopicSchema
-from tidewire.spark.watching import LayoutChanged, Watch
+from tidewire.spark.watching import Watch
 
 DIVIDED_MESSAGES_MIN: Final = 20_000
 """A range of fewer messages than this is one task's, without asking how large it is."""
@@ -118,9 +120,9 @@ class TidewireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Planner:
     """The part of object A that lives in one process."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, connect: Connect | None = None) -> None:
         self._options = options
-        self._watch = Watch(options)
+        self._watch = Watch(options, connect)
         self._snapshot: Snapshot | None = None
         self._first: Offsets | None = None
         self._idle_at: Offsets | None = None
@@ -131,7 +133,7 @@ class _Planner:
         self._failing_since: float | None = None
         self._tried_at = 0.0
         name = options.subscription
-        self._subscription = None if name is None else QuerySubscription(name, options)
+        self._subscription = None if name is None else QuerySubscription(name, options, connect)
 
     def close(self) -> None:
         self._watch.close()
@@ -154,22 +156,29 @@ class _Planner:
         return self._first
 
     def next(self, start: Offsets, limit: Limit) -> Offsets:
+        if self._snapshot is not None:
+            # Such a query ends when nothing is new, so that is not said while a broker cannot be asked.
+            return self._until_answered(lambda: self._next(start, limit))
         if self._failing_since is not None and time.monotonic() - self._tried_at < RETRY_SECONDS:
             return start
         try:
-            has_news = self._watch.arrived()
-            if not has_news and start == self._idle_at:
-                return start
-            while True:
-                try:
-                    step = self._follower().step(start, limit)
-                    break
-                except LayoutChanged:
-                    self._watch.arrived()
+            end = self._next(start, limit)
         except SourceError as error:
             self._failed(error)
             return start
         self._failing_since = None
+        return end
+
+    def _next(self, start: Offsets, limit: Limit) -> Offsets:
+        has_news = self._watch.arrived()
+        if not has_news and start == self._idle_at:
+            return start
+        while True:
+            try:
+                step = self._follower().step(start, limit)
+                break
+            except LayoutChanged:
+                self._watch.arrived()
         self.committed(start)
         self._last = step
         self._idle_at = start if step.end == start else None

@@ -18,7 +18,16 @@ from typing import Final
 from tidewire.spark.brokers import Brokers, Connect, connect_by_tcp
 from tidewire.spark.connection import Connection
 from tidewire.spark.errors import ProtocolViolation, Refused, SourceError
-from tidewire.spark.layouts import Part, came_and_went, is_gone, open_layout, open_namespace, parts_of, segments
+from tidewire.spark.layouts import (
+    LayoutChanged,
+    Part,
+    came_and_went,
+    is_gone,
+    open_layout,
+    open_namespace,
+    parts_of,
+    segments,
+)
 from tidewire.spark.measuring import Stretch, ask_end, subscribe_reader, wanted
 from tidewire.spark.options import SCALABLE, Address, ReadOptions
 from tidewire.spark.positions import LATEST, Position
@@ -28,10 +37,6 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 _T: Final = pb.BaseCommand.Type
 _NAMESPACE_WATCH: Final = 1
-
-
-class LayoutChanged(Exception):
-    """A segment left its layout while it was asked about."""
 
 
 class _Followed:
@@ -233,7 +238,7 @@ class Watch:
         if topic.owner is not None and part.topic.startswith(SCALABLE):
             topic.owner.send(commands.scalable_topic_close(topic.session_id))
         topic.owner = None
-        if part not in (self.parts(part.topic) or {}).values():
+        if (part.name or "") not in (self.parts(part.topic) or {}):
             raise LayoutChanged from refused
 
     def _subscribe(self, followed: _Followed, after: Position) -> Connection:

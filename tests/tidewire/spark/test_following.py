@@ -6,7 +6,7 @@ import pytest
 
 from tidewire.spark.errors import DataLost
 from tidewire.spark.following import Follower, Lag, Snapshot
-from tidewire.spark.layouts import Part
+from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
 from tidewire.spark.measuring import Stretch
 from tidewire.spark.offsets import BEGINNING, Offsets, encode
@@ -78,7 +78,10 @@ class Topics:
         self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
     ) -> Stretch:
         self.asked += 1
-        return self.segments[part.topic][part.name or ""].behind(after, messages_max, bytes_max)
+        found = self.segments.get(part.topic, {}).get(part.name or "")
+        if found is None:
+            raise LayoutChanged
+        return found.behind(after, messages_max, bytes_max)
 
     def since(self, part: Part, time_ms: int) -> Position:
         segment = self.segments[part.topic][part.name or ""]
@@ -331,6 +334,26 @@ def test_a_snapshot_is_read_to_its_end_and_nothing_that_came_later(limit: Limit)
     assert encode(start) == {X: {"0000-7fff-1": "2:2@4", "8000-ffff-2": "-1:-1@0"}}
     assert steps < 12
     assert go(topics, start) != start
+
+
+@pytest.mark.parametrize("whole_topic", [False, True])
+def test_what_goes_after_a_snapshot_is_data_loss(whole_topic: bool) -> None:
+    """T20: the view is asked again when the layout changed, and has to have another answer then."""
+    topics = Topics()
+    topics.add("0000-7fff-0", 1, 1)
+    topics.add("8000-ffff-1", 2)
+    start = following(topics).first()
+    snapshot = Snapshot(topics)
+    if whole_topic:
+        del topics.segments[X]
+    else:
+        del topics.segments[X]["0000-7fff-0"]
+    with pytest.raises(LayoutChanged):
+        Follower(OPTIONS, snapshot).step(start, Limit())
+    with pytest.raises(DataLost, match="was deleted" if whole_topic else "0000-7fff-0 of .* was removed before"):
+        Follower(OPTIONS, snapshot).step(start, Limit())
+    end = Follower(replace(OPTIONS, fail_on_data_loss=False), snapshot).step(start, Limit()).end
+    assert encode(end) == ({} if whole_topic else {X: {"8000-ffff-1": "2:0@2"}})
 
 
 def test_an_idle_topic_begins_where_latest_is_a_place() -> None:

@@ -6,6 +6,7 @@ itself. Everybody downstream sees `Part`s.
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import count
 from typing import Final, NamedTuple
 
 from tidewire.spark.brokers import Brokers
@@ -15,8 +16,8 @@ from tidewire.spark.options import SCALABLE, Pattern, ReadOptions
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
-# One session after another on each connection, so the same number does for all of them.
-_SESSION_ID: Final = 1
+_SESSION_IDS: Final = count(1)
+"""No two are alike: what is pushed to one that was closed may arrive when the next one is open."""
 
 
 class LayoutChanged(Exception):
@@ -48,13 +49,16 @@ def selected(options: ReadOptions, brokers: Brokers) -> list[str]:
     """
     if options.pattern is None:
         return list(options.topics)
-    watch = open_namespace(brokers, options.pattern.namespace, _SESSION_ID)
+    watch_id = next(_SESSION_IDS)
+    watch = open_namespace(brokers, options.pattern.namespace, watch_id)
+    deadline = watch.deadline()
     while True:
-        command = watch.receive(watch.deadline(), f"the topics of {options.pattern.namespace}").command
-        if command.type == pb.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE:
+        command = watch.receive(deadline, f"the topics of {options.pattern.namespace}").command
+        update = command.watch_scalable_topics_update
+        if command.type == pb.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE and update.watch_id == watch_id:
             break
-    watch.send(commands.watch_scalable_topics_close(_SESSION_ID))
-    return sorted(came_and_went(watch, command.watch_scalable_topics_update, options.pattern)[0])
+    watch.send(commands.watch_scalable_topics_close(watch_id))
+    return sorted(came_and_went(watch, update, options.pattern)[0])
 
 
 def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> Connection:
@@ -95,14 +99,16 @@ def parts_of(brokers: Brokers, topic: str) -> list[Part]:
     """
     if not topic.startswith(SCALABLE):
         return _partitions(brokers, topic)
-    owner = open_layout(brokers, topic, _SESSION_ID)
+    session_id = next(_SESSION_IDS)
+    owner = open_layout(brokers, topic, session_id)
     deadline = owner.deadline()
     while True:
         command = owner.receive(deadline, f"the layout of {topic}").command
-        if command.type == pb.BaseCommand.SCALABLE_TOPIC_UPDATE:
+        update = command.scalable_topic_update
+        if command.type == pb.BaseCommand.SCALABLE_TOPIC_UPDATE and update.session_id == session_id:
             break
-    owner.send(commands.scalable_topic_close(_SESSION_ID))
-    return segments(owner, topic, command.scalable_topic_update)
+    owner.send(commands.scalable_topic_close(session_id))
+    return segments(owner, topic, update)
 
 
 def open_layout(brokers: Brokers, topic: str, session_id: int) -> Connection:

@@ -41,6 +41,27 @@ def test_every_segment_with_messages_is_a_range_sealed_ones_too_in_order_of_thei
     ]
 
 
+def test_a_layout_that_changes_as_it_is_let_go_of_is_not_taken_for_the_next_topics() -> None:
+    """T20: a split of the first topic is pushed before the broker has heard that nobody follows it any more."""
+    other = f"{TOPIC}2"
+    world = Readable()
+    world.options = replace(world.options, topics=(TOPIC, other))
+    world.dag.segments.append(segment(0, 0, 0xFFFF))
+    for name in ("x", "x2"):
+        world.add(f"segment://public/default/{name}/0000-ffff-0", [batch(b"v")])
+    asked: list[pb.BaseCommand] = []
+
+    def pushing(peer: BlockingPeer) -> Answer:
+        def answer(command: pb.BaseCommand) -> list[bytes]:
+            asked.append(command)
+            return [update for one in asked for update in world._layout(one)]
+
+        return answer
+
+    world.answers[T.SCALABLE_TOPIC_LOOKUP] = pushing
+    assert [made.topic for made in planned(world)] == [TOPIC, other]
+
+
 def test_a_range_survives_the_way_to_its_executor() -> None:
     made = SegmentRange(TOPIC, "0000-ffff-1", "segment://public/default/x/0000-ffff-1", end=Position(3, 4))
     read = pickle.loads(pickle.dumps(made))

@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType
 
 from tidewire.spark.avro import avro_library
 from tidewire.spark.errors import UnreadableMessage
-from tidewire.spark.topic_schemas import TopicSchema
+from tidewire.spark.topic_schemas import TopicSchema, with_known_logical_types
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Values = Sequence[bytes | None]
@@ -37,6 +37,7 @@ _FIXED: Final[dict[int, str]] = {
     _S.Timestamp: ">i8",
 }
 _US_PER_MS: Final = 1000
+_TIME_MS_MAX: Final = (2**63 - 1) // _US_PER_MS
 
 
 class Decoder:
@@ -95,6 +96,9 @@ class Decoder:
         read = np.frombuffer(b"".join(filler if value is None else value for value in values), item)
         native = read.astype(item.newbyteorder("="))
         if pa.types.is_timestamp(self._type):
+            beyond = native[(native > _TIME_MS_MAX) | (native < -_TIME_MS_MAX)]
+            if beyond.size:
+                raise ValueError(f"{beyond[0]} is no time that a timestamp can hold")
             return pa.array(native * _US_PER_MS, pa.int64(), mask=absent).view(self._type)
         return pa.array(native, self._type, mask=absent)
 
@@ -129,7 +133,7 @@ class Decoder:
         return pa.array(made, self._type)
 
     def _avro_schema(self, schema: TopicSchema) -> object:
-        return self._avro_library.parse_schema(json.loads(schema.definition))
+        return self._avro_library.parse_schema(with_known_logical_types(json.loads(schema.definition)))
 
 
 def _flag(value: bytes) -> bool:

@@ -141,7 +141,7 @@ class Rows:
         """The `value` column: each run of entries of one schema version by itself."""
         if self._decoder is None:
             return contents.values
-        pieces = []
+        pieces = [pa.array([], self._schema.field("value").type)]
         start = end = 0
         runs = groupby(zip(entries, contents.rows, strict=True), key=lambda each: each[0].metadata.schema_version)
         for version, run in runs:

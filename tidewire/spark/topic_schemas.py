@@ -78,6 +78,7 @@ _LOGICAL: Final[dict[tuple[str, str], DataType]] = {
     ("long", "timestamp-millis"): TimestampType(),
     ("long", "timestamp-micros"): TimestampType(),
 }
+_DECIMAL: Final = "decimal"
 
 
 def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> TopicSchema:
@@ -161,7 +162,7 @@ def _avro_type(schema: Any, named: dict[str, DataType], *, decoded_by_avro: bool
         return MapType(StringType(), go_on(schema["values"]), valueContainsNull=True)
     logical = schema.get("logicalType")
     # In JSON these are written by each library in its own way, so they stay what they are written as.
-    if decoded_by_avro and logical == "decimal":
+    if decoded_by_avro and logical == _DECIMAL:
         return DecimalType(schema["precision"], schema.get("scale", 0))
     if decoded_by_avro and (kind, logical) in _LOGICAL:
         return _LOGICAL[kind, logical]
@@ -169,3 +170,21 @@ def _avro_type(schema: Any, named: dict[str, DataType], *, decoded_by_avro: bool
     if "name" in schema:
         named[schema["name"].rpartition(".")[2]] = made
     return made
+
+
+def with_known_logical_types(definition: Any) -> Any:  # noqa: ANN401 - JSON
+    """A definition in Avro's language without those logical types that have no column type of their own.
+
+    Avro's library makes objects of Python of them, where the column is of the type that they are written as.
+    """
+    if isinstance(definition, list):
+        return [with_known_logical_types(item) for item in definition]
+    if not isinstance(definition, dict):
+        return definition
+    logical = definition.get("logicalType", _DECIMAL)
+    is_known = logical == _DECIMAL or (definition.get("type"), logical) in _LOGICAL
+    return {
+        name: with_known_logical_types(value) if name in ("type", "fields", "items", "values") else value
+        for name, value in definition.items()
+        if name != "logicalType" or is_known
+    }

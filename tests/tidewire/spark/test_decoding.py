@@ -3,9 +3,10 @@ import json
 import struct
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -159,6 +160,38 @@ def test_logical_types_of_avro_are_sparks() -> None:
     day = date(2024, 5, 1)
     value = {"day": day, "at": datetime(2024, 5, 1, tzinfo=UTC), "price": Decimal("1.50"), "kind": "B", "again": "A"}
     assert decoder(S.Avro, schema).column([avro(value, schema)], b"").to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("kind", "logical", "value", "read"),
+    [
+        ("string", "uuid", UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ("int", "time-millis", time(0, 0, 1), 1000),
+        ("long", "time-micros", time(0, 0, 1), 1_000_000),
+        ("long", "local-timestamp-millis", datetime(1970, 1, 1, 0, 0, 1), 1000),  # noqa: DTZ001 - it has no zone
+        ("long", "local-timestamp-micros", datetime(1970, 1, 1, 0, 0, 1), 1_000_000),  # noqa: DTZ001
+    ],
+)
+def test_other_logical_types_are_what_they_are_written_as(kind: str, logical: str, value: object, read: object) -> None:
+    """As the column's type says that was made of the same definition."""
+    plain = {"type": kind, "logicalType": logical}
+    fields = [
+        {"name": "one", "type": plain},
+        {"name": "perhaps", "type": ["null", plain]},
+        {"name": "many", "type": {"type": "array", "items": plain}},
+    ]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    encoded = avro({"one": value, "perhaps": value, "many": [value]}, schema)
+    made = decoder(S.Avro, schema, lambda version: TopicSchema(S.Avro, json.dumps(schema)))
+    for version in (b"", b"v1"):
+        assert made.column([encoded], version).to_pylist() == [{"one": read, "perhaps": read, "many": [read]}]
+
+
+@pytest.mark.parametrize("kind", [S.Date, S.Timestamp])
+@pytest.mark.parametrize("milliseconds", [2**62, -(2**62), -(2**63)])
+def test_a_time_that_no_timestamp_can_hold_is_not_another_one(kind: int, milliseconds: int) -> None:
+    with pytest.raises(UnreadableMessage, match=r"schema says: .* is no time that a timestamp can hold"):
+        decoder(kind).column([struct.pack(">q", 1), struct.pack(">q", milliseconds)], b"")
 
 
 def test_garbage_in_an_avro_topic_is_named() -> None:

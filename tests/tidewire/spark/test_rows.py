@@ -26,6 +26,7 @@ from tidewire.spark.rows import (
     record_batches,
 )
 from tidewire.spark.schema import SCHEMA, only, with_value
+from tidewire.spark.topic_schemas import TopicSchema
 from tidewire.wire.pulsar.building import (
     build_batch,
     build_message,
@@ -266,6 +267,16 @@ def test_only_the_columns_that_are_asked_for_are_made() -> None:
     received = entry(payload)._replace(last_index=7)
     (made,) = record_batches(RANGE, [received], schema, pushed=Pushed(keys=frozenset({"1", "2"})))
     assert made.to_pylist() == [{"value": b"1", "index": 6}, {"value": b"2", "index": 7}]
+
+
+def test_entries_of_which_nothing_is_left_have_no_values_to_decode() -> None:
+    """As a batch whose messages compaction has all removed."""
+    gone = pb.SingleMessageMetadata(payload_size=1, compacted_out=True)
+    schema = arrow_schema(with_value(StringType()))
+    decoder = Decoder(TopicSchema(pb.Schema.String, ""), StringType(), lambda version: pytest.fail("not asked"))
+    rows = Rows("t", None, schema, decoder)
+    rows.add(entry(batch_payload([(gone, b"v")])))
+    assert not sum(batch.num_rows for batch in rows.take())
 
 
 def test_values_are_decoded_each_run_by_its_version() -> None:

@@ -148,10 +148,10 @@ class Coordinator:
             header = Header.from_value(record.value)
             with_abort: tuple[Op, ...] = ()
             if header.group is not None and not header.state.is_final:
-                conditions = await self.groups.abort_conditions(txn, header.group)
-                if conditions is None:
+                condition = await self.groups.abort_condition(txn, header.group)
+                if condition is None:
                     continue
-                with_abort = conditions
+                with_abort = (condition,)
             answer = MOVES[header.state, action]
             if answer is Answer.REPEATED:
                 return

@@ -181,7 +181,7 @@ class TransactionGroups:
             record, _ = await self._read(group.application)
         return None if record is None else record.applied
 
-    async def abort_conditions(self, txn: TxnId, group: Group) -> tuple[Op, ...] | None:
+    async def abort_condition(self, txn: TxnId, group: Group) -> Op | None:
         """What to commit with the abort of one transaction alone; None when the group has decided: its header says how.
 
         What the record says is no answer by itself: it may be about a later batch by now, and not name this one's
@@ -191,9 +191,27 @@ class TransactionGroups:
         if state_in(record, group, txn).is_final:
             await self.settle(group.application)
             return None
-        if record is None or found is None:
-            return (Check(group_key(group.application), ABSENT),)
-        return (record.to_put(group.application, found.version),)
+        return _undecided(group.application, record, found)
+
+    async def abort_due(self, application: str, until_ms: int) -> None:
+        """Abort what of the application is past its deadline, together, unless it is decided; headers say so on return.
+
+        One by one, each abort would be refused because of another one's, which writes the record anew as well.
+        """
+        while True:
+            hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
+            record, found = await self._read(application)
+            due = []
+            for hit in hits:
+                header = Header.from_value(hit.record.value)
+                assert header.group is not None, "it was found by its group"
+                state = state_in(record, header.group, txn_of_key(hit.record.key))
+                if header.timeout_ms <= until_ms and not state.is_final:
+                    due.append((hit.record, header, TxnState.ABORTED))
+            if not due:
+                break
+            await self._write(due[:SETTLE_BATCH_MAX], _undecided(application, record, found))
+        await self.settle(application)
 
     async def settle(self, application: str) -> None:
         """Write what the application's record decides into the headers that are open; they say so on return."""
@@ -260,7 +278,7 @@ class TransactionGroups:
             if not hits:
                 return
             headers = [(hit.record, Header.from_value(hit.record.value), TxnState.ABORTED) for hit in hits]
-            await self._write(headers[:SETTLE_BATCH_MAX], record.to_put(application, found.version))
+            await self._write(headers[:SETTLE_BATCH_MAX], _undecided(application, record, found))
             again, found = await self._read(application)
             if again is None or again.batch != record.batch:
                 return
@@ -287,6 +305,13 @@ class TransactionGroups:
                 await self._metadata.barrier()
             return False
         return True
+
+
+def _undecided(application: str, record: GroupRecord | None, found: Record | None) -> Op:
+    """What goes with an abort: the record written anew, so that nobody decides on what was true before."""
+    if record is None or found is None:
+        return Check(group_key(application), ABSENT)
+    return record.to_put(application, found.version)
 
 
 def _require_going_on(record: GroupRecord | None, group: Group) -> None:

@@ -20,6 +20,7 @@ from txn.errors import InvalidTxnStatus, TransactionNotFound
 from txn.headers import (
     BY_DEADLINE,
     BY_FINAL_STATE,
+    Header,
     deadline_range,
     final_state_range,
     final_state_until,
@@ -76,13 +77,16 @@ class TimeoutSweep:
 
     async def _abort_due(self) -> None:
         while True:
-            due = await self._counters.query(
-                self._metadata, BY_DEADLINE, *deadline_range(self._now_ms()), limit=SWEEP_BATCH
-            )
+            now = self._now_ms()
+            due = await self._counters.query(self._metadata, BY_DEADLINE, *deadline_range(now), limit=SWEEP_BATCH)
+            groups = {hit.record.key: Header.from_value(hit.record.value).group for hit in due}
             # At once, so that they share the store's syncs.
             async with trio.open_nursery() as nursery:
-                for hit in due:
-                    nursery.start_soon(self._abort, txn_of_key(hit.record.key))
+                for key, group in groups.items():
+                    if group is None:
+                        nursery.start_soon(self._abort, txn_of_key(key))
+                for application in {group.application for group in groups.values() if group is not None}:
+                    nursery.start_soon(self._coordinator.groups.abort_due, application, now)
             if len(due) < SWEEP_BATCH:
                 return
 

@@ -13,6 +13,7 @@ from storage.metadata.store import Put, starting_with
 from tests.support.group_offices import AGE_MS, Office, now_ms, running
 from tests.support.metadata import keys
 from tests.support.schedules import every_schedule
+from tests.support.steered_store import SteeredStore
 from txn.errors import (
     AppliedByAnother,
     GroupAborted,
@@ -258,6 +259,23 @@ async def test_a_deadline_that_passes_after_the_decision_changes_nothing(autojum
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert await office.states(winner, loser) == "COMMITTED ABORTED"
+
+
+async def test_members_that_time_out_together_cost_few_change_sets(autojump_clock: MockClock) -> None:
+    """T9: each abort writes the group's record anew; two brokers that did so one by one kept each other from it."""
+    store = SteeredStore()
+    async with running(Office(store)) as office, running(Office(store)) as other:
+        txns = [await office.join(ONE) for _ in range(200)]
+        later = await other.join(ONE)
+        alone = await other.coordinator.new_transaction(0, 60_000)
+        commits = store.commits
+        await trio.sleep(59)
+        kept = await other.join(ONE)
+        await trio.sleep(2)
+        assert {await office.state(txn) for txn in (*txns, later, alone)} == {TxnState.ABORTED}
+        assert await office.state(kept) is TxnState.OPEN
+        assert store.commits - commits <= 20
+        await other.commit(ONE, kept)
 
 
 async def test_jobs_that_ran_once_are_forgotten(autojump_clock: MockClock, office: Office) -> None:

@@ -113,8 +113,21 @@ class Brokers:
         key = (address, proxied_to)
         connection = self._connections.get(key)
         if connection is None:
-            connection = self._connections[key] = self._open.enter_context(self._connect(address, proxied_to))
+            connection = self._connections[key] = self._open.enter_context(self._connected(address, proxied_to))
         return connection
+
+    def _connected(self, address: Address, proxied_to: Address | None) -> Connection:
+        try:
+            return self._connect(address, proxied_to)
+        except BrokerUnreachable as error:
+            if address != self._service:
+                raise
+            raise BrokerUnreachable(f"{error}; is one running there, as option service_url says?") from error
+        except ProtocolViolation as error:
+            if address != self._service:
+                raise
+            question = "does option service_url name the port for pulsar://, not that for HTTP or TLS?"
+            raise ProtocolViolation(f"{error}; {question}") from error
 
 
 def connect_by_tcp(timeout_seconds: float, address: Address, proxied_to: Address | None) -> Connection:

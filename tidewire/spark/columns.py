@@ -64,7 +64,9 @@ def find_columns(schema: StructType, *, topic_is_given: bool) -> FrameColumns:
             raise UnwritableColumns(f"column {name} is {field.dataType.simpleString()}, and has to be {expected}")
         places[name] = place
     if "value" not in places:
-        raise UnwritableColumns("there is no column value, of which messages are made")
+        raise UnwritableColumns(
+            "there is no column value, of which messages are made; name one so, as in to_json(struct(*)) AS value"
+        )
     if not topic_is_given and "topic" not in places:
         raise UnwritableColumns("neither the option topic nor a column topic says where to write")
     return FrameColumns(places["value"], *(places.get(name) for name in FrameColumns._fields[1:]))

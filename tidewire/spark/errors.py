@@ -48,7 +48,7 @@ class DataLost(SourceError):
 
 
 class SubscriptionTaken(SourceError):
-    """A job is run by another driver, which holds its subscription."""
+    """The subscription of a query or a job is held by somebody else, so another one of its name may be running."""
 
 
 class Refused(SourceError):
@@ -72,3 +72,10 @@ class WriteFailed(SourceError):
 
 class CommitFailed(SourceError):
     """A batch is not committed, or nobody answered whether it is; asking again for the same batch is safe."""
+
+
+def no_topic(topic: str, where: str = "") -> str:
+    """The sentence on a topic that does not exist, and on what makes one."""
+    # Regular topics are made by their producers.
+    advice = f"; `tidewire topics create {topic}` makes it" if topic.startswith("topic://") else ""
+    return f"there is no topic {topic}{where}{advice}"

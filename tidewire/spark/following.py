@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from tidewire.spark.errors import DataLost
+from tidewire.spark.errors import DataLost, no_topic
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit, divide
 from tidewire.spark.measuring import Stretch
@@ -159,14 +159,14 @@ class Follower:
         for topic in self._view.topics():
             parts = self._view.parts(topic)
             if parts is None:
-                raise DataLost(f"there is no topic {topic}")
+                raise DataLost(no_topic(topic))
             found[topic] = self._from(parts, {}, read_to)
         return found
 
     def _first(self, topic: str) -> Places:
         parts = self._view.parts(topic)
         if parts is None:
-            raise DataLost(f"there is no topic {topic}")
+            raise DataLost(no_topic(topic))
         starting = self._options.starting
         if starting.everywhere == EARLIEST or (starting.everywhere is None and not self._named(topic, parts)):
             return self._from(parts, {}, lambda part: EARLIEST)

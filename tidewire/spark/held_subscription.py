@@ -24,6 +24,8 @@ from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
 
+BUSY: Final = (pb.ServiceNotReady, pb.ConsumerBusy)
+"""How a broker refuses a subscription that somebody else holds, or that it cannot serve now."""
 SENT_AWAY_MAX: Final = 20
 """How often in a row a broker may close a consumer that has just been opened."""
 

@@ -13,7 +13,7 @@ from tidewire.spark.connection import Connection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken
 from tidewire.spark.following import Follower, Snapshot, View
-from tidewire.spark.held_subscription import HeldSubscription
+from tidewire.spark.held_subscription import BUSY, HeldSubscription
 from tidewire.spark.layouts import LayoutChanged, Part, is_gone
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, finished
@@ -22,7 +22,6 @@ from tidewire.spark.persisting import passes
 from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Position
 from tidewire.spark.watching import Watch
 from tidewire.spark.write_options import WriteOptions
-from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 APPLICATION_PREFIX: Final = "consume-transform-produce/"
 """Before the job's name: under this its batches are counted."""
@@ -30,7 +29,6 @@ APPLICATION_PREFIX: Final = "consume-transform-produce/"
 LAYOUT_CHANGES_MAX: Final = 20
 """How often in a row segments may go while they are asked about."""
 
-_BUSY: Final = (pb.ServiceNotReady, pb.ConsumerBusy)
 _Answer = TypeVar("_Answer")
 _Parts = dict[str, dict[str, Part]]
 """By topic and name."""
@@ -227,7 +225,7 @@ class JobMemory:
         try:
             return self._subscription.hold(parts)
         except Refused as refused:
-            if refused.code not in _BUSY:
+            if refused.code not in BUSY:
                 raise
             # Or two drivers might wait for each other, each with a part of it.
             self._subscription.reset()

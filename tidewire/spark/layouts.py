@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import Connection, refusal
-from tidewire.spark.errors import ProtocolViolation, Refused
+from tidewire.spark.errors import ProtocolViolation, Refused, no_topic
 from tidewire.spark.options import SCALABLE, Pattern, ReadOptions
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -131,6 +131,8 @@ def segments(owner: Connection, topic: str, update: pb.CommandScalableTopicUpdat
         Refused: there is no such topic.
     """
     if update.HasField("error"):
+        if update.error == pb.TopicNotFound:
+            raise refusal(no_topic(topic, f" at {owner.address}"), update.error)
         raise refusal(f"{owner.address} has no layout of {topic}: {update.message}", update.error)
     resolved = update.resolved_topic_name or topic
     return [_segment(resolved, info) for info in sorted(update.dag.segments, key=lambda info: info.segment_id)]

@@ -182,6 +182,8 @@ def by_name(given: Mapping[str, str], known: Sequence[str], others: Sequence[str
     """
     by_bare_name = {_bare(name): name for name in (*known, *others)}
     for name in given:
+        if name.lower() == "path":
+            raise InvalidOption('a topic is no path: leave it out of load and save, and give .option("topic", ...)')
         if _bare(name) not in by_bare_name:
             raise InvalidOption(f"unknown option {name.lower()!r}; format tidewire knows {', '.join(known)}")
     return {by_bare_name[_bare(name)]: value for name, value in given.items()}

@@ -26,8 +26,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidewire.spark.brokers import Connect
-from tidewire.spark.errors import DataLost, SourceError
+from tidewire.spark.errors import DataLost, Refused, SourceError, SubscriptionTaken
 from tidewire.spark.following import ADVICE, Follower, Snapshot, Step, now_ms
+from tidewire.spark.held_subscription import BUSY
 from tidewire.spark.layouts import LayoutChanged
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Places, decode, encode
@@ -151,9 +152,19 @@ class _Planner:
         if self._first is None:
             self._first = self._until_answered(lambda: self._follower().first())
             if self._subscription is not None:
-                first = self._first
-                self._until_answered(lambda: self._keep(first))
+                self._hold(self._first)
         return self._first
+
+    def _hold(self, first: Offsets) -> None:
+        try:
+            self._until_answered(lambda: self._keep(first))
+        except Refused as refused:
+            if refused.code not in BUSY:
+                raise
+            raise SubscriptionTaken(
+                f"subscription {self._options.subscription!r} cannot be held; another query or job may have it; give "
+                f"this query one of its own: {refused}"
+            ) from refused
 
     def next(self, start: Offsets, limit: Limit) -> Offsets:
         if self._snapshot is not None:

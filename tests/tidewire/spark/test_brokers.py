@@ -120,3 +120,19 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
     assert str(caught.value) == (
         f"no broker can be reached at gone:1: nobody there; service:6650 names it as the broker of {TOPIC}"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (BrokerUnreachable("refused"), "refused; is one running there, as option service_url says?"),
+        (ProtocolViolation("no frame"), "no frame; does option service_url name the port for pulsar://"),
+    ],
+)
+def test_when_the_named_address_is_no_brokers_its_option_is_named(error: SourceError, advice: str) -> None:
+    def connect(address: Address, proxied_to: Address | None) -> Connection:
+        raise error
+
+    with Brokers(Readable().options, connect) as brokers, pytest.raises(type(error)) as caught:
+        brokers.owner_of(TOPIC)
+    assert str(caught.value).startswith(advice)

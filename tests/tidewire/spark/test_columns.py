@@ -50,7 +50,7 @@ def test_a_frame_that_was_read_from_a_topic_can_be_written_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ([("key", TEXT)], "there is no column value"),
+        ([("key", TEXT)], "there is no column value, of which messages are made; name one"),
         ([VALUE], "neither the option topic nor a column topic says where to write"),
         ([VALUE, TOPIC, ("carrier", TEXT)], "column carrier cannot be written: a message is made of value, key, event"),
         ([VALUE, TOPIC, ("key", NUMBER)], "column key is int, and has to be string or binary"),

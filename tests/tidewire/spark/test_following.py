@@ -227,7 +227,7 @@ def test_a_position_in_a_segment_that_is_gone_is_data_loss() -> None:
 
 
 def test_a_topic_that_is_not_there_is_said() -> None:
-    with pytest.raises(DataLost, match=rf"^there is no topic {X}$"):
+    with pytest.raises(DataLost, match=rf"^there is no topic {X}; `tidewire topics create {X}` makes it$"):
         following(Topics()).first()
 
 

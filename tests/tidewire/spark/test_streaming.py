@@ -227,6 +227,24 @@ def test_others_see_the_lag_of_a_query_by_its_subscription(
     assert backlog() == 0
 
 
+def test_a_second_query_of_a_subscription_ends_and_says_why_and_the_first_goes_on(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    write(broker, sending(topic, range(10)))
+    first = Collected(spark, broker, tmp_path / "1", topic, subscription="query")
+    query = first.start()
+    query.processAllAvailable()
+    second = Collected(spark, broker, tmp_path / "2", topic, subscription="query", operation_timeout_seconds=1)
+    with pytest.raises(
+        StreamingQueryException, match=r"SubscriptionTaken: subscription 'query' cannot be held; another"
+    ):
+        second.start().awaitTermination(120)
+    write(broker, sending(topic, range(10, 20)))
+    query.processAllAvailable()
+    query.stop()
+    assert first.values == expected(range(20))
+
+
 def test_topics_that_come_later_are_read_when_their_names_match(
     spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:

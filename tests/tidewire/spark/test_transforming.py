@@ -36,7 +36,7 @@ def test_what_its_source_cannot_be(changed: dict[str, str], sentence: str) -> No
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"path": "x"}, "unknown option 'path'"),
+        ({"path": "x"}, "a topic is no path"),
         ({"txnAppId": "a", "txn_version": "1"}, "option txn_app_id is set by the job"),
         ({"also_commit": "1:2"}, "option also_commit is set by the job"),
         ({"topic": "persistent://a/b/y"}, "option topic: persistent://a/b/y takes no transactions"),

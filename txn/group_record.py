@@ -25,7 +25,7 @@ from txn.headers import Group, fixed_width, txn_from_name, txn_name
 from txn.states import TxnState
 
 KEY_PREFIX: Final = "/txn/group/"
-ONCE_BY_BEGIN: Final = "groups-once-by-begin"
+ONCE_BY_TIME: Final = "groups-once-by-time"
 
 
 class GroupState(StrEnum):
@@ -52,8 +52,8 @@ class GroupRecord:
 
     batch: int
     state: GroupState
-    begun_ms: int
-    """When the batch was begun, in milliseconds since the epoch."""
+    since_ms: int
+    """When the batch was begun or, once it is decided, decided; in milliseconds since the epoch."""
     once: bool = False
     """Nobody asks for the application again once the batch has ended, so the record is removed after a while."""
     applied: int | None = None
@@ -68,7 +68,7 @@ class GroupRecord:
         fields: dict[str, object] = {
             "batch": self.batch,
             "state": self.state,
-            "begun_ms": self.begun_ms,
+            "since_ms": self.since_ms,
             "applied": self.applied,
             "winners": sorted(txn_name(txn) for txn in self.winners),
         }
@@ -77,7 +77,7 @@ class GroupRecord:
             fields["origin"] = self.origin
         if self.once:
             fields["once"] = True
-            indexes = (IndexEntry(ONCE_BY_BEGIN, fixed_width(self.begun_ms)),)
+            indexes = (IndexEntry(ONCE_BY_TIME, fixed_width(self.since_ms)),)
         return Put(group_key(application), orjson.dumps(fields), expected, indexes, quote(application, safe=""))
 
     @classmethod
@@ -87,7 +87,7 @@ class GroupRecord:
         return cls(
             fields["batch"],
             GroupState(fields["state"]),
-            fields["begun_ms"],
+            fields["since_ms"],
             fields.get("once", False),
             fields["applied"],
             frozenset(txn_from_name(name) for name in fields["winners"]),
@@ -105,9 +105,9 @@ def application_of(key: str) -> str:
     return unquote(key.removeprefix(KEY_PREFIX))
 
 
-def begun_until(until_ms: int) -> tuple[str, str]:
-    """The part of `groups-once-by-begin` that was begun by `until_ms`, that moment included."""
-    return "", fixed_width(max(until_ms + 1, 0))
+def unchanged_since(moment_ms: int) -> tuple[str, str]:
+    """The part of `groups-once-by-time` that was begun or decided by then, that moment included, and not since."""
+    return "", fixed_width(max(moment_ms + 1, 0))
 
 
 def standing(record: GroupRecord | None, batch: int) -> Standing:

@@ -10,14 +10,14 @@ from storage.clock import WallClock
 from storage.metadata.store import Conflict, Delete, MetadataStore, StoreUnavailable, starting_with
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
-from txn.group_record import ONCE_BY_BEGIN, application_of, begun_until
+from txn.group_record import ONCE_BY_TIME, application_of, unchanged_since
 from txn.headers import BY_GROUP, group_members
 
 log = structlog.get_logger(__name__)
 
 
 class GroupSweep:
-    """Removes the records of applications that nobody asks for again, a while after they began."""
+    """Removes the records of applications that nobody asks for again, a while after their end."""
 
     def __init__(
         self, metadata: MetadataStore, *, age_ms: int, now_ms: WallClock, alarm: Alarm, counters: BufferCounters
@@ -26,7 +26,7 @@ class GroupSweep:
 
         Args:
             metadata: where the records stand.
-            age_ms: how old a batch must be; longer than a transaction may stay open.
+            age_ms: how long a batch has been over, or begun; not shorter than a transaction may stay open.
             now_ms: the wall clock.
             alarm: rings `age_ms` after each moment it is asked for.
             counters: where queries are counted.
@@ -48,8 +48,8 @@ class GroupSweep:
             await self._alarm.wait()
 
     async def _sweep(self) -> None:
-        due_start, due_end = begun_until(self._now_ms() - self._age_ms)
-        for hit in await self._counters.query(self._metadata, ONCE_BY_BEGIN, due_start, due_end):
+        due_start, due_end = unchanged_since(self._now_ms() - self._age_ms)
+        for hit in await self._counters.query(self._metadata, ONCE_BY_TIME, due_start, due_end):
             application = application_of(hit.record.key)
             if await self._counters.query(self._metadata, BY_GROUP, *group_members(application), limit=1):
                 # A long job: looked at again an age from now.
@@ -61,6 +61,6 @@ class GroupSweep:
                 # Begun anew, or removed by another broker.
                 continue
         _, all_end = starting_with("")
-        later = await self._counters.query(self._metadata, ONCE_BY_BEGIN, due_end, all_end, limit=1)
+        later = await self._counters.query(self._metadata, ONCE_BY_TIME, due_end, all_end, limit=1)
         if later:
             self._alarm.at_latest(int(later[0].index_key))

@@ -146,10 +146,13 @@ class TransactionGroups:
                 continue
             assert record is not None, "a current batch has a record"
             assert found is not None, "a current batch has a record"
+            now = self._now_ms()
+            if record.once:
+                self._once_alarm.at_latest(now)
             decided = GroupRecord(
                 group.batch,
                 GroupState.COMMITTED,
-                record.begun_ms,
+                now,
                 record.once,
                 group.batch,
                 frozenset(winners),
@@ -169,9 +172,9 @@ class TransactionGroups:
         """
         record, found = await self._read(group.application)
         while once and (record is None or record.state is GroupState.OPEN):
-            begun_ms = self._now_ms() if record is None else record.begun_ms
-            self._once_alarm.at_latest(begun_ms)
-            decided = GroupRecord(group.batch, GroupState.ABORTED, begun_ms, once)
+            now = self._now_ms()
+            self._once_alarm.at_latest(now)
+            decided = GroupRecord(group.batch, GroupState.ABORTED, now, once)
             await self._try([decided.to_put(group.application, ABSENT if found is None else found.version)])
             record, found = await self._read(group.application)
         _, is_current = standing(record, group.batch)

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Put, starting_with
+from storage.metadata.store import starting_with
 from tests.support.group_offices import AGE_MS, Office, now_ms, running
 from tests.support.metadata import keys
 from tests.support.schedules import every_schedule
@@ -22,7 +22,7 @@ from txn.errors import (
     TooManyWinners,
     TransactionNotFound,
 )
-from txn.group_record import KEY_PREFIX, GroupRecord, GroupState, group_key, state_in
+from txn.group_record import KEY_PREFIX, group_key
 from txn.groups import WINNERS_MAX
 from txn.headers import Group, v5_id
 from txn.states import EndAction, TxnState
@@ -294,6 +294,31 @@ async def test_jobs_that_ran_once_are_forgotten(autojump_clock: MockClock, offic
     assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == [group_key("app")]
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_long_job_that_ran_once_is_remembered_after_its_end(
+    autojump_clock: MockClock, office: Office, is_committed: bool
+) -> None:
+    """D17: its driver asks again if the answer was lost, and tasks that do not know yet still begin."""
+    once = Group("once", 0)
+    await office.join(once, once=True)
+    await trio.sleep(AGE_MS / 1000 - 30)
+    txn = await office.join(once, once=True)
+    await trio.sleep(29)
+    if is_committed:
+        await office.groups.commit(once, [txn], once=True)
+    else:
+        assert await office.groups.abort(once, once=True) is None
+    await trio.sleep(AGE_MS / 1000 - 1)
+    if is_committed:
+        await office.groups.commit(once, [txn], once=True)
+        assert await office.is_applied(once)
+    else:
+        with pytest.raises(GroupAborted):
+            await office.join(once, once=True)
+    await trio.sleep(2)
+    assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == []
+
+
 async def turns_later(turns: int) -> None:
     for _ in range(turns):
         await trio.lowlevel.checkpoint()
@@ -341,35 +366,3 @@ async def test_a_decision_and_whatever_comes_at_the_same_time(turns: list[int]) 
     assert committed in ([False] * 3, [True] * 3, [True, True, False])
     assert any(committed) == (answers["first"] or answers["second"])
     assert answers["abort"] != committed[1]
-
-
-@pytest.mark.parametrize("applied", [None, 6])
-def test_a_record_reads_as_it_was_written(applied: int | None) -> None:
-    winners = frozenset({v5_id(3, 4), v5_id(0, 1)})
-    for record in (
-        GroupRecord(7, state=GroupState.COMMITTED, begun_ms=5, once=True, applied=7, winners=winners),
-        GroupRecord(7, state=GroupState.OPEN, begun_ms=5, applied=applied),
-        GroupRecord(7, state=GroupState.OPEN, begun_ms=5, applied=applied, origin="query"),
-    ):
-        put = record.to_put("a/b", 3)
-        assert isinstance(put, Put)
-        assert GroupRecord.from_value(put.value) == record
-        assert put.key == "/txn/group/a%2Fb"
-
-
-def test_what_a_record_says_of_a_transaction() -> None:
-    """As a table: the record's batch and state against the batch that the header names."""
-    txn, loser = v5_id(0, 1), v5_id(0, 2)
-    committed = GroupRecord(7, GroupState.COMMITTED, 5, applied=7, winners=frozenset({txn}))
-    undecided = GroupRecord(7, GroupState.OPEN, 5)
-    for record, batch, of, expected in (
-        (None, 7, txn, TxnState.OPEN),
-        (undecided, 7, txn, TxnState.OPEN),
-        (committed, 7, txn, TxnState.COMMITTED),
-        (committed, 7, loser, TxnState.ABORTED),
-        (undecided, 6, txn, TxnState.ABORTED),
-        (committed, 6, txn, TxnState.ABORTED),
-        (undecided, 8, txn, TxnState.OPEN),
-        (committed, 8, txn, TxnState.OPEN),
-    ):
-        assert state_in(record, Group("app", batch), of) is expected

@@ -15,10 +15,10 @@ from typing import Final, TypeVar
 from tidewire.spark.brokers import Brokers, Connect, Contact
 from tidewire.spark.connection import Connection
 from tidewire.spark.coordinating import TransactionId
-from tidewire.spark.errors import ProtocolViolation, Refused
+from tidewire.spark.errors import ConnectionLost, ProtocolViolation, Refused
 from tidewire.spark.layouts import Part
 from tidewire.spark.measuring import ask_end
-from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.spark.positions import Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -35,20 +35,16 @@ _Answer = TypeVar("_Answer")
 class HeldSubscription:
     """See the module's docstring. After an error of a connection, `reset` has it begin anew with other ones."""
 
-    def __init__(
-        self, name: str, options: Contact, *, start: Position = EARLIEST, connect: Connect | None = None
-    ) -> None:
+    def __init__(self, name: str, options: Contact, connect: Connect | None = None) -> None:
         """Nothing is opened yet.
 
         Args:
             name: the subscription's.
             options: where brokers are.
-            start: EARLIEST or LATEST: where a subscription begins that does not exist yet.
             connect: makes connections, over TCP unless it is given.
         """
         self._name = name
         self._options = options
-        self._initial = pb.CommandSubscribe.Latest if start == LATEST else pb.CommandSubscribe.Earliest
         self._connect = connect
         self._brokers = Brokers(options, connect)
         self._consumers: dict[str, tuple[Connection, int]] = {}
@@ -137,6 +133,8 @@ class HeldSubscription:
         """Let the subscription be there, when the transaction is committed if there is one; durable on return.
 
         Raises:
+            ConnectionLost: in a transaction, if the part is not held any more. Somebody may have moved the
+                subscription, of which whoever opens the transaction has to know.
             SourceError: it was refused, or not answered.
         """
 
@@ -148,7 +146,7 @@ class HeldSubscription:
                 pb.CommandAckResponse,
             )
 
-        self._asked(part, ask)
+        self._asked(part, ask, reopens=transaction is None)
 
     def pass_over(self, part: Part) -> None:
         """Of a part that was read to its end: let the broker go over what is left, of transactions that were aborted.
@@ -159,9 +157,11 @@ class HeldSubscription:
         owner, consumer_id = self.open(part)
         owner.send(commands.flow(consumer_id, 1))
 
-    def _asked(self, part: Part, ask: Callable[[Connection, int], _Answer]) -> _Answer:
+    def _asked(self, part: Part, ask: Callable[[Connection, int], _Answer], *, reopens: bool = True) -> _Answer:
         """An answer to a consumer that was open before and after it was asked."""
         for _ in range(SENT_AWAY_MAX):
+            if not reopens and part.wire_name not in self._consumers:
+                raise ConnectionLost(f"subscription {self._name} is not held on {part.wire_name} any more")
             opened = self.open(part)
             try:
                 answer = ask(*opened)
@@ -184,7 +184,7 @@ class HeldSubscription:
                 consumer_id,
                 request_id,
                 name=f"spark-{self._name}",
-                initial_position=self._initial,
+                initial_position=pb.CommandSubscribe.Earliest,
             ),
             pb.CommandSuccess,
         )

@@ -4,7 +4,7 @@ Nothing is kept here that they do not know better, so a process that begins anew
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from tidewire.spark.brokers import Brokers
@@ -86,7 +86,8 @@ class JobMemory:
         self._source = source
         self._sink = sink
         self._watch = Watch(source)
-        self._subscription = HeldSubscription(name, source, start=start)
+        self._start = start
+        self._subscription = HeldSubscription(name, source)
         self._snapshot: Snapshot | None = None
         self._next_number: int | None = None
         """Of the next batch, of which nothing is open; None when that is in doubt."""
@@ -170,27 +171,33 @@ class JobMemory:
             return None
         # From here on something of it may be open, until it is committed.
         self._next_number = None
-        timeout_ms = round(self._sink.transaction_timeout_seconds * 1000)
         with Brokers(self._sink) as brokers:
-            transaction = Coordinator(brokers).new_transaction(batch.group.on_the_wire, timeout_ms)
+            ends = [(stretch.part, stretch.upto) for stretch in batch.stretches]
+            return batch, self._acknowledged(Coordinator(brokers), batch.group, ends)
+
+    def _acknowledged(
+        self, coordinator: Coordinator, group: Group, ends: Iterable[tuple[Part, Position]]
+    ) -> TransactionId:
+        """A transaction of the group, in which segments are acknowledged up to these places."""
+        timeout_ms = round(self._sink.transaction_timeout_seconds * 1000)
+        transaction = coordinator.new_transaction(group.on_the_wire, timeout_ms)
         if transaction is None:
-            raise SubscriptionTaken(
-                f"another driver has committed batch {batch.number} of job {self._name!r} meanwhile"
-            )
-        for stretch in batch.stretches:
-            self._subscription.acknowledge(stretch.part, stretch.upto, transaction)
-        return batch, transaction
+            raise SubscriptionTaken(f"another driver has committed batch {group.batch} of job {self._name!r} meanwhile")
+        for part, upto in ends:
+            self._subscription.acknowledge(part, upto, transaction)
+        return transaction
 
     def _plan(self) -> Batch | None:
         self._watch.arrived()
         parts = self._parts()
-        if self._hold([part for of_topic in parts.values() for part in of_topic.values()]):
+        every = [part for of_topic in parts.values() for part in of_topic.values()]
+        if self._hold(every):
             # Somebody else may have held it meanwhile, or moved it.
             self._next_number = None
             self._read_to.clear()
         number = self._next_number
         if number is None:
-            number = self._next_number = self._settled()
+            number = self._next_number = self._settled(every)
         follower = Follower(self._source, self._view)
         start = follower.resumed(lambda part: self._place(parts, part))
         end = follower.step(start, Limit(self._source.rows_max, self._source.bytes_max)).end
@@ -233,11 +240,19 @@ class JobMemory:
                 f"subscription {self._name!r} cannot be held; another driver may run the job: {refused}"
             ) from refused
 
-    def _settled(self) -> int:
+    def _settled(self, parts: Collection[Part]) -> int:
         """The number of the next batch, of which nothing is open any more."""
         with Brokers(self._sink) as brokers:
             coordinator = Coordinator(brokers)
-            last = coordinator.abort_group(Group(self._application, 0).on_the_wire)
+            first = Group(self._application, 0)
+            last = coordinator.abort_group(first.on_the_wire)
+            if last is None and self._start == LATEST:
+                # A batch of its own, which says for good that this was done: whatever comes later is the job's, also
+                # in topics that are new then.
+                ends = [(part, self._subscription.end(part)) for part in parts]
+                skipped = self._acknowledged(coordinator, first, ends)
+                coordinator.commit_group(first.on_the_wire, [skipped])
+                return 1
             if last is None:
                 return 0
             coordinator.abort_group(Group(self._application, last + 1).on_the_wire)

@@ -20,7 +20,7 @@ class QuerySubscription:
 
     def __init__(self, name: str, options: ReadOptions, connect: Connect | None = None) -> None:
         """Nothing is opened yet."""
-        self._held = HeldSubscription(name, options, connect=connect)
+        self._held = HeldSubscription(name, options, connect)
         self._acknowledged: dict[str, Position] = {}
         self._done: set[str] = set()
 

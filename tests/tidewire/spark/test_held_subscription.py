@@ -9,7 +9,7 @@ from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
 from tidewire.spark.errors import ProtocolViolation, Refused
 from tidewire.spark.held_subscription import SENT_AWAY_MAX, HeldSubscription
 from tidewire.spark.layouts import Part
-from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.spark.positions import Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -49,8 +49,8 @@ class World(Readable):
     def _taken(self, command: pb.BaseCommand) -> Iterable[bytes]:
         yield encode_command(commands.ack_response(command.ack.consumer_id, command.ack.request_id))
 
-    def held(self, start: Position = EARLIEST) -> HeldSubscription:
-        return HeldSubscription("job", self.options, start=start, connect=self._connect)
+    def held(self) -> HeldSubscription:
+        return HeldSubscription("job", self.options, self._connect)
 
     @property
     def peer(self) -> BlockingPeer:
@@ -68,13 +68,6 @@ def test_each_part_is_held_by_a_consumer_who_is_sent_nothing() -> None:
     assert all(one.sub_type == pb.CommandSubscribe.Exclusive for one in opened)
     assert all(one.initial_position == pb.CommandSubscribe.Earliest for one in opened)
     assert not world.commands_of(T.FLOW)
-
-
-def test_a_new_subscription_begins_where_it_is_told_to() -> None:
-    world = World()
-    world.held(LATEST).hold(PARTS)
-    opened = [command.subscribe for command in world.commands_of(T.SUBSCRIBE)]
-    assert all(one.initial_position == pb.CommandSubscribe.Latest for one in opened)
 
 
 def test_acknowledgements_are_cumulative_and_in_the_transaction() -> None:

@@ -19,10 +19,12 @@ from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, Subscrip
 from tidewire.spark.job_memory import Batch, JobMemory, Stretch
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import ReadOptions, Use
+from tidewire.spark.persisting import persistently
 from tidewire.spark.positions import EARLIEST, LATEST, Position
 from tidewire.spark.schema import SCHEMA
 from tidewire.spark.sink import TidewireWriter
 from tidewire.spark.write_options import WriteOptions
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 NUMBERS: Final = count()
 
@@ -48,6 +50,7 @@ class Job:
     def __init__(self, broker: RunningBroker, topic: str) -> None:
         self.broker = broker
         self.topic = topic
+        self.name = f"job of {topic.rpartition('/')[2]}"
         self.sink = WriteOptions.parse({"service_url": broker.service_url}, Use.BATCH)
 
     def administer(self, method: str, path: str) -> None:
@@ -83,7 +86,7 @@ class Job:
 
     def memory(self, start: Position = EARLIEST, **options: str) -> JobMemory:
         given = {"service_url": self.broker.service_url, "topic": self.topic, **options}
-        return JobMemory(f"job of {self.topic}", ReadOptions.parse(given, Use.STREAM), self.sink, start)
+        return JobMemory(self.name, ReadOptions.parse(given, Use.STREAM), self.sink, start)
 
     def commit(self, batch: Batch, transaction: TransactionId) -> None:
         with Brokers(self.sink) as brokers:
@@ -256,12 +259,56 @@ def test_who_stops_at_the_present_does_not_see_what_comes(job: Job) -> None:
 
 
 def test_a_new_job_may_begin_behind_all_that_there_is(job: Job) -> None:
+    """Sealed, empty or neither; what comes while it is not running is its as well."""
     job.send(b"a")
+    job.administer("POST", "/split/0")
+    job.administer("POST", "/split/1")
+    job.send(b"b")
     with closing(job.memory(LATEST)) as memory:
         assert memory.begin() is None
-        job.send(b"b")
+    job.send(b"c")
+    with closing(job.memory(LATEST)) as memory:
         batch, _ = begun(memory)
-        assert lengths(batch) == {"0000-ffff-0": 1}
+        assert [*lengths(batch).values()] == [1]
+
+
+def test_a_topic_that_comes_later_is_read_from_its_beginning(job: Job) -> None:
+    """D17: the job was run before, so where it was to begin counts no more, though no batch had anything in it."""
+    matching = {"topic": "", "topic_pattern": f"{job.topic}(-.*)?"}
+    job.send(b"a")
+    with closing(job.memory(LATEST, **matching)) as memory:
+        assert memory.begin() is None
+    later = Job(job.broker, f"{job.topic}-later")
+    later.administer("PUT", "?numInitialSegments=1")
+    later.send(b"b", b"c")
+    job.send(b"d")
+    with closing(job.memory(LATEST, **matching)) as memory:
+        batch, _ = begun(memory)
+    entries = {stretch.part.topic: stretch.upto.entry - stretch.after.entry for stretch in batch.stretches}
+    assert entries == {job.topic: 1, later.topic: 2}
+
+
+def test_a_subscription_that_is_moved_while_a_batch_is_planned_moves_the_job(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is acknowledged by a plan that was made before."""
+    job.send(b"a", b"b")
+    with closing(job.memory()) as memory:
+        batch, transaction = begun(memory)
+        job.commit(batch, transaction)
+        memory.committed(batch)
+        job.send(b"c")
+        begin = Coordinator.new_transaction
+
+        def move_before(self: Coordinator, group: pb.TransactionGroup, timeout_ms: int) -> TransactionId | None:
+            monkeypatch.undo()
+            job.administer("POST", f"/subscriptions/{quote(job.name)}/seek?timestamp=0")
+            return begin(self, group, timeout_ms)
+
+        monkeypatch.setattr(Coordinator, "new_transaction", move_before)
+        found = persistently(memory.begin, 30)
+        assert found is not None
+        assert lengths(found[0]) == {"0000-ffff-0": 3}
 
 
 def test_a_broker_that_restarts_is_asked_again(job: Job) -> None:

@@ -62,9 +62,14 @@ def commit(options: WriteOptions, group: Group, winners: list[TransactionId]) ->
             f" {options.transaction_timeout_seconds:g} s, raise transaction_timeout_seconds: {refused}"
         ) from refused
     except SourceError as error:
+        advice = (
+            "they may be there all the same, so look before you write them again (with txn_app_id and txn_version, that"
+            " is safe)"
+            if group.once
+            else "running it again is safe"
+        )
         raise CommitFailed(
-            f"nobody could be asked to commit {group} for {options.operation_timeout_seconds:g} s; running it again is"
-            f" safe: {error}"
+            f"nobody could be asked to commit {group} for {options.operation_timeout_seconds:g} s; {advice}: {error}"
         ) from error
 
 

@@ -71,7 +71,7 @@ class WriteFailed(SourceError):
 
 
 class CommitFailed(SourceError):
-    """A batch is not committed, or nobody answered whether it is; asking again for the same batch is safe."""
+    """A batch is not committed, or nobody answered whether it is; its text says whether running it again is safe."""
 
 
 def no_topic(topic: str, where: str = "") -> str:

@@ -198,16 +198,22 @@ def test_a_commit_waits_for_a_broker_that_restarts(
     assert values(broker, topic) == [1]
 
 
-def test_a_commit_that_nobody_answers_says_that_it_may_be_asked_again(
+def test_a_commit_that_nobody_answers_says_whether_it_may_be_asked_again(
     options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """D17: what was committed after all is written a second time by a job that counts its batches by nothing."""
+
     def silent(brokers: Brokers) -> None:
         raise BrokerSilent("broker:6650 did not send its answer")
 
     monkeypatch.setattr(committing, "Coordinator", silent)
     impatient = WriteOptions(options.service, options.topic, operation_timeout_seconds=1e-9)
-    with pytest.raises(CommitFailed, match=r"nobody could be asked to commit batch 5 of .*; running it again"):
+    with pytest.raises(CommitFailed, match=r"nobody could be asked to commit batch 5 of .*; running it again is safe"):
         commit(impatient, group, [])
+    with pytest.raises(
+        CommitFailed, match=r"to commit the rows for .*; they may be there all the same, so look before"
+    ):
+        commit(impatient, Group("x", 0, once=True), [])
     # What led to an abort is what the user is to see.
     abort(impatient, group)
 

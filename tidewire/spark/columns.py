@@ -81,6 +81,8 @@ def column(batch: pa.RecordBatch, place: int | None) -> pa.Array | None:
         return found.cast(pa.string())
     if pa.types.is_large_binary(found.type):
         return found.cast(pa.binary())
+    if pa.types.is_map(found.type) and pa.types.is_large_string(found.type.key_type):
+        return found.cast(pa.map_(pa.string(), pa.string()))
     return found
 
 

@@ -69,8 +69,15 @@ def test_what_would_be_lost_or_misunderstood_is_refused_by_name(
 
 
 def test_columns_are_of_arrows_usual_types() -> None:
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array(["a"], pa.large_string()), pa.array([b"a"], pa.large_binary()), pa.array(["a"])], ["a", "b", "c"]
-    )
-    assert [str(column(batch, place).type) for place in range(3)] == ["string", "binary", "string"]  # type: ignore[union-attr]
+    """Also where `spark.sql.execution.arrow.useLargeVarTypes` is set."""
+    large = pa.map_(pa.large_string(), pa.large_string())
+    columns = [
+        pa.array(["a"], pa.large_string()),
+        pa.array([b"a"], pa.large_binary()),
+        pa.array([[("a", "b")]], large),
+        pa.array(["a"]),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, ["a", "b", "c", "d"])
+    types = [column(batch, place).type for place in range(4)]  # type: ignore[union-attr]
+    assert types == [pa.string(), pa.binary(), pa.map_(pa.string(), pa.string()), pa.string()]
     assert column(batch, None) is None

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidewire.spark.brokers import Connect
-from tidewire.spark.errors import DataLost, Refused, SourceError, SubscriptionTaken
+from tidewire.spark.errors import ConnectionLost, DataLost, Refused, SourceError, SubscriptionTaken
 from tidewire.spark.following import ADVICE, Follower, Snapshot, Step, now_ms
 from tidewire.spark.held_subscription import BUSY
 from tidewire.spark.layouts import LayoutChanged
@@ -131,6 +131,7 @@ class _Planner:
         self._last: Step | None = None
         self._kept: Offsets | None = None
         """Where the subscription is."""
+        self._keeping_failed_at: float | None = None
         self._failing_since: float | None = None
         self._tried_at = 0.0
         name = options.subscription
@@ -183,6 +184,7 @@ class _Planner:
     def _next(self, start: Offsets, limit: Limit) -> Offsets:
         has_news = self._watch.arrived()
         if not has_news and start == self._idle_at:
+            self.committed(start)
             return start
         while True:
             try:
@@ -234,15 +236,30 @@ class _Planner:
                 yield from divided(part, piece_behind, begin.position, place.position)
 
     def committed(self, end: Offsets) -> None:
-        """Spark begins a micro-batch when the one before it is processed, so where one starts is known as early."""
-        if self._subscription is not None and end != self._kept:
-            # What others see of the query is no reason to stop it, and the next commit says all of it again.
+        """Spark begins a micro-batch when the one before it is processed, so where one starts is known as early.
+
+        What others see of the query is no reason to stop it: who asks for what comes next, asks for this again.
+
+        Raises:
+            SourceError: the subscription cannot be moved, now or later.
+        """
+        if self._subscription is None or end == self._kept:
+            return
+        if self._keeping_failed_at is not None and time.monotonic() - self._keeping_failed_at < RETRY_SECONDS:
+            return
+        try:
             try:
                 self._keep(end)
-            except SourceError as error:
-                if not passes(error):
-                    raise
+            except ConnectionLost:
+                # Maybe long ago, and nothing was said on it since.
                 self._subscription.reset()
+                self._keep(end)
+            self._keeping_failed_at = None
+        except SourceError as error:
+            if not passes(error):
+                raise
+            self._subscription.reset()
+            self._keeping_failed_at = time.monotonic()
 
     def _keep(self, offsets: Offsets) -> None:
         assert self._subscription is not None, "asked for by its only callers"

@@ -1,14 +1,23 @@
 """What plans a stream's micro-batches, over brokers in memory."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import pytest
 
+from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
 from tidewire.spark import streaming
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import Offsets, Place
 from tidewire.spark.positions import Position
 from tidewire.spark.streaming import _Planner
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import position
 
+T = pb.BaseCommand.Type
 NAME = "0000-ffff-0"
 WIRE = f"segment://public/default/x/{NAME}"
 
@@ -44,3 +53,37 @@ def test_a_connection_that_breaks_is_not_the_end_of_what_there_is(stops: bool) -
         assert planner.next(end, Limit(messages=1)) == end
     assert planner.next(end, Limit(messages=1)) == read_to(1)
     assert planner.next(read_to(1), Limit()) == read_to(2 if stops else 3)
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_the_subscription_follows_also_when_nothing_new_comes(breaks: bool) -> None:
+    """It could not be moved when the last micro-batch was processed, and others would see a lag for ever."""
+    world = world_of(batch(b"a"))
+    world.options = replace(world.options, subscription="query")
+    codes: list[pb.ServerError] = []
+
+    def acknowledging(peer: BlockingPeer) -> Answer:
+        def answer(command: pb.BaseCommand) -> Iterable[bytes]:
+            asked = command.ack
+            code = codes.pop() if codes else None
+            return [encode_command(commands.ack_response(asked.consumer_id, asked.request_id, error=code))]
+
+        return answer
+
+    world.answers[T.ACK] = acknowledging
+    planner = _Planner(world.options, world._connect)
+    end = planner.next(planner.first(), Limit())
+    assert end == read_to(0)
+    if breaks:
+        (holding,) = [
+            peer for _, _, peer in world.peers if any(one.subscribe.durable for one in peer.received_of(T.SUBSCRIBE))
+        ]
+        holding.hang_up()
+    else:
+        codes += [pb.ServiceNotReady] * 2
+    for _ in range(4):
+        assert planner.next(end, Limit()) == end
+    acknowledged = [position(command.ack.message_id[0]) for command in world.commands_of(T.ACK)]
+    assert acknowledged[-1] == (LEDGER, 0)
+    assert not codes
+    assert len(acknowledged) == (1 if breaks else 3)

@@ -143,10 +143,15 @@ class Follower:
         """Where a new stream begins.
 
         Raises:
-            DataLost: there is no such topic, or not the segment that a position names.
+            DataLost: there is no such topic, or not the topic or segment that a position names.
             SourceError: nobody could be asked.
         """
-        return {topic: self._first(topic) for topic in self._view.topics()}
+        topics = self._view.topics()
+        if self._options.fail_on_data_loss:
+            for topic, _, _ in self._options.starting.places:
+                if topic not in topics:
+                    raise DataLost(f"starting_position names {topic}, which is not read; {ADVICE}")
+        return {topic: self._first(topic) for topic in topics}
 
     def resumed(self, read_to: Callable[[Part], Position]) -> Offsets:
         """Where a stream goes on of which it is known how far each segment was read, of all that there are.
@@ -271,7 +276,7 @@ class Follower:
         finished: set[int] = set()
         for name, place in places.items():
             if name not in parts:
-                self._lost(f"segment {name} of {topic} was removed before the stream had read it")
+                self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
                 finished.add(number_of(name))
             left[number_of(name)] = place
         if finished:

@@ -87,7 +87,8 @@ def parse_boundary(text: str) -> Boundary:
         raise ValueError(f"{text!r} is neither earliest nor latest nor a time nor JSON by topic and segment") from None
     if time.tzinfo is None:
         raise ValueError(f"{text!r} does not say its time zone; write {text}Z for UTC")
-    return Boundary(round(time.astimezone(UTC).timestamp() * 1000))
+    # Brokers count from 1970, and took nothing before.
+    return Boundary(max(0, round(time.astimezone(UTC).timestamp() * 1000)))
 
 
 def parse_position(text: object) -> Position:

@@ -107,6 +107,7 @@ def test_a_pattern_matches_whole_names_of_its_namespace() -> None:
         ("1700000000123", 1_700_000_000_123),
         ("2023-11-14T22:13:20.123Z", 1_700_000_000_123),
         ("2023-11-14T23:13:20.123+01:00", 1_700_000_000_123),
+        ("1960-01-01T00:00:00Z", 0),
     ],
 )
 def test_a_place_is_a_word_or_a_time(text: str, place: Position | int) -> None:

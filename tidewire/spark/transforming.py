@@ -42,8 +42,8 @@ from tidewire.spark.persisting import passes, persistently
 from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, Position
 from tidewire.spark.write_options import WRITE_NAMES, WriteOptions
 
-_READING: Final = ("service_url", "schema", "fail_on_data_loss", "partition_bytes", "operation_timeout_seconds")
-"""Options of the source that each batch is read with."""
+_PLANNED: Final = ("topic", "topic_pattern", "starting_position", "max_rows_per_trigger", "max_bytes_per_trigger")
+"""Options of the source that say what a batch has; it is read with all others."""
 _OURS: Final = ("txn_app_id", "txn_version", "also_commit")
 """Options of the sink that the job sets."""
 
@@ -82,7 +82,7 @@ class ConsumeTransformProduce:
         self._transform = transform
         self._source, self._start = _source_options(source)
         given = by_name(source, READ_NAMES)
-        self._reading: Final = {option: given[option] for option in _READING if option in given}
+        self._reading: Final = {option: text for option, text in given.items() if option not in _PLANNED}
         self._writing: Final = {"service_url": given["service_url"], **_sink_options(sink)}
         self._sink = WriteOptions.parse(self._writing, Use.BATCH)
         self._lock = threading.Lock()

@@ -1,19 +1,21 @@
 """What a job refuses before anything is asked or run."""
 
-from unittest.mock import create_autospec
+from typing import Any
+from unittest.mock import MagicMock, create_autospec
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tidewire.spark import ConsumeTransformProduce
 from tidewire.spark.errors import InvalidOption
+from tidewire.spark.job_memory import Batch
 
 SOURCE = {"service_url": "pulsar://h", "topic": "topic://a/b/x"}
 SINK = {"topic": "topic://a/b/y"}
 
 
-def made(source: dict[str, str], sink: dict[str, str]) -> ConsumeTransformProduce:
-    spark = create_autospec(SparkSession, instance=True)
+def made(source: dict[str, str], sink: dict[str, str], spark: Any = None) -> ConsumeTransformProduce:
+    spark = spark or create_autospec(SparkSession, instance=True)
     return ConsumeTransformProduce(spark, name="j", source=source, transform=lambda frame: frame, sink=sink)
 
 
@@ -52,3 +54,19 @@ def test_names_may_be_written_as_spark_writes_its_own() -> None:
         {"serviceUrl": "pulsar://h", "TOPICPATTERN": "topic://a/b/.*", "maxRowsPerTrigger": "5"},
         {"serviceUrl": "pulsar://h"},
     )
+
+
+def test_its_batches_are_read_with_the_options_of_its_source() -> None:
+    """All but those that say what a batch has, which is planned; a name may be written in any way."""
+    given = {
+        "schema": "auto",
+        "columns": "key,value",
+        "fail_on_data_loss": "false",
+        "partition_bytes": "70000",
+        "operation_timeout_seconds": "5",
+    }
+    planned = {"starting_position": "latest", "max_rows_per_trigger": "5", "MaxBytesPerTrigger": "6"}
+    spark = MagicMock(SparkSession)
+    made({**SOURCE, **given, **planned}, SINK, spark)._read(Batch("a", 0, ()))
+    read_with = spark.read.format.return_value.options.call_args.kwargs
+    assert read_with == {"service_url": "pulsar://h", **given}

@@ -1,9 +1,10 @@
-"""A second Spark job, a batch: what stands in the topics now, for the comparison and the page.
+"""A second Spark job, a batch: what stands in the topics and the archive now, for the comparison and the page.
 
     python -m examples.flights.answers --service-url pulsar://127.0.0.1:6650 --folder build/flights
 
-It writes the topics `hourly` and `chains` as Parquet, and `counts.json` with the number of
-departures that are committed and, as those would be counted who ignore transactions, of all that were ever sent.
+It writes the topics `hourly` and `chains`, and what was archived of them, as Parquet that anybody can read, and
+`counts.json` with the number of departures that are committed and, as those would be counted who ignore transactions,
+of all that were ever sent.
 """
 
 import argparse
@@ -32,6 +33,10 @@ def main() -> None:
             f.from_json(f.col("value").cast("string"), columns).alias("row")
         )
         rows.select("row.*").write.parquet(str(folder / name))
+        # Spark goes by the log of the sink that wrote them (`_spark_metadata`). Who lists the folder, as pandas does,
+        # takes the files of attempts that were killed for true.
+        archive = spark.read.schema(columns).parquet(str(given.folder / "archive" / name))
+        archive.write.parquet(str(folder / f"{name}-archive"))
     counts = {
         isolation: _read(spark, given.service_url, FLIGHTS, schema="auto", isolation=isolation)
         .where("value.kind = 'departed'")

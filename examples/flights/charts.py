@@ -5,6 +5,7 @@ tells its numbers (`<title>`).
 """
 
 from collections.abc import Sequence
+from datetime import date
 from html import escape
 from typing import NamedTuple
 
@@ -46,8 +47,7 @@ def days(hourly: pd.DataFrame, width: int) -> Drawing:
         told = f"{day}: {row['departures']:,} departures, {row['late']:,} of them more than 15 minutes late"
         parts.append(f"<g><title>{told}</title>{_bar(x, top + high - whole, broad, whole - late, CALM)}")
         parts.append(f"{_bar(x, top + high - late, broad, late, LATE)}</g>")
-        if number % max(1, len(by_day) // 10) == 0:
-            parts.append(_text(x + broad / 2, top + high + 18, f"{day:%b} {day.day}", anchor="middle"))  # type: ignore[attr-defined]
+    parts += _dates(list(by_day.index), left, step, top + high + 18)
     return Drawing("".join(parts), width, top + high + 28)
 
 
@@ -70,7 +70,8 @@ def clock(hourly: pd.DataFrame, width: int) -> Drawing:
             told = f"{day} {hour:02}:00: {late} of {departures} late"
             colour = HEAT[min(len(HEAT) - 1, int(share * len(HEAT) / 0.7))]
             parts.append(f"{_bar(x + 0.5, y + 0.5, step - 1, high - 1, colour, told)}")
-    bottom = top + (last - first + 1) * high
+    bottom = top + (last - first + 1) * high + 20
+    parts += _dates(dates, left, step, bottom - 4)
     for number, colour in enumerate(HEAT):
         parts.append(_bar(width - 250 + number * 22, bottom + 10, 22, 9, colour))
     parts.append(_text(width - 258, bottom + 18, "late: none", anchor="end"))
@@ -84,7 +85,7 @@ def weather(hourly: pd.DataFrame, width: int) -> Drawing:
     groups: list[tuple[str, pd.Series[float], list[float], list[str]]] = [
         ("wind, mph", observed["wind_speed"], [-1, 5, 10, 15, 20, 99], ["< 5", "5-10", "10-15", "15-20", "> 20"]),
         ("visibility, miles", observed["visib"], [-1, 1, 3, 6, 9.9, 99], ["< 1", "1-3", "3-6", "6-10", "10"]),
-        ("rain, inches", observed["precip"], [-1, 0, 0.01, 0.05, 99], ["none", "0.01", "0.05", "more"]),
+        ("rain, inches", observed["precip"], [-1, 0, 0.01, 0.05, 99], ["none", "to 0.01", "to 0.05", "more"]),
     ]
     top, high, gap, left = 12, 130, 34, 44
     broad = (width - left - gap * (len(groups) - 1)) / len(groups)
@@ -164,6 +165,15 @@ def sheet(title: str, subtitle: str, drawings: Sequence[tuple[str, str, Drawing]
         parts.append(f"<g transform='translate({margin} {y})'>{drawing.elements}</g>")
         y += drawing.height + 22
     return Drawing(f"<rect width='{width}' height='{y}' fill='#fff'/>" + "".join(parts), width, y)
+
+
+def _dates(days: Sequence[date], left: float, step: float, y: float) -> list[str]:
+    """Some ten of them, each in the middle of its column."""
+    return [
+        _text(left + (number + 0.5) * step, y, f"{day:%b} {day.day}", anchor="middle")
+        for number, day in enumerate(days)
+        if number % max(1, len(days) // 10) == 0
+    ]
 
 
 def _late_share(hours: pd.DataFrame, group: "pd.Series[str]") -> pd.DataFrame:

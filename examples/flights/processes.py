@@ -152,7 +152,13 @@ class Broker:
         self._process.kill()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            # Nobody calls `__exit__` then, and it is in a group of its own, which Ctrl-C does not reach.
+            if self._process is not None:
+                self._process.kill()
+            raise
         return self
 
     def __exit__(

@@ -35,7 +35,8 @@ TICK_AFTER_DAYS = 30
 """Further than any window or timer looks beyond the last event."""
 KEYS = {"hourly": ["origin", "hour"], "chains": ["tailnum", "started"]}
 OURS = ("broker", "checkpoints", "archive", "answers", "logs", "spark", "warehouse")
-"""What stays in the folder, beside the page."""
+"""What stays in the folder, beside the page, until the next run."""
+PAGES = ("flights.html", "flights.svg")
 
 
 def play(days: int, folder: Path) -> list[str]:
@@ -151,8 +152,8 @@ def judge(flights: pd.DataFrame, folder: Path, facts: Facts) -> list[str]:
     wrong = []
     found = {}
     for name, key in KEYS.items():
-        for what, path in (("topic", folder / "answers" / name), ("archive", folder / "archive" / name)):
-            found[name] = pd.read_parquet(path)
+        for what, path in (("topic", name), ("archive", f"{name}-archive")):
+            found[name] = pd.read_parquet(folder / "answers" / path)
             wrong += differences(f"{what} {name}", right[name], found[name], key)
             say(f"{what} {name}: {len(found[name]):,} rows, pandas has {len(right[name]):,}")
     counts = json.loads((folder / "answers" / "counts.json").read_text())
@@ -184,6 +185,8 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=14, help="of 2013, from January 1st on")
     parser.add_argument("--folder", type=Path, default=Path("build/flights"), help="for everything that is stored")
     given = parser.parse_args()
+    if others := sorted({path.name for path in given.folder.glob("*")} - {*OURS, *PAGES}):
+        parser.error(f"--folder {given.folder} has other things in it ({others[0]}); name one that may be emptied")
     # Ended from outside, it ends what it started.
     signal.signal(signal.SIGTERM, _end)
     try:

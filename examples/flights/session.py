@@ -17,7 +17,9 @@ def start_session(name: str, folder: Path) -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     return (
         SparkSession.builder.appName(name)
-        .master("local[2]")
+        # Two cores, and four attempts of each task, as on a cluster: `local[2]` makes one, so that a broker that
+        # restarts while a task writes ends the query.
+        .master("local[2,4]")
         .config("spark.driver.memory", "2g")
         # Half the processor time for jobs of seconds, in which nothing lives long enough to be worth optimising.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

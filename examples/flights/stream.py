@@ -2,9 +2,10 @@
 
     echo | python -m examples.flights.stream --service-url pulsar://127.0.0.1:6650 --folder build/flights
 
-Each line on its input is one run, as a scheduler would start one every night: take what there is, and stop. Leave out
-`trigger(availableNow=True)` and it follows the topic for good. The checkpoints in the folder say how far it has come,
-so it does not matter where it is killed, nor how often.
+Each line on its input is one run, as a scheduler would start one every night: take what there is, and stop. To follow
+the topic for good, leave out `trigger(availableNow=True)`, start all four queries, and wait for
+`spark.streams.awaitAnyTermination()`: the first that fails ends the job. The checkpoints in the folder say how far it
+has come, so it does not matter where it is killed, nor how often.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """What the flights' pipeline rests on, without Spark: its answers, its watermark, its comparison and its page."""
 
+import sys
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,8 @@ from examples.flights.flights import AircraftDay, read_flights, transactions
 from examples.flights.jobs.chains import Chain, Event, advance
 from examples.flights.jobs.watermark import DAYS_PER_RUN, WATERMARK_DELAY
 from examples.flights.page import Facts, write_page
-from examples.flights.run import KEYS, in_rounds
+from examples.flights.processes import Broker, Process
+from examples.flights.run import KEYS, in_rounds, main
 
 DAYS = 8
 PICTURE_BYTES_MAX = 150_000
@@ -144,3 +146,30 @@ def test_the_page_needs_nothing_from_elsewhere(flights: pd.DataFrame, tmp_path: 
 def test_a_page_of_nothing_can_be_written_too(flights: pd.DataFrame, tmp_path: Path) -> None:
     """What came out wrong is worth looking at, and it may be empty."""
     write_page(tmp_path, expected.hourly(flights)[:1], expected.chains(flights)[:0], Facts(1, committed=1))
+
+
+def test_a_folder_with_other_things_in_it_is_not_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkout has a folder `broker`, too, and what a run left there goes before the next one."""
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "Makefile").touch()
+    monkeypatch.setattr(sys, "argv", ["run", "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "has other things in it (Makefile); name one that may be emptied" in capsys.readouterr().err
+    assert (tmp_path / "broker").is_dir()
+
+
+def test_a_broker_ends_when_its_start_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Process] = []
+
+    def interrupted(process: Process) -> str:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Process, "line", interrupted)
+    with pytest.raises(KeyboardInterrupt), Broker(tmp_path / "data", tmp_path / "log"):
+        pass
+    (process,) = started
+    assert process._process.returncode is not None

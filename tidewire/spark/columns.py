@@ -3,7 +3,7 @@
     value         required: binary or string; with the option `schema`, what that says (values.py); null is a message
                   without value (a deletion, to compaction)
     key           string, or binary, which stands in messages as base64; null is none. Rows of one key keep their order
-    event_time    timestamp, to the millisecond; null is none
+    event_time    timestamp, to the millisecond, not before 1970; null is none, as the first of these milliseconds is
     properties    map<string, string>; null is none
     topic         string, the topic in full; needed, and only looked at, when the option `topic` is not given
 

@@ -235,9 +235,16 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         group = self._group(messages, batchId)
         if group is not None:
             abort(self._options, group)
+        else:
+            _log.warning(
+                "micro-batch %d is aborted before a task has said of which query it is: what killed tasks have written"
+                " holds readers back until the query runs again, or transaction_timeout_seconds are over; with"
+                " txn_app_id it would not",
+                batchId,
+            )
 
     def _group(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Group | None:
-        """The micro-batch's; None when no task has said of which query it is: then none has written anything here."""
+        """The micro-batch's; None when no task has said of which query it is, and Spark tells nobody else."""
         groups = {message.group for message in messages if isinstance(message, Written)}
         if len(groups) > 1 or any(group.batch != batch for group in groups):
             raise ProtocolViolation(f"tasks of micro-batch {batch} report {', '.join(sorted(map(str, groups)))}")

@@ -305,8 +305,21 @@ def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
     TidewireStreamWriter(options, SCHEMA).abort([attempt(options, Group(group.application, 7), 3), None], 7)
     # Of a micro-batch without tasks nobody has said anything.
     TidewireStreamWriter(options, SCHEMA).commit([], 8)
-    TidewireStreamWriter(options, SCHEMA).abort([None], 8)
     assert values(broker, topic) == [1, 2]
+
+
+def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_not_at_all(
+    options: WriteOptions, group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by `query.stop()`; only the tasks know the query's id."""
+    killed = attempt(options, group, 1)
+    TidewireStreamWriter(options, SCHEMA).abort([None], group.batch)
+    (said,) = caplog.messages
+    assert "until the query runs again, or transaction_timeout_seconds are over; with txn_app_id it would not" in said
+    named = WriteOptions(options.service, options.topic, txn_app_id=group.application)
+    TidewireStreamWriter(named, SCHEMA).abort([None], group.batch)
+    with pytest.raises(CommitFailed, match="a task's transaction has ended"):
+        commit(options, group, ids(killed))
 
 
 def test_reports_of_another_micro_batch_are_an_error(options: WriteOptions, group: Group) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -70,6 +70,7 @@ QUICK_EVENTS: Final = 10
 KEY_AND_VALUE: Final = "tidewire, key and value"
 CEILINGS: Final = {"ceiling, our columns": "all", "ceiling, value alone": "value"}
 MILLION: Final = 1_000_000
+_One = TypeVar("_One")
 
 
 def rows_of(spark: SparkSession, load: Load) -> DataFrame:
@@ -79,6 +80,11 @@ def rows_of(spark: SparkSession, load: Load) -> DataFrame:
         F.concat(F.lit("key-"), F.lpad((number % 1000).cast("string"), 4, "0")).alias("key"),
         F.concat(F.lpad(number.cast("string"), 8, "0"), F.lit("x" * (load.value_bytes - 8))).alias("value"),
     )
+
+
+def in_turns(subjects: Sequence[_One], number: int) -> Sequence[_One]:
+    """Who goes first in one round goes last in the next: what a broker still does then costs whoever comes after it."""
+    return subjects if number % 2 else subjects[::-1]
 
 
 def note(results: Results, what: str, who: str, rows: int, seconds: float, used: Mapping[str, float]) -> None:
@@ -101,7 +107,7 @@ def write_and_read(spark: SparkSession, subjects: Sequence[Subject], load: Load,
     topics = {}
     for number in range(rounds + 1):
         kept = results if number else _nowhere()
-        for subject in subjects:
+        for subject in in_turns(subjects, number):
             topics[subject.name] = topic = f"bench-{load.value_bytes}-{number}"
             subject.make_topic(topic)
             cpu, start = Cpu(spark, subject.pid), perf_counter()
@@ -109,7 +115,7 @@ def write_and_read(spark: SparkSession, subjects: Sequence[Subject], load: Load,
             note(kept, f"write {size}", subject.name, load.rows, perf_counter() - start, cpu.used())
     for number in range(rounds + 1):
         kept = results if number else _nowhere()
-        for subject in subjects:
+        for subject in in_turns(subjects, number):
             frame = subject.read(spark, topics[subject.name])
             if number == 0 and (count := frame.count()) != load.rows:
                 raise SystemExit(f"{subject.name}: {load.rows} rows were written, {count} are read")
@@ -129,12 +135,13 @@ def write_and_read(spark: SparkSession, subjects: Sequence[Subject], load: Load,
 def measure_latency(
     spark: SparkSession, subjects: Sequence[Tidewire | Kafka], rounds: int, events: int, folder: Path
 ) -> Results:
-    """Milliseconds of each event, by round."""
-    taken: Results = defaultdict(lambda: defaultdict(list))
-    for number in range(rounds):
-        for subject in subjects:
+    """Milliseconds of each event, by round; the first is for warming up and is not kept."""
+    taken: Results = _nowhere()
+    for number in range(rounds + 1):
+        kept = taken if number else _nowhere()
+        for subject in in_turns(subjects, number):
             seconds = latencies(spark, subject, f"latency-{number}", folder / subject.name, events)
-            taken[f"latency, round {number + 1}, ms"][subject.name] = [1000 * each for each in seconds]
+            kept[f"latency, round {number}, ms"][subject.name] = [1000 * each for each in seconds]
             print(
                 f"  latency             {subject.name:22}{1000 * statistics.median(seconds):12,.0f} ms p50"
                 f"   load {os.getloadavg()[0]:.1f}",
@@ -144,7 +151,7 @@ def measure_latency(
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The value at or above which so many percent are."""
+    """The value at or below which so many percent are, at least."""
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 

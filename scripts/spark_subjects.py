@@ -105,7 +105,18 @@ class Kafka:
         self.pid = kafka.pid
 
     def make_topic(self, name: str) -> None:
-        """Made by being written to; its broker is told how many partitions."""
+        """See `Subject`. Made by being written to, it would be made in the time that is taken for writing."""
+        jvm: Any = SparkSession.active()._jvm  # noqa: SLF001 - there is no other way to Java's classes
+        admin, nothing_said = jvm.org.apache.kafka.clients.admin, jvm.java.util.Optional.empty()
+        settings, topics = jvm.java.util.Properties(), jvm.java.util.ArrayList()
+        settings.put("bootstrap.servers", self.servers)
+        # Its broker is told how many partitions there are if nobody says.
+        topics.add(admin.NewTopic(name, nothing_said, nothing_said))
+        client = admin.AdminClient.create(settings)
+        try:
+            client.createTopics(topics).all().get()
+        finally:
+            client.close()
 
     def read(self, spark: SparkSession, topic: str) -> DataFrame:
         """See `Subject`."""

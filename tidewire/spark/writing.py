@@ -70,11 +70,13 @@ class _Segment:
 class _Topic:
     """A topic's layout, and the segments that are written to."""
 
-    def __init__(self, name: str, session_id: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.session_id = session_id
+        self.session_id = 0
         self.connection: Connection | None = None
         """The one on which layouts are pushed."""
+        self.created_ms: dict[int, int] = {}
+        """When its segments were made, by number."""
         self.parts: list[Part] = []
         """As pushed last."""
         self.is_new = False
@@ -186,7 +188,10 @@ class Attempt:
         Raises:
             SourceError: it could not be opened.
         """
-        if not segment.is_included:
+        if segment.is_included:
+            # Its broker has closed it: it is at another one by now, or the topic was deleted, which nobody pushes.
+            self._ask_layout(topic)
+        else:
             self._coordinator.include(self._transaction, segment.part.wire_name)
             segment.is_included = True
         try:
@@ -196,6 +201,8 @@ class Attempt:
         except Refused as refused:
             if refused.code not in _SEALED:
                 raise
+            if refused.code == pb.TopicNotFound:
+                self._ask_layout(topic)
             segment.is_sealed = True
             return False
         # Nothing is waited for between the answer and here, so nothing was heard of this producer yet.
@@ -222,16 +229,29 @@ class Attempt:
     def _open_topic(self, name: str) -> _Topic:
         if len(self._topics) >= TOPICS_MAX:
             raise WriteFailed(f"a task writes to more than {TOPICS_MAX} topics; repartition by topic")
-        topic = _Topic(name, next(self._session_ids))
-        self._by_session[topic.session_id] = topic
-        topic.connection = self._listening(open_layout(self._brokers, name, topic.session_id))
-        deadline = topic.connection.deadline()
-        while not topic.is_new:
-            self._hear(topic.connection.receive(deadline, f"the layout of {name}"))
+        topic = _Topic(name)
+        self._ask_layout(topic)
         # Tasks with few rows would else all begin with the first segment.
         self._follow(topic, random.randrange(1 << 16))  # noqa: S311
         self._topics[name] = topic
         return topic
+
+    def _ask_layout(self, topic: _Topic) -> None:
+        """Have the topic's layout pushed from now on, and return when it was.
+
+        Raises:
+            SourceError: there is none, or nobody could be asked.
+        """
+        if topic.connection is not None:
+            topic.connection.send(commands.scalable_topic_close(topic.session_id))
+            del self._by_session[topic.session_id]
+        topic.session_id = next(self._session_ids)
+        self._by_session[topic.session_id] = topic
+        topic.connection = self._listening(open_layout(self._brokers, topic.name, topic.session_id))
+        deadline = topic.connection.deadline()
+        topic.is_new = False
+        while not topic.is_new:
+            self._hear(topic.connection.receive(deadline, f"the layout of {topic.name}"))
 
     def _follow(self, topic: _Topic, turn: int) -> None:
         """Divide rows by the newest layout from now on."""
@@ -318,8 +338,14 @@ class Attempt:
         elif command.type == _T.SCALABLE_TOPIC_UPDATE:
             topic = self._by_session.get(command.scalable_topic_update.session_id)
             if topic is not None and topic.connection is not None:
-                topic.parts = segments(topic.connection, topic.name, command.scalable_topic_update)
-                topic.is_new = True
+                self._take_layout(topic, topic.connection, command.scalable_topic_update)
+
+    def _take_layout(self, topic: _Topic, owner: Connection, update: pb.CommandScalableTopicUpdate) -> None:
+        topic.parts = segments(owner, topic.name, update)
+        topic.is_new = True
+        for info in update.dag.segments:
+            if topic.created_ms.setdefault(info.segment_id, info.created_at_ms) != info.created_at_ms:
+                raise WriteFailed(f"{topic.name} was deleted and made again while a task wrote to it")
 
     def _stored(self, receipt: pb.CommandSendReceipt) -> None:
         known = self._by_producer.get(receipt.producer_id)

@@ -16,7 +16,7 @@ from tidewire.spark import batching, writing
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.encoding import Columns, encode
-from tidewire.spark.errors import ConnectionLost, Refused
+from tidewire.spark.errors import ConnectionLost, Refused, WriteFailed
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.reader import TidewireReader
 from tidewire.spark.write_options import WriteOptions
@@ -219,6 +219,30 @@ def test_one_task_writes_to_several_topics(broker: RunningBroker, topic: str) ->
 def test_a_topic_that_does_not_exist_is_refused_by_name(broker: RunningBroker) -> None:
     with task(broker) as one, pytest.raises(Refused, match=r"^there is no topic topic://public/default/none at "):
         one.write("topic://public/default/none", range(1))
+
+
+@pytest.mark.parametrize(
+    ("is_made_again", "error", "sentence"),
+    [(False, Refused, "there is no topic {}"), (True, WriteFailed, "{} was deleted and made again while a task wrote")],
+)
+def test_a_topic_that_is_deleted_under_a_task_is_told(
+    broker: RunningBroker, topic: str, is_made_again: bool, error: type[Exception], sentence: str
+) -> None:
+    """D17: or of a batch that is committed some rows would be there."""
+    admin = Admin(broker.http_url)
+    with task(broker) as one:
+        one.write(topic, range(100))
+        one.attempt.finish()
+        admin.delete(topic)
+        if is_made_again:
+            admin.create(topic, 2)
+
+        def go_on() -> None:
+            one.write(topic, range(100, 200))
+            one.attempt.finish()
+
+        with pytest.raises(error, match=sentence.format(topic)):
+            go_on()
 
 
 def test_a_schema_that_does_not_go_with_the_topics_is_refused_in_the_brokers_words(

@@ -5,7 +5,7 @@ moment (`Snapshot`), for a query that is to stop there.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from tidewire.spark.errors import DataLost, no_topic
@@ -129,6 +129,10 @@ class _Segment(NamedTuple):
     part: Part
     place: Place
     backlog: Stretch
+
+
+class _MadeAgain(Exception):
+    """The places are of another topic, which had the same name."""
 
 
 class Follower:
@@ -262,34 +266,37 @@ class Follower:
             return None
         return self._view.behind(one.part, got.end, bytes_max=2**62)
 
-    def _segments(self, topic: str, places: Places | None) -> Iterator[_Segment]:
+    def _segments(self, topic: str, places: Places | None) -> list[_Segment]:
         """The segments of a topic that are read next: those that are finished have left, and made room."""
         parts = self._view.parts(topic)
         if parts is None:
             self._lost(f"topic {topic}, which the stream reads, was deleted")
-            return
-        if places is None:
-            # It came after the stream began, so it is read from its beginning.
-            places = self._from(parts, {})
+            return []
+        if places is not None:
+            try:
+                return self._behind(topic, parts, places)
+            except _MadeAgain as again:
+                self._lost(str(again))
+        # It came after the stream began, so it is read from its beginning.
+        return self._behind(topic, parts, self._from(parts, {}))
+
+    def _behind(self, topic: str, parts: dict[str, Part], places: Places) -> list[_Segment]:
         by_number = {part.number: part for part in parts.values()}
-        left: dict[int, Place] = {}
-        finished: set[int] = set()
-        for name, place in places.items():
-            if name not in parts:
-                self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
-                finished.add(number_of(name))
-            left[number_of(name)] = place
-        if finished:
+        left = {number_of(name): place for name, place in places.items() if name in parts}
+        removed = [name for name in places if name not in parts]
+        for name in removed:
+            if number_of(name) in by_number:
+                raise _MadeAgain(f"{topic} has no segment {name} any more: the topic was deleted and made again")
+            self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
+        if removed:
             # What came of them is not known for sure, so everything newer is taken for it.
-            newest = max(left)
-            for number in beginning(by_number, set(left) - finished, lambda number: number < newest)[0]:
+            newest = max(map(number_of, places))
+            for number in beginning(by_number, set(left), lambda number: number < newest)[0]:
                 left.setdefault(number, BEGINNING)
-            left = {number: place for number, place in left.items() if number not in finished}
         found: dict[int, _Segment] = {}
         while True:
             for number in left.keys() - found.keys():
-                part = by_number[number]
-                found[number] = self._segment(topic, part, left[number])
+                found[number] = self._segment(topic, by_number[number], left[number])
             done = {number for number, one in found.items() if _is_over(one.part, one.place.position, one.backlog)}
             if not done:
                 break
@@ -298,20 +305,17 @@ class Follower:
             for number in done:
                 self._view.forget(found.pop(number).part)
                 del left[number]
-        yield from (found[number] for number in sorted(found))
+        return [found[number] for number in sorted(found)]
 
     def _segment(self, topic: str, part: Part, place: Place) -> _Segment:
         backlog = self._view.behind(part, place.position)
-        if place != BEGINNING and backlog.first_index != place.next_index:
-            first = backlog.first_index
-            if first > place.next_index:
-                self._lost(
-                    f"messages {place.next_index} to {first - 1} of {part.wire_name} were removed before they were read"
-                )
-            else:
-                self._lost(f"{part.wire_name} is another one now: the topic was deleted and made again")
-                backlog = self._view.behind(part, EARLIEST)
-                return _Segment(topic, part.name or "", part, BEGINNING, backlog)
+        first = backlog.first_index
+        if place != BEGINNING and first < place.next_index:
+            raise _MadeAgain(f"{part.wire_name} is another one now: the topic was deleted and made again")
+        if place != BEGINNING and first > place.next_index:
+            self._lost(
+                f"messages {place.next_index} to {first - 1} of {part.wire_name} were removed before they were read"
+            )
         return _Segment(topic, part.name or "", part, place, backlog)
 
     def _lost(self, sentence: str) -> None:

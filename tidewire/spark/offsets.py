@@ -114,7 +114,12 @@ def waiting(there: Iterable[int], parts: Mapping[int, Related]) -> set[int]:
 
 
 def finished(parts: Mapping[str, _Part], places: Places) -> list[_Part]:
-    """Of a topic's parts by name, those that were read to their end: nothing of them is in the places, or to come."""
+    """Of a topic's parts by name, those that were read to their end: nothing of them is in the places, or to come.
+
+    None that is known, when one of the places is in a part that was removed: what came of it is to come, then.
+    """
+    if not places.keys() <= parts.keys():
+        return []
     by_number = {part.number: part for part in parts.values()}
     to_come = waiting([parts[name].number for name in places if name in parts], by_number)
     return [part for name, part in parts.items() if name not in places and part.number not in to_come]

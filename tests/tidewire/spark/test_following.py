@@ -272,6 +272,23 @@ def test_a_topic_made_again_is_data_loss_and_read_from_its_beginning() -> None:
     }
 
 
+@pytest.mark.parametrize("read", ["0000-ffff-0", "0000-7fff-0 8000-ffff-1", "0000-3fff-2 4000-7fff-3 8000-ffff-1"])
+@pytest.mark.parametrize("made", ["0000-ffff-0", "0000-7fff-0 8000-ffff-1", "0000-3fff-0 4000-ffff-1"])
+def test_of_a_topic_made_again_all_segments_are_read(read: str, made: str) -> None:
+    """Whether or not they have the numbers, or the names, of those that were read of the one before."""
+    topics = Topics()
+    for name in read.split():
+        topics.add(name, 5)
+    start = go(topics, following(topics).first())
+    topics.segments.clear()
+    for name in made.split():
+        topics.add(name, 1)
+    with pytest.raises(DataLost):
+        go(topics, start)
+    end = go(topics, go(topics, start, options=LOSSY), options=LOSSY)
+    assert {name: place.next_index for name, place in end[X].items()} == dict.fromkeys(made.split(), 1)
+
+
 def test_a_deleted_topic_is_data_loss() -> None:
     topics = Topics()
     topics.add("0000-ffff-0", 5)

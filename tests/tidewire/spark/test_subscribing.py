@@ -95,3 +95,13 @@ def test_a_segment_that_goes_once_it_is_read_is_not_missed() -> None:
     subscription.reset()
     with pytest.raises(Refused, match="TopicNotFound"):
         subscription.move(TOPIC, PARTS, {NAMES[1]: Place(Position(LEDGER, 0), 1), NAMES[2]: BEGINNING})
+
+
+def test_what_came_of_a_segment_that_is_gone_was_not_read() -> None:
+    """T20: the stream was at the end of one that was split and removed meanwhile, and is about to go on with these."""
+    world, subscription = subscribed()
+    left = {name: PARTS[name] for name in NAMES[1:3]}
+    subscription.move(TOPIC, left, {NAMES[0]: Place(Position(LEDGER, 2), 3)})
+    assert not acknowledged(world)
+    subscription.move(TOPIC, left, {NAMES[1]: Place(Position(LEDGER, 1), 2), NAMES[2]: BEGINNING})
+    assert acknowledged(world) == {NAMES[1]: (LEDGER, 1)}

@@ -135,13 +135,20 @@ class _MadeAgain(Exception):
     """The places are of another topic, which had the same name."""
 
 
+WasRead = Callable[[str, str, Position], bool]
+"""Whether a part, by topic and name, that was removed is known to have ended at a position."""
+
+
 class Follower:
     """See the module's docstring."""
 
-    def __init__(self, options: ReadOptions, view: View) -> None:
+    def __init__(
+        self, options: ReadOptions, view: View, was_read: WasRead = lambda topic, name, position: False
+    ) -> None:
         """Nothing is asked yet."""
         self._options = options
         self._view = view
+        self._was_read = was_read
 
     def first(self) -> Offsets:
         """Where a new stream begins.
@@ -287,7 +294,8 @@ class Follower:
         for name in removed:
             if number_of(name) in by_number:
                 raise _MadeAgain(f"{topic} has no segment {name} any more: the topic was deleted and made again")
-            self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
+            if not self._was_read(topic, name, places[name].position):
+                self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
         if removed:
             # What came of them is not known for sure, so everything newer is taken for it.
             newest = max(map(number_of, places))

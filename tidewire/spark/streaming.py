@@ -271,7 +271,10 @@ class _Planner:
         self._kept = offsets
 
     def _follower(self) -> Follower:
-        return Follower(self._options, self._snapshot or self._watch)
+        view = self._snapshot or self._watch
+        if self._subscription is None:
+            return Follower(self._options, view)
+        return Follower(self._options, view, self._subscription.held_until_read)
 
     def _failed(self, error: SourceError) -> None:
         """Try again later, or give up.

@@ -21,7 +21,8 @@ class QuerySubscription:
     def __init__(self, name: str, options: ReadOptions, connect: Connect | None = None) -> None:
         """Nothing is opened yet."""
         self._held = HeldSubscription(name, options, connect)
-        self._acknowledged: dict[str, Position] = {}
+        self._acknowledged: dict[tuple[str, str], Position] = {}
+        """By topic and the part's name."""
         self._done: set[str] = set()
 
     def close(self) -> None:
@@ -54,6 +55,10 @@ class QuerySubscription:
                         raise
                 self._done.add(part.wire_name)
 
+    def held_until_read(self, topic: str, name: str, position: Position) -> bool:
+        """Whether a part that was removed ended there: nothing behind the subscription would have gone."""
+        return self._acknowledged.get((topic, name)) == position
+
     def _finish(self, part: Part) -> None:
         self._acknowledge(part, self._held.end(part))
         # Nothing is left to be sent, but entries of aborted transactions.
@@ -62,6 +67,7 @@ class QuerySubscription:
     def _acknowledge(self, part: Part, position: Position) -> None:
         # Where nothing was read yet the subscription is held, too.
         self._held.open(part)
-        if position > self._acknowledged.get(part.wire_name, EARLIEST):
+        key = (part.topic, part.name or "")
+        if position > self._acknowledged.get(key, EARLIEST):
             self._held.acknowledge(part, position)
-        self._acknowledged[part.wire_name] = position
+        self._acknowledged[key] = position

@@ -8,8 +8,9 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
 from tidewire.spark import streaming
+from tidewire.spark.errors import DataLost
 from tidewire.spark.limits import Limit
-from tidewire.spark.offsets import Offsets, Place
+from tidewire.spark.offsets import BEGINNING, Offsets, Place
 from tidewire.spark.positions import Position
 from tidewire.spark.streaming import _Planner
 from tidewire.wire.pulsar import commands
@@ -39,6 +40,22 @@ def read_to(entry: int) -> Offsets:
     return {TOPIC: {NAME: Place(Position(LEDGER, entry), entry + 1)}}
 
 
+def refused_acknowledgements(world: Readable) -> list[pb.ServerError]:
+    """Brokers take acknowledgements, but for as many as are in the list, which are refused by that."""
+    codes: list[pb.ServerError] = []
+
+    def acknowledging(peer: BlockingPeer) -> Answer:
+        def answer(command: pb.BaseCommand) -> Iterable[bytes]:
+            asked = command.ack
+            code = codes.pop() if codes else None
+            return [encode_command(commands.ack_response(asked.consumer_id, asked.request_id, error=code))]
+
+        return answer
+
+    world.answers[T.ACK] = acknowledging
+    return codes
+
+
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_connection_that_breaks_is_not_the_end_of_what_there_is(stops: bool) -> None:
     """D8: Spark takes "nothing new" for the end of a query that is to stop at what there is, and asks others again."""
@@ -60,17 +77,7 @@ def test_the_subscription_follows_also_when_nothing_new_comes(breaks: bool) -> N
     """It could not be moved when the last micro-batch was processed, and others would see a lag for ever."""
     world = world_of(batch(b"a"))
     world.options = replace(world.options, subscription="query")
-    codes: list[pb.ServerError] = []
-
-    def acknowledging(peer: BlockingPeer) -> Answer:
-        def answer(command: pb.BaseCommand) -> Iterable[bytes]:
-            asked = command.ack
-            code = codes.pop() if codes else None
-            return [encode_command(commands.ack_response(asked.consumer_id, asked.request_id, error=code))]
-
-        return answer
-
-    world.answers[T.ACK] = acknowledging
+    codes = refused_acknowledgements(world)
     planner = _Planner(world.options, world._connect)
     end = planner.next(planner.first(), Limit())
     assert end == read_to(0)
@@ -87,3 +94,24 @@ def test_the_subscription_follows_also_when_nothing_new_comes(breaks: bool) -> N
     assert acknowledged[-1] == (LEDGER, 0)
     assert not codes
     assert len(acknowledged) == (1 if breaks else 3)
+
+
+@pytest.mark.parametrize("subscription", ["query", None])
+def test_a_segment_that_goes_when_its_subscription_is_at_its_end_was_read(subscription: str | None) -> None:
+    """T20: a query that is idle there when the segment is split, at brokers that keep nothing that all have read."""
+    world = world_of(batch(b"a"))
+    world.options = replace(world.options, subscription=subscription)
+    refused_acknowledgements(world)
+    planner = _Planner(world.options, world._connect)
+    end = planner.next(planner.first(), Limit())
+    assert planner.next(end, Limit()) == end
+    del world.dag.segments[:]
+    world.dag.segments.extend([segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)])
+    for name in ("0000-7fff-1", "8000-ffff-2"):
+        world.add(f"segment://public/default/x/{name}", [])
+    world.say_layout()
+    if subscription is None:
+        with pytest.raises(DataLost, match="maybe not all of it was read"):
+            planner.next(end, Limit())
+    else:
+        assert planner.next(end, Limit()) == {TOPIC: {"0000-7fff-1": BEGINNING, "8000-ffff-2": BEGINNING}}

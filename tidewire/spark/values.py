@@ -157,7 +157,7 @@ def _absent(column: pa.Array) -> Any:  # noqa: ANN401 - an array of booleans
 
 
 def _json(kind: StructType) -> Values:
-    definition = json.dumps(_definition(kind, RECORD_NAME, in_json=True)).encode()
+    definition = json.dumps(_definition(kind, RECORD_NAME, set(), in_json=True)).encode()
     plain = _plain(kind)
 
     def encode(column: pa.Array) -> pa.BinaryArray:
@@ -169,7 +169,8 @@ def _json(kind: StructType) -> Values:
                 ],
                 pa.binary(),
             )
-        except (TypeError, ValueError) as error:
+        # Some of Spark's times are beyond those of Python.
+        except (OverflowError, TypeError, ValueError) as error:
             raise UnwritableRow(f"a value cannot be written as JSON: {error}") from error
 
     return Values(_S(name=RECORD_NAME, schema_data=definition, type=_S.Json), encode)
@@ -219,44 +220,46 @@ _FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _avro(kind: StructType) -> Values:
-    definition = _definition(kind, RECORD_NAME, in_json=False)
+    definition = _definition(kind, RECORD_NAME, set(), in_json=False)
     avro = avro_library()
     parsed = avro.parse_schema(definition)
 
     def encode(column: pa.Array) -> pa.BinaryArray:
         made: list[bytes | None] = []
-        for value in column.to_pylist(maps_as_pydicts="strict"):
-            if value is None:
-                made.append(None)
-                continue
-            output = io.BytesIO()
-            try:
-                avro.schemaless_writer(output, parsed, value)
-            # Whatever the library makes of a value that does not go.
-            except Exception as error:
-                raise UnwritableRow(f"a value cannot be written as Avro: {error}") from error
-            made.append(output.getvalue())
+        try:
+            for value in column.to_pylist(maps_as_pydicts="strict"):
+                output = io.BytesIO()
+                if value is not None:
+                    avro.schemaless_writer(output, parsed, value)
+                made.append(None if value is None else output.getvalue())
+        # Whatever the library makes of a value that does not go.
+        except Exception as error:
+            raise UnwritableRow(f"a value cannot be written as Avro: {error}") from error
         return pa.array(made, pa.binary())
 
     return Values(_S(name=RECORD_NAME, schema_data=json.dumps(definition).encode(), type=_S.Avro), encode)
 
 
-def _definition(kind: DataType, name: str, *, in_json: bool) -> Any:  # noqa: ANN401 - JSON
-    """Avro's definition of a type."""
+def _definition(kind: DataType, name: str, taken: set[str], *, in_json: bool) -> Any:  # noqa: ANN401 - JSON
+    """Avro's definition of a type; `taken` are names that its records must not have, and gets those that they have."""
     if isinstance(kind, StructType):
+        # A field `a_b` may stand beside a field `b` of a field `a`.
+        while name in taken:
+            name += "_"
+        taken.add(name)
         fields = [
             {
                 "name": field.name,
-                "type": ["null", _definition(field.dataType, f"{name}_{field.name}", in_json=in_json)],
+                "type": ["null", _definition(field.dataType, f"{name}_{field.name}", taken, in_json=in_json)],
                 "default": None,
             }
             for field in kind.fields
         ]
         return {"type": "record", "name": name, "fields": fields}
     if isinstance(kind, ArrayType):
-        return {"type": "array", "items": ["null", _definition(kind.elementType, name, in_json=in_json)]}
+        return {"type": "array", "items": ["null", _definition(kind.elementType, name, taken, in_json=in_json)]}
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
-        return {"type": "map", "values": ["null", _definition(kind.valueType, name, in_json=in_json)]}
+        return {"type": "map", "values": ["null", _definition(kind.valueType, name, taken, in_json=in_json)]}
     if isinstance(kind, DecimalType) and not in_json:
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     known = (_AVRO_IN_JSON if in_json else _AVRO).get(type(kind))

@@ -1,10 +1,12 @@
 """Values that are written are what the source's decoder reads by the schema that topics are told."""
 
+import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_type
@@ -126,6 +128,17 @@ def test_structs_are_read_back_as_they_were(form: Form) -> None:
     assert read_back(form, NESTED, RECORDS) == (NESTED, RECORDS)
 
 
+@pytest.mark.parametrize("form", [Form.JSON, Form.AVRO])
+def test_records_within_fields_of_like_names_are_told_apart(form: Form) -> None:
+    """Nobody takes a definition with two records of a name."""
+    kind = struct(a=struct(b=struct(x=IntegerType())), a_b=struct(y=StringType()))
+    values = [{"a": {"b": {"x": 1}}, "a_b": {"y": "z"}}]
+    declared = values_of(form, kind).declared
+    assert declared is not None
+    fastavro.parse_schema(json.loads(declared.schema_data))
+    assert read_back(form, kind, values) == (kind, values)
+
+
 def test_avro_keeps_bytes_times_and_decimals() -> None:
     kind = struct(data=BinaryType(), at=TimestampType(), on=DateType(), price=DecimalType(10, 2), small=FloatType())
     values = [
@@ -181,6 +194,15 @@ def test_a_number_that_json_does_not_have_is_refused() -> None:
     kind = struct(a=DoubleType())
     with pytest.raises(UnwritableRow, match="a value cannot be written as JSON: there is no nan in JSON"):
         values_of(Form.JSON, kind).encode(arrow(kind, [{"a": math.nan}]))
+
+
+@pytest.mark.parametrize(("form", "name"), [(Form.JSON, "JSON"), (Form.AVRO, "Avro")])
+def test_a_time_that_python_does_not_have_is_refused(form: Form, name: str) -> None:
+    """Spark's go on for some 290,000 years."""
+    kind = struct(at=TimestampType())
+    far = pa.StructArray.from_arrays([pa.array([2**60], pa.timestamp("us", "UTC"))], ["at"])
+    with pytest.raises(UnwritableRow, match=f"a value cannot be written as {name}: date value out of range"):
+        values_of(form, kind).encode(far)
 
 
 def test_the_schemas_declared_are_named_as_pulsars_clients_name_them() -> None:

@@ -226,15 +226,18 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         Raises:
             CommitFailed: they are not, or nobody answered whether they are.
         """
-        group = self._group(messages, batchId)
+        group = _reported(messages, batchId)
+        # Of a micro-batch without tasks nobody has written anything, or said whose it is.
         if group is not None:
             commit(self._options, group, _winners(group, messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Let no rows be read, unless the micro-batch is committed; it may be tried again."""
-        group = self._group(messages, batchId)
+        group, named = _reported(messages, batchId), self._options.txn_app_id
         if group is not None:
             abort(self._options, group)
+        elif named is not None:
+            abort(self._options, Group(named, batchId))
         else:
             _log.warning(
                 "micro-batch %d is aborted before a task has said of which query it is: what killed tasks have written"
@@ -243,13 +246,13 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
                 batchId,
             )
 
-    def _group(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Group | None:
-        """The micro-batch's; None when no task has said of which query it is, and Spark tells nobody else."""
-        groups = {message.group for message in messages if isinstance(message, Written)}
-        if len(groups) > 1 or any(group.batch != batch for group in groups):
-            raise ProtocolViolation(f"tasks of micro-batch {batch} report {', '.join(sorted(map(str, groups)))}")
-        named = self._options.txn_app_id
-        return next(iter(groups), None if named is None else Group(named, batch))
+
+def _reported(messages: Sequence[WriterCommitMessage | None], batch: int) -> Group | None:
+    """The micro-batch's group; None when no task has reported, for Spark tells nobody else of which query it is."""
+    groups = {message.group for message in messages if isinstance(message, Written)}
+    if len(groups) > 1 or any(group.batch != batch for group in groups):
+        raise ProtocolViolation(f"tasks of micro-batch {batch} report {', '.join(sorted(map(str, groups)))}")
+    return next(iter(groups), None)
 
 
 def group_of_task(application: str | None) -> Group:

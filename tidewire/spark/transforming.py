@@ -94,8 +94,8 @@ class ConsumeTransformProduce:
 
         Raises:
             SubscriptionTaken: another driver runs the job.
-            SourceError, and what Spark and the transformation raise: nothing of the batch that failed is written, and
-                whoever runs the job again begins with it.
+            SourceError, and what Spark and the transformation raise: nothing of the batch that failed is written, or
+                all of it, if nobody answered its commit; whoever runs the job again goes on where it is.
         """
         with self._memory() as memory:
             persistently(memory.stop_at_present, self._source.operation_timeout_seconds)

@@ -303,8 +303,6 @@ def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
     again = Group(group.application, 6)
     TidewireStreamWriter(named, SCHEMA).commit([attempt(options, again, 2)], 6)
     TidewireStreamWriter(options, SCHEMA).abort([attempt(options, Group(group.application, 7), 3), None], 7)
-    # Of a micro-batch without tasks nobody has said anything.
-    TidewireStreamWriter(options, SCHEMA).commit([], 8)
     assert values(broker, topic) == [1, 2]
 
 
@@ -320,6 +318,17 @@ def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_n
     TidewireStreamWriter(named, SCHEMA).abort([None], group.batch)
     with pytest.raises(CommitFailed, match="a task's transaction has ended"):
         commit(options, group, ids(killed))
+
+
+def test_a_micro_batch_without_tasks_is_nobodys(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+) -> None:
+    """D17: or another query's rows of that number would be taken as written, since nobody has said whose it was."""
+    named = WriteOptions(options.service, topic, txn_app_id=group.application)
+    TidewireStreamWriter(named, SCHEMA).commit([None], group.batch)
+    report = attempt(options, group._replace(origin="another query"), 1)
+    TidewireStreamWriter(named, SCHEMA).commit([report], group.batch)
+    assert values(broker, topic) == [1]
 
 
 def test_reports_of_another_micro_batch_are_an_error(options: WriteOptions, group: Group) -> None:

@@ -107,16 +107,11 @@ final class AcknowledgementScenarios {
         Transaction transaction = stage.begin();
         List<Message<String>> held = Receiving.first(consumer::receive, SENT);
         held.subList(0, 2).forEach(message -> consumer.acknowledge(message.id(), transaction));
-        answersHaveCome();
+        Coordinator.answered(transaction);
         consumer.close();
         left(stage, numbered(2, SENT), "while the transaction is open");
         transaction.commit();
         left(stage, numbered(2, SENT), "after the commit");
-    }
-
-    /** The client gives no sign of an acknowledgement's answer other than at the end of the transaction. */
-    private static void answersHaveCome() throws InterruptedException {
-        Thread.sleep(300);
     }
 
     /** T22, T23: the acknowledgements do not go with the consumer that sent them. */
@@ -124,7 +119,7 @@ final class AcknowledgementScenarios {
         QueueConsumer<String> consumer = holder(stage);
         Transaction transaction = stage.begin();
         Receiving.first(consumer::receive, SENT).forEach(message -> consumer.acknowledge(message.id(), transaction));
-        answersHaveCome();
+        Coordinator.answered(transaction);
         consumer.close();
         if (commit) {
             transaction.commit();
@@ -223,7 +218,7 @@ final class AcknowledgementScenarios {
         Transaction first = stage.begin();
         Transaction second = stage.begin();
         consumer.acknowledge(message.id(), first);
-        answersHaveCome();
+        Coordinator.answered(first);
         consumer.acknowledge(message.id(), second);
         Expect.refused("commit with an acknowledgement that another transaction holds", second::commit);
         first.commit();

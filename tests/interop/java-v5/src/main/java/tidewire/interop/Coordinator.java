@@ -1,6 +1,8 @@
 package tidewire.interop;
 
+import java.lang.reflect.Field;
 import java.lang.reflect.Method;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -28,6 +30,17 @@ final class Coordinator {
         return inner.getTxnID();
     }
 
+    /**
+     * Waits until the broker has answered all that was sent and acknowledged in the transaction. The client itself shows
+     * the answers only at the transaction's end.
+     */
+    static void answered(Transaction transaction) throws Exception {
+        Object inner = call(transaction, "v4Transaction");
+        Field underWay = inner.getClass().getDeclaredField("opFuture");
+        underWay.setAccessible(true);
+        ((CompletableFuture<?>) underWay.get(inner)).get(Limits.OPERATION_MAX.toMillis(), TimeUnit.MILLISECONDS);
+    }
+
     /** Asks the broker to commit; returns "ok" or the simple name of the error it answered. */
     String commit(TxnID id) throws InterruptedException, TimeoutException {
         return outcome(client.commitAsync(id));
@@ -37,7 +50,7 @@ final class Coordinator {
         return outcome(client.abortAsync(id));
     }
 
-    private static String outcome(java.util.concurrent.CompletableFuture<Void> answer)
+    private static String outcome(CompletableFuture<Void> answer)
             throws InterruptedException, TimeoutException {
         try {
             answer.get(Limits.OPERATION_MAX.toMillis(), TimeUnit.MILLISECONDS);

@@ -261,13 +261,14 @@ class TransactionGroups:
                     await trio.sleep(UNANSWERED_SECONDS)
 
     async def _read(self, application: str) -> tuple[GroupRecord | None, Record | None]:
-        if not self._metadata.authoritative:
-            await self._metadata.barrier()
-        found = await self._metadata.get(group_key(application))
+        await self._metadata.barrier()
+        found = self._metadata.peek(group_key(application))
         return None if found is None else GroupRecord.from_value(found.value), found
 
     async def _require_member(self, txn: TxnId, group: Group) -> None:
-        found = await self._metadata.get(header_key(txn))
+        """As of the last reading of the record, or newer; there may be thousands, so that the store is not asked."""
+        await trio.lowlevel.checkpoint()
+        found = self._metadata.peek(header_key(txn))
         header = None if found is None else Header.from_value(found.value)
         if header is None or header.group != group:
             raise TransactionNotFound(txn)
@@ -304,8 +305,6 @@ class TransactionGroups:
         try:
             await self._metadata.commit(ops)
         except Conflict:
-            if not self._metadata.authoritative:
-                await self._metadata.barrier()
             return False
         return True
 

@@ -65,7 +65,7 @@ class HeaderWatch:
         """
         await self._metadata.barrier()
         for txn in txns:
-            record = await self._metadata.get(header_key(txn))
+            record = self._metadata.peek(header_key(txn))
             if record is not None:
                 # As they both are now: what a group has decided and its headers do not say yet counts.
                 await self._tell(txn, state_of(self._metadata, txn, Header.from_value(record.value)))

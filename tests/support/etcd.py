@@ -54,8 +54,9 @@ class HeldBack:
         self._follower._apply = self._hold  # type: ignore[method-assign]
 
     def _hold(self, revision: int, events: Iterable[pb.Event]) -> None:
-        self._follower._next_revision = revision
         self._steps.append((revision, list(events)))
+        # It has come no further than to the first of what is held.
+        self._follower._next_revision = self._steps[0][0]
 
     def let_go(self) -> None:
         for revision, events in self._steps:

@@ -6,10 +6,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Record
 from tests.support.group_offices import Office, running
 from txn.errors import InvalidTxnStatus
-from txn.group_record import KEY_PREFIX
 from txn.headers import Group, header_key
 from txn.states import EndAction, TxnState
 
@@ -45,7 +43,7 @@ async def test_a_watch_that_is_behind_tells_winners_that_they_won(autojump_clock
 
 
 class SlowStore(MemoryStore):
-    """Readings of a group's record wait while a test says so."""
+    """Barriers take as long as a test says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,12 +51,12 @@ class SlowStore(MemoryStore):
         self.answer = trio.Event()
         self.answer.set()
 
-    async def get(self, key: str) -> Record | None:
+    async def barrier(self) -> int:
         """As the contract says, but perhaps late."""
-        if key.startswith(KEY_PREFIX) and not self.answer.is_set():
+        if not self.answer.is_set():
             self.asked.set()
             await self.answer.wait()
-        return await super().get(key)
+        return await super().barrier()
 
 
 @pytest.mark.parametrize("action", EndAction)

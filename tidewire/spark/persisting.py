@@ -12,7 +12,14 @@ RETRY_SECONDS: Final = 0.25
 
 _Result = TypeVar("_Result")
 _PASSING: Final = frozenset(
-    {pb.ServiceNotReady, pb.MetadataError, pb.TransactionCoordinatorNotFound, pb.TooManyRequests}
+    {
+        pb.ServiceNotReady,
+        pb.MetadataError,
+        pb.TransactionCoordinatorNotFound,
+        pb.TooManyRequests,
+        # Its consumer may be of a process that has ended, of which the broker has not heard.
+        pb.ConsumerBusy,
+    }
 )
 
 

@@ -56,6 +56,7 @@ def failing(error: SourceError, times: int) -> Callable[[], int]:
         (BrokerUnreachable("x"), True),
         (refused(pb.ServiceNotReady), True),
         (refused(pb.TransactionCoordinatorNotFound), True),
+        (refused(pb.ConsumerBusy), True),
         (refused(pb.InvalidTxnStatus), False),
         (refused(pb.TopicNotFound), False),
         (ProtocolViolation("x"), False),

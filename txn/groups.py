@@ -136,8 +136,9 @@ class TransactionGroups:
             if is_applied:
                 _require_origin(record, group, origin)
                 return
+            # Without a pause since the record was read: once another broker has decided, winners are open no more.
             for txn in winners:
-                await self._require_member(txn, group)
+                self._require_member(txn, group)
             if not is_current:
                 # Nobody wrote anything, so that nobody has begun it.
                 admission = await self.admission(group, once=once, origin=origin)
@@ -265,9 +266,7 @@ class TransactionGroups:
         found = self._metadata.peek(group_key(application))
         return None if found is None else GroupRecord.from_value(found.value), found
 
-    async def _require_member(self, txn: TxnId, group: Group) -> None:
-        """As of the last reading of the record, or newer; there may be thousands, so that the store is not asked."""
-        await trio.lowlevel.checkpoint()
+    def _require_member(self, txn: TxnId, group: Group) -> None:
         found = self._metadata.peek(header_key(txn))
         header = None if found is None else Header.from_value(found.value)
         if header is None or header.group != group:

@@ -88,3 +88,15 @@ async def test_an_end_that_is_overtaken_by_two_batches_is_told_what_was_decided(
         held.set()
     assert answers == [{EndAction.ABORT: "COMMITTED", EndAction.COMMIT: "done"}[action]]
     assert (await store.get(header_key(winner))) is not None
+
+
+async def test_a_commit_that_is_asked_for_twice_at_once_is_answered_twice(autojump_clock: MockClock) -> None:
+    """D17: a driver that lost its connection asks again, perhaps another broker, while the first one still decides."""
+    for turns in range(12):
+        store = MemoryStore()
+        async with running(Office(store)) as one, running(Office(store)) as other, trio.open_nursery() as asking:
+            winners = [await one.join(ONE) for _ in range(20)]
+            asking.start_soon(one.commit, ONE, *winners)
+            for _ in range(turns):
+                await trio.lowlevel.checkpoint()
+            asking.start_soon(other.commit, ONE, *winners)

@@ -18,6 +18,7 @@ from typing import Final
 from tidewire.spark.brokers import Brokers, Connect, connect_by_tcp
 from tidewire.spark.connection import Connection
 from tidewire.spark.errors import ProtocolViolation, Refused, SourceError
+from tidewire.spark.held_subscription import SENT_AWAY_MAX
 from tidewire.spark.layouts import (
     LayoutChanged,
     Part,
@@ -217,13 +218,19 @@ class Watch:
             self._close_consumer(followed)
 
     def _ask(self, followed: _Followed, stretch: pb.StretchWanted) -> Stretch:
-        try:
+        attempts_left = SENT_AWAY_MAX
+        while True:
+            attempts_left -= 1
             owner = followed.owner or self._subscribe(followed, LATEST)
-            found = ask_end(owner, followed.consumer_id, stretch).stretch
-        except Refused as refused:
-            followed.owner = followed.armed_at = None
-            self._explain(followed.part, refused)
-            raise
+            try:
+                found = ask_end(owner, followed.consumer_id, stretch).stretch
+                break
+            except Refused as refused:
+                # When the broker has closed the consumer meanwhile, another one may be open to it.
+                if followed.owner is not None or not attempts_left:
+                    followed.owner = followed.armed_at = None
+                    self._explain(followed.part, refused)
+                    raise
         if found is None:
             raise ProtocolViolation(
                 f"the broker of {followed.part.wire_name} does not measure what there is to read, as streams need it to"
@@ -242,11 +249,15 @@ class Watch:
             raise LayoutChanged from refused
 
     def _subscribe(self, followed: _Followed, after: Position) -> Connection:
-        owner = self._brokers.owner_of(followed.part.wire_name)
+        name = followed.part.wire_name
         consumer_id = next(self._numbers)
-        subscribe_reader(
-            owner, followed.part.wire_name, consumer_id, after=after, uncommitted=self._options.uncommitted
-        )
+        try:
+            owner = self._brokers.owner_of(name)
+            subscribe_reader(owner, name, consumer_id, after=after, uncommitted=self._options.uncommitted)
+        except Refused as refused:
+            followed.armed_at = None
+            self._explain(followed.part, refused)
+            raise
         followed.owner, followed.consumer_id = owner, consumer_id
         self._consumers[id(owner), consumer_id] = followed
         return owner

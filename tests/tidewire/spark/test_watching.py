@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
-from tidewire.spark.errors import ConnectionLost, ProtocolViolation
+from tidewire.spark.errors import ConnectionLost, ProtocolViolation, Refused
+from tidewire.spark.held_subscription import SENT_AWAY_MAX
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import Pattern
 from tidewire.spark.positions import EARLIEST, Position
@@ -112,6 +113,35 @@ def test_a_consumer_that_the_broker_closes_is_opened_anew() -> None:
     assert watch.arrived()
     world.append(WIRE, batch(b"a"))
     assert watch.behind(part, EARLIEST).messages == 1
+
+
+@pytest.mark.parametrize("times", [1, SENT_AWAY_MAX])
+def test_a_consumer_that_the_broker_closes_while_it_is_asked_is_opened_anew(times: int) -> None:
+    """The segment moves, and the question meets nobody any more."""
+    world, watch, part = watched(batch(b"a"))
+    asked = world.answers[T.GET_LAST_MESSAGE_ID]
+    closed: list[int] = []
+
+    def closing(peer: BlockingPeer) -> Answer:
+        def answer(command: pb.BaseCommand) -> Iterable[bytes]:
+            request = command.get_last_message_id
+            if len(closed) == times:
+                return asked(peer)(command)
+            closed.append(request.consumer_id)
+            refusal = commands.error(request.request_id, pb.SubscriptionNotFound, "no such consumer")
+            return [encode_command(commands.close_consumer(request.consumer_id)), encode_command(refusal)]
+
+        return answer
+
+    world.answers[T.GET_LAST_MESSAGE_ID] = closing
+    watch = Watch(world.options, world._connect)
+    watch.parts(TOPIC)
+    if times < SENT_AWAY_MAX:
+        assert watch.behind(part, EARLIEST).messages == 1
+    else:
+        with pytest.raises(Refused, match="no such consumer"):
+            watch.behind(part, EARLIEST)
+    assert len(set(closed)) == times
 
 
 def test_a_lost_connection_is_told_and_made_again() -> None:

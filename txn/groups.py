@@ -11,6 +11,7 @@ and whoever meets an open header meanwhile asks the record (open_header.py).
 
 from collections.abc import Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 import trio
@@ -84,6 +85,7 @@ class TransactionGroups:
         self._once_alarm = once_alarm
         self._counters = counters
         self._statistics = statistics
+        self._settling: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
     async def admission(self, group: Group, *, once: bool, origin: str | None = None) -> Op | None:
         """What has to be committed with the header of a new transaction of the group; None when it is applied already.
@@ -219,19 +221,21 @@ class TransactionGroups:
 
     async def settle(self, application: str) -> None:
         """Write what the application's record decides into the headers that are open; they say so on return."""
-        while True:
-            hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
-            record, _ = await self._read(application)
-            ended = []
-            for hit in hits:
-                header = Header.from_value(hit.record.value)
-                assert header.group is not None, "it was found by its group"
-                state = state_in(record, header.group, txn_of_key(hit.record.key))
-                if state.is_final:
-                    ended.append((hit.record, header, state))
-            if not ended:
-                return
-            await self._write(ended)
+        # One after another: all tasks of the next batch ask for this at once, and would be in each other's way.
+        async with self._settling.setdefault(application, trio.Lock()):
+            while True:
+                hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
+                record, _ = await self._read(application)
+                ended = []
+                for hit in hits:
+                    header = Header.from_value(hit.record.value)
+                    assert header.group is not None, "it was found by its group"
+                    state = state_in(record, header.group, txn_of_key(hit.record.key))
+                    if state.is_final:
+                        ended.append((hit.record, header, state))
+                if not ended:
+                    return
+                await self._write(ended)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Settle what groups decide until cancelled; started once what was left over is settled."""

@@ -1,6 +1,6 @@
 """Groups of transactions over the memory store: one decision, whatever happens around it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import trio
@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import starting_with
+from storage.metadata.store import Op, starting_with
 from tests.support.group_offices import AGE_MS, Office, now_ms, running
 from tests.support.metadata import keys
 from tests.support.schedules import every_schedule
@@ -208,6 +208,26 @@ async def test_what_a_later_batch_finds_open_is_ended_as_decided(autojump_clock:
     assert await office.states(winner, loser) == "OPEN OPEN", "nobody is there to tell them"
     await office.join(TWO)
     assert await office.states(winner, loser) == "COMMITTED ABORTED"
+
+
+async def test_tasks_of_a_batch_that_begin_at_once_end_the_last_one_together(autojump_clock: MockClock) -> None:
+    """A batch may have a thousand winners, and the next one as many tasks."""
+    store = SteeredStore()
+    office = Office(store)
+    winners = [await office.join(ONE) for _ in range(400)]
+    await office.commit(ONE, *winners)
+    asked = store.commits
+
+    async def sync(ops: Sequence[Op]) -> None:
+        await trio.sleep(0.01)
+
+    store.before = sync
+    async with trio.open_nursery() as tasks:
+        for _ in range(50):
+            tasks.start_soon(office.join, TWO)
+    assert {await office.state(txn) for txn in winners} == {TxnState.COMMITTED}
+    # Eight change sets, and each task's own: it may find the batch begun by another.
+    assert store.commits - asked <= 8 + 2 * 50
 
 
 async def test_a_batch_that_was_given_up_ends_when_a_later_one_is_begun(autojump_clock: MockClock) -> None:

@@ -8,7 +8,7 @@ named pipe in the `steering` folder, each whole, as `EVENT PID`. Where the folde
 process that comes to that event takes the file away and stands still until it is killed, so that a kill falls exactly
 there, however short the step is. It says so by a line `held EVENT PID`, and goes on after HELD_SECONDS_MAX.
 
-Runs in Spark's processes, so it imports nothing but what is there. `happenings_of` reads the lines elsewhere.
+Runs in Spark's processes, so it imports nothing but what is there. `spark_driver.listen` reads the lines elsewhere.
 """
 
 import os

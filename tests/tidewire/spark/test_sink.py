@@ -100,6 +100,9 @@ def test_the_same_batch_of_an_application_is_written_once(
         save(frame, broker, topic, txnAppId="job", txnVersion=version)
     assert values(spark, broker, topic) == list(range(10))
     save(numbers(spark, 10, 20), broker, topic, txnAppId="job", txnVersion="4")
+    # Of this one Spark makes no task at all.
+    save(spark.createDataFrame([], "value string"), broker, topic, txnAppId="job", txnVersion="5")
+    save(numbers(spark, 50, 60), broker, topic, txnAppId="job", txnVersion="5")
     save(numbers(spark, 20, 30), broker, topic, txnAppId="another job", txnVersion="1")
     save(numbers(spark, 30, 40), broker, topic)
     save(numbers(spark, 40, 50), broker, topic)

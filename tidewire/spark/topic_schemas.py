@@ -181,8 +181,8 @@ def with_known_logical_types(definition: Any) -> Any:  # noqa: ANN401 - JSON
         return [with_known_logical_types(item) for item in definition]
     if not isinstance(definition, dict):
         return definition
-    logical = definition.get("logicalType", _DECIMAL)
-    is_known = logical == _DECIMAL or (definition.get("type"), logical) in _LOGICAL
+    kind, logical = definition.get("type"), definition.get("logicalType", _DECIMAL)
+    is_known = logical == _DECIMAL or (isinstance(kind, str) and (kind, logical) in _LOGICAL)
     return {
         name: with_known_logical_types(value) if name in ("type", "fields", "items", "values") else value
         for name, value in definition.items()

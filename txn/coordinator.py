@@ -146,23 +146,22 @@ class Coordinator:
                 if record is None:
                     raise TransactionNotFound(txn)
             header = Header.from_value(record.value)
-            with_abort: tuple[Op, ...] = ()
             if header.group is not None and not header.state.is_final:
-                condition = await self.groups.abort_condition(txn, header.group)
-                if condition is None:
-                    continue
-                with_abort = (condition,)
+                if action is EndAction.ABORT:
+                    await self.groups.abort_alone(txn, header.group)
+                elif not await self.groups.has_decided(txn, header.group):
+                    raise GroupDecides(txn)
+                # What came of it stands in the header.
+                continue
             answer = MOVES[header.state, action]
             if answer is Answer.REPEATED:
                 return
             if answer is Answer.REFUSED:
                 self._statistics.cas_reject += 1
                 raise InvalidTxnStatus(txn, header.state, action.value)
-            if header.group is not None and action is EndAction.COMMIT:
-                raise GroupDecides(txn)
             now = self._now_ms()
             try:
-                await self._metadata.commit([header.ended(target, now).to_put(txn, record.version), *with_abort])
+                await self._metadata.commit([header.ended(target, now).to_put(txn, record.version)])
             except Conflict:
                 # Somebody else decided in between; what they decided tells what to answer.
                 self._statistics.cas_conflict += 1

@@ -85,6 +85,7 @@ class TransactionGroups:
         self._once_alarm = once_alarm
         self._counters = counters
         self._statistics = statistics
+        self._aborting: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._settling: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
     async def admission(self, group: Group, *, once: bool, origin: str | None = None) -> Op | None:
@@ -187,36 +188,51 @@ class TransactionGroups:
             record, _ = await self._read(group.application)
         return None if record is None else record.applied
 
-    async def abort_condition(self, txn: TxnId, group: Group) -> Op | None:
-        """What to commit with the abort of one transaction alone; None when the group has decided: its header says how.
+    async def has_decided(self, txn: TxnId, group: Group) -> bool:
+        """Whether the group has decided this transaction of it, whose header was open; then the header says how.
 
         What the record says is no answer by itself: it may be about a later batch by now, and not name this one's
         winners any more.
         """
-        record, found = await self._read(group.application)
-        if state_in(record, group, txn).is_final:
-            await self.settle(group.application)
-            return None
-        return _undecided(group.application, record, found)
+        record, _ = await self._read(group.application)
+        if not state_in(record, group, txn).is_final:
+            return False
+        await self.settle(group.application)
+        return True
+
+    async def abort_alone(self, txn: TxnId, group: Group) -> None:
+        """Abort one transaction of the group, unless that has decided it; its header says what became of it."""
+        # One after another: each writes the record anew, by which all others that look at it meanwhile are refused.
+        async with self._aborting.setdefault(group.application, trio.Lock()):
+            while True:
+                record, found = await self._read(group.application)
+                own = self._metadata.peek(header_key(txn))
+                if own is None or (header := Header.from_value(own.value)).state.is_final:
+                    return
+                if state_in(record, group, txn).is_final:
+                    await self.settle(group.application)
+                    return
+                await self._write([(own, header, TxnState.ABORTED)], _undecided(group.application, record, found))
 
     async def abort_due(self, application: str, until_ms: int) -> None:
         """Abort what of the application is past its deadline, together, unless it is decided; headers say so on return.
 
-        One by one, each abort would be refused because of another one's, which writes the record anew as well.
+        One by one would be as many change sets, each of which writes the record anew.
         """
-        while True:
-            hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
-            record, found = await self._read(application)
-            due = []
-            for hit in hits:
-                header = Header.from_value(hit.record.value)
-                assert header.group is not None, "it was found by its group"
-                state = state_in(record, header.group, txn_of_key(hit.record.key))
-                if header.timeout_ms <= until_ms and not state.is_final:
-                    due.append((hit.record, header, TxnState.ABORTED))
-            if not due:
-                break
-            await self._write(due[:SETTLE_BATCH_MAX], _undecided(application, record, found))
+        async with self._aborting.setdefault(application, trio.Lock()):
+            while True:
+                hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
+                record, found = await self._read(application)
+                due = []
+                for hit in hits:
+                    header = Header.from_value(hit.record.value)
+                    assert header.group is not None, "it was found by its group"
+                    state = state_in(record, header.group, txn_of_key(hit.record.key))
+                    if header.timeout_ms <= until_ms and not state.is_final:
+                        due.append((hit.record, header, TxnState.ABORTED))
+                if not due:
+                    break
+                await self._write(due[:SETTLE_BATCH_MAX], _undecided(application, record, found))
         await self.settle(application)
 
     async def settle(self, application: str) -> None:

@@ -1,4 +1,6 @@
-"""Groups of transactions for whoever is behind: a watch with much to tell, a question whose answers take long."""
+"""Groups of transactions where much happens at once, and for whoever is behind."""
+
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -6,7 +8,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Op
 from tests.support.group_offices import Office, running
+from tests.support.steered_store import SteeredStore
 from txn.errors import InvalidTxnStatus
 from txn.headers import Group, header_key
 from txn.states import EndAction, TxnState
@@ -100,3 +104,21 @@ async def test_a_commit_that_is_asked_for_twice_at_once_is_answered_twice(autoju
             for _ in range(turns):
                 await trio.lowlevel.checkpoint()
             asking.start_soon(other.commit, ONE, *winners)
+
+
+async def test_tasks_that_fail_together_abort_at_a_change_set_each(autojump_clock: MockClock) -> None:
+    """D17: at two brokers, with a store that takes its time; each abort writes the group's record anew."""
+    store = SteeredStore()
+    offices = Office(store), Office(store)
+    members = [await offices[0].join(ONE) for _ in range(60)]
+    asked = store.commits
+
+    async def sync(ops: Sequence[Op]) -> None:
+        await trio.sleep(0.01)
+
+    store.before = sync
+    async with trio.open_nursery() as tasks:
+        for number, txn in enumerate(members):
+            tasks.start_soon(offices[number % 2].coordinator.end, txn, EndAction.ABORT)
+    assert {await offices[0].state(txn) for txn in members} == {TxnState.ABORTED}
+    assert store.commits - asked <= 2 * len(members)

@@ -100,8 +100,8 @@ class Process:
     def _failed(self) -> ProcessFailed:
         status = self._process.wait()
         log = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        # Where in Java it happened helps nobody.
-        told = [line for line in log if not line.startswith("\tat ")][-LOG_LINES_SHOWN:]
+        # Where in Java and Python it happened stands there, indented, for whoever asks.
+        told = [line for line in log if line[:1].strip()][-LOG_LINES_SHOWN:]
         return ProcessFailed(f"A process ended with status {status}; the end of {self._log}:\n" + "\n".join(told))
 
     def __enter__(self) -> Self:

@@ -95,7 +95,10 @@ def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> Top
     except Refused as refused:
         raise UnreadableSchema(f"{refused}; read {topic} without schema=auto") from refused
     if answer.HasField("error_code"):
-        raise UnreadableSchema(f"{topic} has no schema: {answer.error_message}; read it without schema=auto")
+        raise UnreadableSchema(
+            f"{topic} has no schema: {answer.error_message}; "
+            "read it without schema=auto, or when a producer has registered one"
+        )
     return TopicSchema(answer.schema.type, answer.schema.schema_data.decode())
 
 

@@ -39,12 +39,12 @@ $(STAMP): requirements.lock pyproject.toml scripts/environment.sh
 java:
 	@scripts/java.sh
 
-demo: java $(STAMP) ## stream flights in transactions, split, kill, restart, read with Spark
+demo: java $(STAMP) ## stream flights in transactions, split, kill, restart, read with Spark (DAYS=31)
 	@if [[ $(METADATA) == etcd ]]; then $(BIN)/python scripts/need.py etcd; fi
 	@$(BIN)/tidewire demo --days $(DAYS) --metadata $(METADATA) $(ARGS)
 
 # The demo's default is a month; a job of several streams gets two weeks, unless DAYS is given.
-pipeline: java $(STAMP) ## flights through Spark's streams and back, killed on the way, compared, and a page of it
+pipeline: java $(STAMP) ## flights through Spark's streams and back, killed on the way, compared, and a page of it (DAYS=14)
 	@$(BIN)/python -m examples.flights.run --days $(if $(filter file,$(origin DAYS)),14,$(DAYS)) $(ARGS)
 
 run: $(STAMP) ## start a broker in ./data (ARGS="--http 127.0.0.1:0")

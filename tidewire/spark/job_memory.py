@@ -11,7 +11,7 @@ from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import Group, abort
 from tidewire.spark.connection import Connection
 from tidewire.spark.coordinating import Coordinator, TransactionId
-from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken
+from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken, no_topic
 from tidewire.spark.following import Follower, Snapshot, View
 from tidewire.spark.held_subscription import BUSY, HeldSubscription
 from tidewire.spark.layouts import LayoutChanged, Part, is_gone
@@ -224,7 +224,7 @@ class JobMemory:
         for topic in self._view.topics():
             seen, present = self._view.parts(topic), self._watch.parts(topic)
             if seen is None or present is None:
-                raise DataLost(f"there is no topic {topic}")
+                raise DataLost(no_topic(topic))
             found[topic] = {name: part for name, part in present.items() if name in seen}
         return found
 

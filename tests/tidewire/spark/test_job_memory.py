@@ -328,7 +328,7 @@ def test_a_broker_that_restarts_is_asked_again(job: Job) -> None:
 def test_a_topic_that_is_not_there_is_named(job: Job) -> None:
     with (
         closing(job.memory(topic=f"{job.topic}-none")) as memory,
-        pytest.raises(DataLost, match="there is no topic .* makes it"),
+        pytest.raises(DataLost, match=r"there is no topic .* makes it"),
     ):
         memory.begin()
 

@@ -136,9 +136,9 @@ class HeaderSweep:
             try:
                 for state in (TxnState.COMMITTED, TxnState.ABORTED):
                     await self._sweep(state)
-            except StoreUnavailable as unanswered:
+            except* StoreUnavailable as unanswered:
                 # A retention from now is soon enough.
-                log.warning("a sweep of finished transactions had no answer", reason=str(unanswered))
+                log.warning("a sweep of finished transactions had no answer", reason=str(unanswered.exceptions[0]))
                 self._alarm.at_latest(self._now_ms())
             await self._alarm.wait()
 
@@ -155,11 +155,12 @@ class HeaderSweep:
             if not due:
                 break
             settled = []
-            for record in due[:SWEEP_BATCH]:
-                if await self._is_settled(txn_of_key(record.key), redriven):
-                    settled.append(record)
-                else:
+            for record, leftovers in await self._leftovers(due[:SWEEP_BATCH]):
+                if leftovers:
+                    await self._see_to(leftovers, redriven)
                     kept.add(record.key)
+                else:
+                    settled.append(record)
             if settled:
                 await self._forget(settled)
         if kept:
@@ -170,9 +171,22 @@ class HeaderSweep:
         if upcoming:
             self._alarm.at_latest(finalized_ms_of(upcoming[0].index_key))
 
-    async def _is_settled(self, txn: TxnId, redriven: dict[str, bool]) -> bool:
-        """Whether no op record is left of a decided transaction. None can follow: they are put on an open header."""
-        leftovers = await self._metadata.scan(*ops_of(txn), limit=LEFTOVER_OPS_SHOWN)
+    async def _leftovers(self, headers: Sequence[Record]) -> list[tuple[Record, list[Record]]]:
+        """The op records left of each decided transaction. None can follow: they are put on an open header."""
+        found: list[tuple[Record, list[Record]]] = []
+
+        async def look(header: Record) -> None:
+            ops = await self._metadata.scan(*ops_of(txn_of_key(header.key)), limit=LEFTOVER_OPS_SHOWN)
+            found.append((header, ops))
+
+        # At once, so that they share a question to the store.
+        async with trio.open_nursery() as nursery:
+            for header in headers:
+                nursery.start_soon(look, header)
+        return found
+
+    async def _see_to(self, leftovers: Sequence[Record], redriven: dict[str, bool]) -> None:
+        """Have a decided transaction's op records applied, and remove those that nobody can apply."""
         # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
         for segment in {segment_of(op) for op in leftovers}:
             if segment not in redriven:
@@ -180,7 +194,6 @@ class HeaderSweep:
             if not redriven[segment]:
                 gone = [op.key for op in leftovers if segment_of(op) == segment]
                 await remove_ops(gone, metadata=self._metadata)
-        return not leftovers
 
     async def _forget(self, headers: Sequence[Record]) -> None:
         try:

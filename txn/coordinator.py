@@ -53,7 +53,7 @@ class Coordinator:
             now_ms: the wall clock.
             timeout_ms_max: the longest a transaction may stay open; longer requests are cut to it.
             final_alarm: told of every decision's moment.
-            once_alarm: told when a group began that nobody will ask for again.
+            once_alarm: told when a group began, or ended, that nobody will ask for again.
             counters: where queries are counted.
         """
         self.count = count

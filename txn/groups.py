@@ -75,7 +75,7 @@ class TransactionGroups:
             metadata: where records and headers stand.
             now_ms: the wall clock.
             final_alarm: told of every moment at which transactions ended.
-            once_alarm: told when an application began that nobody will ask for again.
+            once_alarm: told when an application began, or ended, that nobody will ask for again.
             counters: where queries are counted.
             statistics: where ended transactions are counted.
         """

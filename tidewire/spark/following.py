@@ -12,7 +12,7 @@ from tidewire.spark.errors import DataLost, no_topic
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit, divide
 from tidewire.spark.measuring import Stretch
-from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, beginning, number_of
+from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, beginning, number_of, sharing
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, Position
 
@@ -291,15 +291,17 @@ class Follower:
         by_number = {part.number: part for part in parts.values()}
         left = {number_of(name): place for name, place in places.items() if name in parts}
         removed = [name for name in places if name not in parts]
+        came_of_them: set[int] = set()
         for name in removed:
-            if number_of(name) in by_number:
+            related = sharing(name, parts)
+            # Ancestors are removed first.
+            if number_of(name) in by_number or any(number < number_of(name) for number in related):
                 raise _MadeAgain(f"{topic} has no segment {name} any more: the topic was deleted and made again")
             if not self._was_read(topic, name, places[name].position):
                 self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
-        if removed:
-            # What came of them is not known for sure, so everything newer is taken for it.
-            newest = max(map(number_of, places))
-            for number in beginning(by_number, set(left), lambda number: number < newest)[0]:
+            came_of_them |= related
+        if came_of_them:
+            for number in beginning(by_number, set(left), lambda number: number not in came_of_them)[0]:
                 left.setdefault(number, BEGINNING)
         found: dict[int, _Segment] = {}
         while True:

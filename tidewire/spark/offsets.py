@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidewire.spark.positions import EARLIEST, Position
 
+_SEGMENT: Final = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-\d+")
 _PLACE: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})@(\d{1,19})")
 
 
@@ -87,6 +88,22 @@ def parse_place(text: str) -> Place:
 def number_of(name: str) -> int:
     """The number of a segment or partition, from its name."""
     return int(name.rpartition("-")[2]) if name else 0
+
+
+def sharing(name: str, others: Iterable[str]) -> set[int]:
+    """The numbers of those segments that hold some of a segment's hashes.
+
+    At any moment one segment holds a hash, so those with lower numbers are what it came from, and those with higher
+    ones came of it, however many between them were removed.
+    """
+    first, last = _hashes(name)
+    return {number_of(other) for other in others if (of := _hashes(other))[0] <= last and first <= of[1]}
+
+
+def _hashes(name: str) -> tuple[int, int]:
+    """First and last; none of a partition, or of a plain topic."""
+    found = _SEGMENT.fullmatch(name)
+    return (1 << 16, -1) if found is None else (int(found[1], 16), int(found[2], 16))
 
 
 def _ancestors(number: int, parts: Mapping[int, Related]) -> set[int]:

@@ -311,6 +311,32 @@ def test_a_segment_removed_before_it_was_read_is_data_loss_and_all_that_came_of_
     }
 
 
+def test_what_waits_for_a_segment_that_is_removed_is_read_and_what_was_read_is_not_read_again() -> None:
+    """T20: other segments, with higher numbers and lower ones, came and went meanwhile."""
+    topics = Topics()
+    for name in ("0000-7fff-0", "8000-ffff-1"):
+        topics.add(name, 1)
+    first = following(topics).first()
+    topics.segments[X]["8000-ffff-1"].is_final = True
+    for name, parents in (("0000-3fff-2", (0,)), ("4000-7fff-3", (0,)), ("8000-bfff-4", (1,)), ("c000-ffff-5", (1,))):
+        topics.add(name, 1, parents=parents)
+    for name in ("8000-bfff-4", "c000-ffff-5"):
+        topics.segments[X][name].is_final = True
+    topics.add("8000-ffff-6", 1, parents=(4, 5)).is_final = True
+    topics.add("4000-ffff-7", 1, parents=(3, 6))
+    start = first
+    for _ in range(4):
+        start = go(topics, start)
+    # What it waits for is decided: an open transaction was aborted. So it may go.
+    assert encode(start) == {X: {"0000-7fff-0": "1:0@1"}}
+    del topics.segments[X]["0000-7fff-0"]
+    for name in ("0000-3fff-2", "4000-7fff-3"):
+        segment = topics.segments[X][name]
+        segment.part = segment.part._replace(parents=())
+    end = Follower(OPTIONS, topics, lambda *place: True).step(start, Limit()).end
+    assert encode(end) == {X: {"0000-3fff-2": "3:0@1", "4000-7fff-3": "4:0@1"}}
+
+
 def test_topics_come_from_their_beginning_and_go() -> None:
     topics = Topics()
     topics.add("0000-ffff-0", 5)

@@ -1,27 +1,36 @@
-"""A stream through stories of splits, merges and late layouts: every message once, parents before children."""
+"""A stream through stories of splits, merges, removals and late layouts: every message once, parents before children."""
 
 from collections.abc import Callable
 from random import Random
+from typing import TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tidewire.spark.test_following import OPTIONS, Segment, Topics, X
 from tidewire.spark.following import Follower, Snapshot
-from tidewire.spark.layouts import Part
+from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
-from tidewire.spark.offsets import BEGINNING, decode, encode
+from tidewire.spark.offsets import BEGINNING, decode, encode, finished
+from tidewire.spark.positions import Position
+
+Answer = TypeVar("Answer")
 
 
 class Story(Topics):
-    """A topic whose layout a stream hears of late."""
+    """A topic whose layout a stream hears of late, and whose segments are removed once its subscription is through."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
         self.random = random
         self.sealed: set[int] = set()
-        for _ in range(random.randint(1, 2)):
-            self.begin()
+        self.gone: dict[str, Segment] = {}
+        self.parents: dict[int, tuple[int, ...]] = {}
+        """Of all segments, also those that were removed."""
+        self.moved_to: dict[str, Position] = {}
+        """Where the subscription is, of the segments in which it was moved."""
+        self.begin(0, 0x7FFF)
+        self.begin(0x8000, 0xFFFF)
         self.tell_layout()
         self.snapshot: Snapshot | None = None
         self.place = Follower(OPTIONS, self).first()
@@ -32,15 +41,16 @@ class Story(Topics):
 
     @property
     def there(self) -> list[Segment]:
-        return list(self.segments[X].values())
+        return list(self.segments.get(X, {}).values())
 
     @property
     def active(self) -> list[Segment]:
         return [one for one in self.there if one.part.number not in self.sealed]
 
-    def begin(self, *parents: Segment) -> None:
-        number = len(self.segments.get(X, ()))
-        self.add(f"0000-ffff-{number}", parents=tuple(parent.part.number for parent in parents))
+    def begin(self, first: int, last: int, *parents: Segment) -> None:
+        number = len(self.there) + len(self.gone)
+        self.parents[number] = tuple(parent.part.number for parent in parents)
+        self.add(f"{first:04x}-{last:04x}-{number}", parents=self.parents[number])
         self.sealed |= {parent.part.number for parent in parents}
 
     def send(self) -> None:
@@ -51,12 +61,50 @@ class Story(Topics):
 
     def split(self) -> None:
         parent = self.random.choice(self.active)
-        self.begin(parent)
-        self.begin(parent)
+        first, last = parent.part.hashes or (0, 0)
+        middle = (first + last) // 2
+        self.begin(first, middle, parent)
+        self.begin(middle + 1, last, parent)
 
     def merge(self) -> None:
-        if len(self.active) > 1:
-            self.begin(*self.random.sample(self.active, 2))
+        active = sorted(self.active, key=lambda segment: segment.part.hashes or (0, 0))
+        if len(active) > 1:
+            at = self.random.randrange(len(active) - 1)
+            lower, upper = active[at : at + 2]
+            self.begin((lower.part.hashes or (0, 0))[0], (upper.part.hashes or (0, 0))[1], lower, upper)
+
+    def remove(self) -> None:
+        """What is at its end, and has all it came from behind it."""
+        for name, segment in tuple(self.segments[X].items()):
+            end = Position(segment.ledger, len(segment.entries) - 1) if segment.entries else BEGINNING.position
+            if (
+                segment.is_final
+                and not segment.part.parents
+                and self.moved_to.get(name) == end
+                and self.random.random() < 0.5
+            ):
+                self.gone[name] = self.segments[X].pop(name)
+                for other in self.there:
+                    left = tuple(parent for parent in other.part.parents if parent != segment.part.number)
+                    other.part = other.part._replace(parents=left)
+                if self.random.random() < 0.5:
+                    self.tell_layout()
+
+    def move_subscription(self) -> None:
+        """As a query does where its next micro-batch starts."""
+        parts, places = self.parts(X) or {}, self.place[X]
+        for name, place in places.items():
+            if name in parts:
+                self.moved_to[name] = place.position
+        for part in finished(parts, places):
+            segment = self.segments[X].get(part.name or "")
+            if segment is not None and segment.entries:
+                self.moved_to[part.name or ""] = Position(segment.ledger, len(segment.entries) - 1)
+            elif segment is not None:
+                self.moved_to[part.name or ""] = BEGINNING.position
+
+    def was_read(self, topic: str, name: str, position: Position) -> bool:
+        return self.moved_to.get(name) == position
 
     def decide(self) -> None:
         """Nothing is open any more in some of the sealed ones."""
@@ -71,17 +119,27 @@ class Story(Topics):
 
     def stop_or_go_on(self) -> None:
         """The query is started again, so that it stops at what there is, or does not any more."""
-        self.snapshot = Snapshot(self) if self.snapshot is None else None
+        self.snapshot = self.answer_to(lambda: Snapshot(self)) if self.snapshot is None else None
+
+    def answer_to(self, ask: Callable[[], Answer]) -> Answer:
+        """Asked again when a segment is gone, of which the layout is told then."""
+        while True:
+            try:
+                return ask()
+            except LayoutChanged:
+                self.tell_layout()
 
     def step(self) -> bool:
         limit = Limit(self.random.choice([None, 1, 3]))
-        end = decode(encode(Follower(OPTIONS, self.snapshot or self).step(self.place, limit).end))
+        follower = Follower(OPTIONS, self.snapshot or self, self.was_read)
+        end = decode(encode(self.answer_to(lambda: follower.step(self.place, limit)).end))
         for name, place in end[X].items():
             begin = self.place[X].get(name, BEGINNING)
             if place.position > begin.position:
                 assert self.read.get(name, 0) == begin.next_index
                 self.read[name] = place.next_index
                 self.order.append(name)
+        self.move_subscription()
         start, self.place = self.place, end
         return end != start
 
@@ -91,7 +149,7 @@ def test_every_message_is_read_once_and_behind_those_of_its_segments_parents(ran
     """T20: however late the layout is told, and wherever micro-batches end."""
     story = Story(random)
     acts: list[Callable[[], object]] = [story.send, story.send, story.split, story.merge, story.decide]
-    acts += [story.tell_layout, story.stop_or_go_on, story.step, story.step]
+    acts += [story.remove, story.tell_layout, story.stop_or_go_on, story.step, story.step]
     for _ in range(random.randint(5, 30)):
         random.choice(acts)()
     story.snapshot = None
@@ -102,10 +160,11 @@ def test_every_message_is_read_once_and_behind_those_of_its_segments_parents(ran
     story.tell_layout()
     while story.step():
         pass
-    assert story.read == {name: sum(one.entries) for name, one in story.segments[X].items() if one.entries}
-    names = {one.part.number: one.part.name for one in story.there}
-    for one in story.there:
-        for parent in one.part.parents:
+    every = story.segments[X] | story.gone
+    assert story.read == {name: sum(one.entries) for name, one in every.items() if one.entries}
+    names = {one.part.number: one.part.name for one in every.values()}
+    for one in every.values():
+        for parent in story.parents[one.part.number]:
             before = [at for at, name in enumerate(story.order) if name == names[parent]]
             behind = [at for at, name in enumerate(story.order) if name == one.part.name]
             assert not before or not behind or before[-1] < behind[0]

@@ -1,4 +1,4 @@
-"""A stream through stories of splits, merges, removals and late layouts: every message once, parents before children."""
+"""A stream through stories of splits, merges, removals and late layouts: all messages once, parents before children."""
 
 from collections.abc import Callable
 from random import Random

@@ -252,22 +252,25 @@ class _Planner:
                 self._keep(end)
             except ConnectionLost:
                 # Maybe long ago, and nothing was said on it since.
-                self._subscription.reset()
                 self._keep(end)
             self._keeping_failed_at = None
         except SourceError as error:
             if not passes(error):
                 raise
-            self._subscription.reset()
             self._keeping_failed_at = time.monotonic()
 
     def _keep(self, offsets: Offsets) -> None:
         assert self._subscription is not None, "asked for by its only callers"
         self._kept = None
-        for topic, places in offsets.items():
-            parts = self._watch.parts(topic)
-            if parts is not None:
-                self._subscription.move(topic, parts, places)
+        try:
+            for topic, places in offsets.items():
+                parts = self._watch.parts(topic)
+                if parts is not None:
+                    self._subscription.move(topic, parts, places)
+        except SourceError:
+            # Also what is held: two queries might each wait for the other's part.
+            self._subscription.reset()
+            raise
         self._kept = offsets
 
     def _follower(self) -> Follower:

@@ -118,3 +118,38 @@ def test_a_segment_that_goes_when_its_subscription_is_at_its_end_was_read(subscr
             planner.next(end, Limit())
     else:
         assert planner.next(end, Limit()) == {TOPIC: {"0000-7fff-1": BEGINNING, "8000-ffff-2": BEGINNING}}
+
+
+@pytest.mark.parametrize("refused_by", [None, pb.ConsumerBusy])
+def test_a_new_query_that_cannot_hold_its_subscription_lets_go_of_it_and_tries_again(
+    refused_by: pb.ServerError | None,
+) -> None:
+    """The connection breaks, or a second query may have begun with another segment, and each waits for the other."""
+    world = Readable()
+    world.options = replace(world.options, subscription="query")
+    world.dag.segments.extend([segment(0, 0, 0x7FFF), segment(1, 0x8000, 0xFFFF)])
+    for name in ("0000-7fff-0", "8000-ffff-1"):
+        world.add(f"segment://public/default/x/{name}", [])
+    subscribing = world.answers[T.SUBSCRIBE]
+    refused: list[BlockingPeer] = []
+
+    def refusing(peer: BlockingPeer) -> Answer:
+        def answer(command: pb.BaseCommand) -> Iterable[bytes]:
+            asked = command.subscribe
+            if refused or not asked.durable or not asked.topic.endswith("1"):
+                return subscribing(peer)(command)
+            refused.append(peer)
+            if refused_by is None:
+                peer.hang_up()
+                return []
+            return [encode_command(commands.error(asked.request_id, refused_by, "somebody has it"))]
+
+        return answer
+
+    world.answers[T.SUBSCRIBE] = refusing
+    refused_acknowledgements(world)
+    planner = _Planner(world.options, world._connect)
+    assert planner.first()[TOPIC].keys() == {"0000-7fff-0", "8000-ffff-1"}
+    assert refused[0].is_closed
+    held = [command.subscribe.topic for command in world.commands_of(T.SUBSCRIBE) if command.subscribe.durable]
+    assert held[-2:] == list(world.topics)

@@ -94,6 +94,10 @@ class HeldSubscription:
             self.open(part)
         return bool(missing)
 
+    def is_open(self, part: Part) -> bool:
+        """Whether the part is held, so that nobody else moves the subscription there."""
+        return part.wire_name in self._consumers
+
     def open(self, part: Part) -> tuple[Connection, int]:
         """The consumer of one part, which is opened if it is not open: its connection, and its id there.
 

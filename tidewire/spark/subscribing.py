@@ -12,7 +12,7 @@ from tidewire.spark.held_subscription import HeldSubscription
 from tidewire.spark.layouts import Part, is_gone
 from tidewire.spark.offsets import Places, finished
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import Position
 
 
 class QuerySubscription:
@@ -21,8 +21,8 @@ class QuerySubscription:
     def __init__(self, name: str, options: ReadOptions, connect: Connect | None = None) -> None:
         """Nothing is opened yet."""
         self._held = HeldSubscription(name, options, connect)
-        self._acknowledged: dict[tuple[str, str], Position] = {}
-        """By topic and the part's name."""
+        self._cursors: dict[tuple[str, str], Position] = {}
+        """By topic and the part's name, where it was when it was held last."""
         self._done: set[str] = set()
 
     def close(self) -> None:
@@ -44,20 +44,26 @@ class QuerySubscription:
         self._held.arrived()
         for name, part in parts.items():
             if name in places:
-                self._acknowledge(part, places[name].position)
+                try:
+                    self._acknowledge(part, places[name].position)
+                except Refused as refused:
+                    # A segment that everybody has read may go at any time.
+                    if not (is_gone(refused) and self.held_until_read(topic, name, places[name].position)):
+                        raise
         for part in finished(parts, places):
             if part.wire_name not in self._done:
                 try:
                     self._finish(part)
                 except Refused as refused:
-                    # A segment that everybody has read may go at any time.
                     if not is_gone(refused):
                         raise
                 self._done.add(part.wire_name)
 
     def held_until_read(self, topic: str, name: str, position: Position) -> bool:
         """Whether a part that was removed ended there: nothing behind the subscription would have gone."""
-        return self._acknowledged.get((topic, name)) == position
+        cursor = self._cursors.get((topic, name))
+        # It may be further than the query, of which another one had its name, or which lost its checkpoint.
+        return cursor is not None and cursor <= position
 
     def _finish(self, part: Part) -> None:
         self._acknowledge(part, self._held.end(part))
@@ -65,9 +71,10 @@ class QuerySubscription:
         self._held.pass_over(part)
 
     def _acknowledge(self, part: Part, position: Position) -> None:
-        # Where nothing was read yet the subscription is held, too.
-        self._held.open(part)
         key = (part.topic, part.name or "")
-        if position > self._acknowledged.get(key, EARLIEST):
+        if key not in self._cursors or not self._held.is_open(part):
+            # Where nothing was read yet the subscription is held, too.
+            self._cursors[key] = self._held.position(part)
+        if position > self._cursors[key]:
             self._held.acknowledge(part, position)
-        self._acknowledged[key] = position
+            self._cursors[key] = position

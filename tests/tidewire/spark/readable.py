@@ -65,6 +65,8 @@ class Readable:
         self.peers: list[tuple[Address, Address | None, BlockingPeer]] = []
         self.final: set[str] = set()
         """Segments to which nothing is ever added."""
+        self.acknowledged: dict[str, int] = {}
+        """Up to which entry subscriptions have acknowledged segments, where it is not nothing."""
         self.sending: Callable[[BlockingPeer, int], bool] = lambda peer, index: True
         self.answers: dict[int, Callable[[BlockingPeer], Answer]] = {
             T.CONNECT: lambda peer: self._connected,
@@ -156,7 +158,10 @@ class Readable:
                 name = self._reading[peer, asked.consumer_id]
                 stretch = _stretch(self.topics[name], asked.stretch)
                 stretch.is_final = name in self.final and stretch.end == last
-            return [encode_command(commands.get_last_message_id_response(asked.request_id, last, stretch=stretch))]
+            acknowledged = self.acknowledged.get(self._reading[peer, asked.consumer_id])
+            here = message_id(-1, -1) if acknowledged is None else message_id(LEDGER, acknowledged)
+            answered = commands.get_last_message_id_response(asked.request_id, last, mark_delete=here, stretch=stretch)
+            return [encode_command(answered)]
 
         return answer
 

@@ -93,8 +93,29 @@ def test_a_segment_that_goes_once_it_is_read_is_not_missed() -> None:
     assert acknowledged(world) == {NAMES[1]: (LEDGER, 0)}
     del world.topics[PARTS[NAMES[2]].wire_name]
     subscription.reset()
+    # All of it, that is to say nothing, was read.
+    places = {NAMES[1]: Place(Position(LEDGER, 1), 2), NAMES[2]: BEGINNING}
+    subscription.move(TOPIC, PARTS, places)
+    assert acknowledged(world) == {NAMES[1]: (LEDGER, 1)}
     with pytest.raises(Refused, match="TopicNotFound"):
-        subscription.move(TOPIC, PARTS, {NAMES[1]: Place(Position(LEDGER, 0), 1), NAMES[2]: BEGINNING})
+        QuerySubscription("new", world.options, world._connect).move(TOPIC, PARTS, places)
+
+
+def test_of_a_segment_that_a_subscription_had_passed_before_nobody_knows_whether_it_was_read() -> None:
+    """T20: a query that lost its checkpoint reads it again, and it may go meanwhile."""
+    world, subscription = subscribed()
+    segment = PARTS[NAMES[0]].wire_name
+    world.acknowledged[segment] = 2
+    for entry in (-1, 0, 1, 2):
+        place = BEGINNING if entry < 0 else Place(Position(LEDGER, entry), entry + 1)
+        subscription.move(TOPIC, PARTS, {NAMES[0]: place})
+        assert subscription.held_until_read(TOPIC, NAMES[0], place.position) is (entry == 2)
+    assert not acknowledged(world)
+    # Whoever holds it again asks where it is by now.
+    subscription.reset()
+    world.acknowledged[segment] = 1
+    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 2), 3)})
+    assert acknowledged(world) == {NAMES[0]: (LEDGER, 2)}
 
 
 def test_what_came_of_a_segment_that_is_gone_was_not_read() -> None:

@@ -5,7 +5,8 @@ moment (`Snapshot`), for a query that is to stop there.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from tidewire.spark.errors import DataLost, no_topic
@@ -38,7 +39,11 @@ class View(Protocol):
         """
 
     def since(self, part: Part, time_ms: int) -> Position:
-        """The place behind which stands what the broker took at this time or later."""
+        """The place behind which stands what the broker took at this time or later.
+
+        Raises:
+            LayoutChanged: the part is gone.
+        """
 
     def forget(self, part: Part) -> None:
         """The part is not read any more."""
@@ -90,22 +95,28 @@ class Snapshot:
         whole = self._ends[part.wire_name]
         if after >= whole.end:
             return Stretch(after, after, whole.next_index, 0, 0, None, whole.is_final)
-        try:
+        with self._noticing_changes(part):
             found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max)
             if found.end <= whole.end:
                 return found._replace(is_final=whole.is_final and found.end == whole.end)
             # The index has no gaps, so this many messages end where everything ended then.
             cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
             return cut._replace(is_final=whole.is_final)
+
+    def since(self, part: Part, time_ms: int) -> Position:
+        """See `View`."""
+        with self._noticing_changes(part):
+            return min(self._view.since(part, time_ms), self._ends[part.wire_name].end)
+
+    @contextmanager
+    def _noticing_changes(self, part: Part) -> Iterator[None]:
+        try:
+            yield
         except LayoutChanged:
             left = self._view.parts(part.topic)
             before = self._parts[part.topic] or {}
             self._parts[part.topic] = None if left is None else {name: before[name] for name in before if name in left}
             raise
-
-    def since(self, part: Part, time_ms: int) -> Position:
-        """See `View`."""
-        return min(self._view.since(part, time_ms), self._ends[part.wire_name].end)
 
     def forget(self, part: Part) -> None:
         """See `View`."""

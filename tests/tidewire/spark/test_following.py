@@ -84,7 +84,9 @@ class Topics:
         return found.behind(after, messages_max, bytes_max)
 
     def since(self, part: Part, time_ms: int) -> Position:
-        segment = self.segments[part.topic][part.name or ""]
+        segment = self.segments.get(part.topic, {}).get(part.name or "")
+        if segment is None:
+            raise LayoutChanged
         at = min(time_ms, len(segment.entries)) - 1
         return EARLIEST if at < 0 else Position(segment.ledger, at)
 
@@ -408,6 +410,19 @@ def test_what_goes_after_a_snapshot_is_data_loss(whole_topic: bool) -> None:
         Follower(OPTIONS, snapshot).step(start, Limit())
     end = Follower(replace(OPTIONS, fail_on_data_loss=False), snapshot).step(start, Limit()).end
     assert encode(end) == ({} if whole_topic else {X: {"8000-ffff-1": "2:0@2"}})
+
+
+def test_a_stream_that_begins_at_a_time_begins_without_what_went_after_its_snapshot() -> None:
+    """T20: it is asked again until it knows where."""
+    topics = Topics()
+    topics.add("0000-7fff-0", 1, 1)
+    topics.add("8000-ffff-1", 2)
+    snapshot = Snapshot(topics)
+    del topics.segments[X]["0000-7fff-0"]
+    follower = Follower(replace(OPTIONS, starting=Boundary(1)), snapshot)
+    with pytest.raises(LayoutChanged):
+        follower.first()
+    assert encode(follower.first()) == {X: {"8000-ffff-1": "2:0@2"}}
 
 
 def test_an_idle_topic_begins_where_latest_is_a_place() -> None:

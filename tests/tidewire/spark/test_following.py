@@ -1,97 +1,17 @@
 """Where a stream goes, over topics in memory."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
+from tests.tidewire.spark.followed import OPTIONS, Segment, Topics, X
 from tidewire.spark.errors import DataLost
 from tidewire.spark.following import Follower, Lag, Snapshot
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
-from tidewire.spark.measuring import Stretch
 from tidewire.spark.offsets import BEGINNING, Offsets, encode
-from tidewire.spark.options import Address, Pattern, ReadOptions
+from tidewire.spark.options import Pattern, ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, LATEST_START, Boundary, Position, parse_boundary
-
-X = "topic://public/default/x"
-OPTIONS = ReadOptions(Address("b", 1), (X,))
-
-
-@dataclass
-class Segment:
-    """Entries of some messages each, of 10 bytes, taken at rising times."""
-
-    part: Part
-    ledger: int
-    entries: list[int] = field(default_factory=list)
-    removed: int = 0
-    """Entries removed from its beginning."""
-    is_final: bool = False
-    """Sealed, and everything in it is decided."""
-
-    def behind(self, after: Position, messages_max: int | None, bytes_max: int | None) -> Stretch:
-        begin = 0 if after.ledger < self.ledger else len(self.entries)
-        if after.ledger == self.ledger:
-            begin = after.entry + 1
-        begin = max(begin, self.removed)
-        count = messages = 0
-        for size in self.entries[begin:]:
-            more = messages + size
-            if count and (more > (messages_max or 1 << 60) or more * 10 > (bytes_max or 1 << 60)):
-                break
-            count, messages = count + 1, more
-        end = Position(self.ledger, begin + count - 1) if count else after
-        is_final = self.is_final and begin + count == len(self.entries)
-        first = sum(self.entries[:begin])
-        return Stretch(after, end, first, messages, messages * 10, begin if count else None, is_final)
-
-
-class Topics:
-    """A view of topics in memory."""
-
-    def __init__(self) -> None:
-        self.segments: dict[str, dict[str, Segment]] = {}
-        self.late_layouts: dict[str, dict[str, Part]] = {}
-        """Layouts that are still known here and have changed."""
-        self.asked = 0
-        self._ledgers = 0
-
-    def add(self, name: str, *entries: int, parents: tuple[int, ...] = (), topic: str = X) -> Segment:
-        self._ledgers += 1
-        first, last, number = name.split("-")
-        part = Part(topic, name, f"{topic}/{name}", int(number), parents, (int(first, 16), int(last, 16)))
-        made = self.segments.setdefault(topic, {})[name] = Segment(part, self._ledgers, list(entries))
-        return made
-
-    def topics(self) -> list[str]:
-        return list(self.segments) or [X]
-
-    def parts(self, topic: str) -> dict[str, Part] | None:
-        segments = self.segments.get(topic)
-        if segments is None:
-            return None
-        return self.late_layouts.get(topic) or {
-            name: segment.part._replace(is_sealed=segment.is_final and bool(name)) for name, segment in segments.items()
-        }
-
-    def behind(
-        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
-    ) -> Stretch:
-        self.asked += 1
-        found = self.segments.get(part.topic, {}).get(part.name or "")
-        if found is None:
-            raise LayoutChanged
-        return found.behind(after, messages_max, bytes_max)
-
-    def since(self, part: Part, time_ms: int) -> Position:
-        segment = self.segments.get(part.topic, {}).get(part.name or "")
-        if segment is None:
-            raise LayoutChanged
-        at = min(time_ms, len(segment.entries)) - 1
-        return EARLIEST if at < 0 else Position(segment.ledger, at)
-
-    def forget(self, part: Part) -> None:
-        pass
 
 
 def following(topics: Topics, options: ReadOptions = OPTIONS) -> Follower:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tidewire.spark.test_following import OPTIONS, Segment, Topics, X
+from tests.tidewire.spark.followed import OPTIONS, Segment, Topics, X
 from tidewire.spark.following import Follower, Snapshot
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit

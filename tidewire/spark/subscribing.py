@@ -44,6 +44,8 @@ class QuerySubscription:
         self._held.arrived()
         for name, part in parts.items():
             if name in places:
+                # One that was done before is of a topic that was made again.
+                self._done.discard(part.wire_name)
                 try:
                     self._acknowledge(part, places[name].position)
                 except Refused as refused:

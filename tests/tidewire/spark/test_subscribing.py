@@ -64,6 +64,20 @@ def test_what_is_read_is_acknowledged_and_what_is_to_come_is_not() -> None:
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 2), NAMES[1]: (LEDGER, 2), NAMES[2]: (LEDGER, 1)}
 
 
+def test_a_segment_of_a_topic_that_was_made_again_is_done_again() -> None:
+    """T20: others would see the lag of one that has the name of one that was done before for ever."""
+    world, subscription = subscribed()
+    later = {NAMES[1]: BEGINNING, NAMES[2]: BEGINNING}
+    subscription.move(TOPIC, PARTS, later)
+    assert acknowledged(world) == {NAMES[0]: (LEDGER, 2)}
+    closed = next(one.subscribe for one in world.commands_of(T.SUBSCRIBE) if one.subscribe.topic.endswith(NAMES[0]))
+    world.peers[-1][2].say(encode_command(commands.close_consumer(closed.consumer_id)))
+    subscription.move(TOPIC, PARTS, {NAMES[0]: BEGINNING})
+    world.append(PARTS[NAMES[0]].wire_name, batch(b"v"))
+    subscription.move(TOPIC, PARTS, later)
+    assert acknowledged(world) == {NAMES[0]: (LEDGER, 3)}
+
+
 def test_the_same_places_say_nothing_new() -> None:
     world, subscription = subscribed()
     places = {NAMES[0]: Place(Position(LEDGER, 0), 1)}

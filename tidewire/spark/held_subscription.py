@@ -48,6 +48,8 @@ class HeldSubscription:
         self._connect = connect
         self._brokers = Brokers(options, connect)
         self._consumers: dict[str, tuple[Connection, int]] = {}
+        self._passing_over: set[int] = set()
+        """Ids of consumers that let the broker go over the end of their part."""
         self._numbers = count(1)
 
     def close(self) -> None:
@@ -152,6 +154,11 @@ class HeldSubscription:
 
         self._asked(part, ask, reopens=transaction is None)
 
+    def is_passing_over(self, part: Part) -> bool:
+        """Whether `pass_over` was called for a part that has been held since."""
+        opened = self._consumers.get(part.wire_name)
+        return opened is not None and opened[1] in self._passing_over
+
     def pass_over(self, part: Part) -> None:
         """Of a part that was read to its end: let the broker go over what is left, of transactions that were aborted.
 
@@ -160,6 +167,7 @@ class HeldSubscription:
         """
         owner, consumer_id = self.open(part)
         owner.send(commands.flow(consumer_id, 1))
+        self._passing_over.add(consumer_id)
 
     def _asked(self, part: Part, ask: Callable[[Connection, int], _Answer], *, reopens: bool = True) -> _Answer:
         """An answer to a consumer that was open before and after it was asked."""

@@ -93,7 +93,6 @@ class JobMemory:
         """Of the next batch, of which nothing is open; None when that is in doubt."""
         self._read_to: dict[str, Position] = {}
         """By the last batch that was committed, of segments' names."""
-        self._passed_over: set[str] = set()
 
     def close(self) -> None:
         """Let go of it all; nothing moves by that."""
@@ -266,6 +265,5 @@ class JobMemory:
     def _pass_over(self, parts: _Parts, end: Offsets) -> None:
         for topic, places in end.items():
             for part in finished(parts.get(topic, {}), places):
-                if part.wire_name not in self._passed_over:
+                if not self._subscription.is_passing_over(part):
                     self._subscription.pass_over(part)
-                    self._passed_over.add(part.wire_name)

@@ -23,7 +23,6 @@ class QuerySubscription:
         self._held = HeldSubscription(name, options, connect)
         self._cursors: dict[tuple[str, str], Position] = {}
         """By topic and the part's name, where it was when it was held last."""
-        self._done: set[str] = set()
 
     def close(self) -> None:
         """Leave the subscription where it is."""
@@ -44,8 +43,6 @@ class QuerySubscription:
         self._held.arrived()
         for name, part in parts.items():
             if name in places:
-                # One that was done before is of a topic that was made again.
-                self._done.discard(part.wire_name)
                 try:
                     self._acknowledge(part, places[name].position)
                 except Refused as refused:
@@ -53,13 +50,12 @@ class QuerySubscription:
                     if not (is_gone(refused) and self.held_until_read(topic, name, places[name].position)):
                         raise
         for part in finished(parts, places):
-            if part.wire_name not in self._done:
+            if not self._held.is_passing_over(part):
                 try:
                     self._finish(part)
                 except Refused as refused:
                     if not is_gone(refused):
                         raise
-                self._done.add(part.wire_name)
 
     def held_until_read(self, topic: str, name: str, position: Position) -> bool:
         """Whether a part that was removed ended there: nothing behind the subscription would have gone."""

@@ -78,6 +78,17 @@ def test_a_segment_of_a_topic_that_was_made_again_is_done_again() -> None:
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 3)}
 
 
+def test_a_segments_end_is_passed_over_by_each_consumer_once() -> None:
+    """D16: a broker that restarts may be behind what was aborted there again, and the segment would stay for ever."""
+    world, subscription = subscribed()
+    later = {NAMES[1]: BEGINNING, NAMES[2]: BEGINNING}
+    for flows in (1, 2):
+        for _ in range(2):
+            subscription.move(TOPIC, PARTS, later)
+            assert len(world.commands_of(T.FLOW)) == flows
+        subscription.reset()
+
+
 def test_the_same_places_say_nothing_new() -> None:
     world, subscription = subscribed()
     places = {NAMES[0]: Place(Position(LEDGER, 0), 1)}

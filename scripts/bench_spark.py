@@ -159,9 +159,9 @@ def report(results: Results) -> None:
     """For everything that was measured: median (lowest to highest) of each, and how it stands to Kafka's."""
     for what, by_whom in results.items():
         print(f"\n{what}")
-        theirs = by_whom.get("kafka")
+        theirs = statistics.median(by_whom.get("kafka", [0.0]))
         for name, figures in by_whom.items():
-            ratio = statistics.median(figures) / statistics.median(theirs) if theirs and any(theirs) else None
+            ratio = statistics.median(figures) / theirs if theirs else None
             beside = f"   {ratio:.2f} times kafka's" if ratio is not None and name != "kafka" else ""
             print(f"  {name:24}{_spread(figures, 2 if 'CPU' in what else 0):>40}{beside}")
     print("\ntargets: read, rows/s at least 1.5 times kafka's; latency p50 below kafka's")

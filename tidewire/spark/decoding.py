@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 from tidewire.spark.avro import avro_library
+from tidewire.spark.avro_evolution import with_logical_types_of
 from tidewire.spark.errors import UnreadableMessage
 from tidewire.spark.topic_schemas import TopicSchema, with_known_logical_types
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -127,13 +128,16 @@ class Decoder:
         writer = self._writers.get(version)
         if writer is None:
             written = self._of_version(version) if version else self._schema
-            writer = self._writers[version] = self._avro_schema(written)
+            writer = self._writers[version] = self._avro_schema(written, self._schema)
         read = self._avro_library.schemaless_reader
         made = [None if value is None else read(io.BytesIO(value), writer, self._reader) for value in values]
         return pa.array(made, self._type)
 
-    def _avro_schema(self, schema: TopicSchema) -> object:
-        return self._avro_library.parse_schema(with_known_logical_types(json.loads(schema.definition)))
+    def _avro_schema(self, schema: TopicSchema, reader: TopicSchema | None = None) -> object:
+        definition = with_known_logical_types(json.loads(schema.definition))
+        if reader is not None:
+            definition = with_logical_types_of(with_known_logical_types(json.loads(reader.definition)), definition)
+        return self._avro_library.parse_schema(definition)
 
 
 def _flag(value: bytes) -> bool:

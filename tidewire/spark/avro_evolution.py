@@ -1,0 +1,118 @@
+"""Logical types of values in Avro that were written before their field had one, or when it still had.
+
+A logical type is a note on how a number or bytes are meant, and the note alone may be added or removed: what is stored
+stays the same. Avro's library goes by the note in the schema that a value was written with. The data frame's column was
+made by another schema, whose note counts where they differ: else a number of milliseconds would come out as one of
+microseconds.
+
+Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_NOTES: Final = ("logicalType", "precision", "scale")
+_WITH_NAMES: Final = ("record", "fixed", "enum")
+_PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+"""What a type may have become under the rules of Avro's schema resolution."""
+
+
+def with_logical_types_of(reader: object, writer: object) -> object:
+    """The writer's definition with the reader's logical types: added where it has none, left out where only it has one.
+
+    Where both have one, the writer's is right about what it wrote. Definitions are JSON in Avro's language.
+
+    Raises:
+        ValueError: a logical type was added or removed together with a change of the type under it.
+    """
+    return _laid_over(writer, reader, dict(_named(reader)))
+
+
+def _named(definition: object) -> Iterator[tuple[str, object]]:
+    """All definitions that others may refer to by name."""
+    if isinstance(definition, list):
+        for item in definition:
+            yield from _named(item)
+    elif isinstance(definition, dict):
+        if definition.get("type") in _WITH_NAMES:
+            yield _short(definition["name"]), definition
+        for part in ("type", "fields", "items", "values"):
+            yield from _named(definition.get(part))
+
+
+def _laid_over(writer: Any, reader: Any, named: Mapping[str, object]) -> Any:  # noqa: ANN401 - JSON
+    writer = _unwrapped(writer)
+    if isinstance(writer, list):
+        return [_laid_over(branch, reader, named) for branch in writer]
+    reader = _counterpart(writer, reader, named)
+    if reader is None:
+        return writer
+    kind = _kind(writer)
+    if kind == "record":
+        types = {
+            name: field["type"] for field in reader["fields"] for name in (field["name"], *field.get("aliases", ()))
+        }
+        return {
+            **writer,
+            "fields": [
+                {**field, "type": _laid_over(field["type"], types[field["name"]], named)}
+                if field["name"] in types
+                else field
+                for field in writer["fields"]
+            ],
+        }
+    if kind in ("array", "map"):
+        part = "items" if kind == "array" else "values"
+        return {**writer, part: _laid_over(writer[part], reader[part], named)}
+    written, read = _notes(writer), _notes(reader)
+    if bool(written) == bool(read):
+        return writer
+    if kind != _kind(reader):
+        note = (read or written)["logicalType"]
+        raise ValueError(f"it was written as {kind}, which became {_kind(reader)}, and {note} only in one of them")
+    plain = {"type": kind} if isinstance(writer, str) else {name: writer[name] for name in writer if name not in _NOTES}
+    return {**plain, **read}
+
+
+def _counterpart(writer: Any, reader: Any, named: Mapping[str, object]) -> Any:  # noqa: ANN401 - JSON
+    """What the reader has in the writer's place: of a union the branch of that type, else one it can become."""
+    reader = _unwrapped(reader)
+    branches = [
+        named.get(_short(one), one) if isinstance(one, str) else _unwrapped(one)
+        for one in (reader if isinstance(reader, list) else [reader])
+    ]
+    kind = _kind(writer)
+    alike = [one for one in branches if _kind(one) == kind]
+    if alike:
+        return alike[0]
+    wider = [one for one in branches if _kind(one) in _PROMOTIONS.get(kind, ())]
+    return wider[0] if wider else None
+
+
+def _unwrapped(definition: Any) -> Any:  # noqa: ANN401 - JSON
+    """Without the braces of {"type": {"type": "long"}}."""
+    while isinstance(definition, dict) and not isinstance(definition["type"], str):
+        definition = definition["type"]
+    return definition
+
+
+def _kind(definition: Any) -> str:  # noqa: ANN401 - JSON
+    """The type's word, or the name that it is referred to by."""
+    word: str = definition["type"] if isinstance(definition, dict) else definition
+    return word
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _notes(definition: object) -> dict[str, Any]:
+    if not isinstance(definition, dict) or "logicalType" not in definition:
+        return {}
+    return {name: definition[name] for name in _NOTES if name in definition}

@@ -84,12 +84,12 @@ class Delta:
             if isinstance(op, Put):
                 key = op.key
                 session = None if op.session is None else op.session.id
-                record = Record(key, op.value, revision, _distinct(op.indexes), op.partition_key, session)
+                record = Record(key, _trimmed(op.value), revision, _distinct(op.indexes), op.partition_key, session)
                 self._records[key] = record
                 decided.append(record)
             elif isinstance(op, PutSequential):
                 key = self._next_key(op.prefix)
-                record = Record(key, op.value, revision, _distinct(op.indexes), op.partition_key)
+                record = Record(key, _trimmed(op.value), revision, _distinct(op.indexes), op.partition_key)
                 self._records[key] = record
                 decided.append(record)
             elif isinstance(op, Delete):
@@ -175,6 +175,15 @@ class Delta:
 
     def _is_open(self, session: int) -> bool:
         return self._sessions.get(session, session in self._image.sessions)
+
+
+def _trimmed(value: bytes) -> bytes:
+    """The same bytes in an allocation of their own size.
+
+    orjson builds a value in a buffer of some kilobytes and hands out the buffer's beginning; the rest would stay
+    allocated for as long as the image keeps the record.
+    """
+    return bytes(memoryview(value))
 
 
 def measure(ops: Sequence[Op]) -> int:

@@ -1,8 +1,12 @@
 """Deciding in groups: a proposal judged on top of undurable ones is judged as if they were durable."""
 
+import gc
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +42,8 @@ class FakeSession(Session):
     async def wait_lost(self) -> None:
         raise NotImplementedError
 
+
+RECORDS = 20_000
 
 KEYS = st.sampled_from(["/a", "/b", "/c", "/d"])
 SESSIONS = st.none() | st.integers(1, 6).map(FakeSession)
@@ -140,3 +146,19 @@ def test_a_dropped_delta_leaves_nothing() -> None:
     again = Delta(image)
     assert again.revision == 2
     assert again.commit([PutSequential("/t", b"", "p")]).keys == ("/t-00000000000000000002",)
+
+
+def test_a_record_keeps_no_more_memory_than_its_value_needs() -> None:
+    """E16: orjson leaves some kilobytes behind each value; the image must not keep them with the record."""
+    image = Image()
+    before = _resident_bytes()
+    for number in range(RECORDS):
+        delta = Delta(image)
+        delta.commit([Put(f"/txn/id/{number}", orjson.dumps({"state": "OPEN", "number": number}))])
+        image.apply(delta.change_sets[0])
+    assert (_resident_bytes() - before) / RECORDS < 2048
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

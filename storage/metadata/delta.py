@@ -79,6 +79,7 @@ class Delta:
         sequence = self._sequence
         decided: list[DataRecord] = []
         keys: list[str | None] = []
+        named = frozenset(op.key for op in ops if isinstance(op, Put | Delete | Check))
         for op in ops:
             key = None
             if isinstance(op, Put):
@@ -88,7 +89,7 @@ class Delta:
                 self._records[key] = record
                 decided.append(record)
             elif isinstance(op, PutSequential):
-                key = self._next_key(op.prefix)
+                key = self._next_key(op.prefix, named)
                 record = Record(key, _trimmed(op.value), revision, _distinct(op.indexes), op.partition_key)
                 self._records[key] = record
                 decided.append(record)
@@ -150,12 +151,12 @@ class Delta:
             if actual != op.expected:
                 raise Conflict(op.key, op.expected, actual)
 
-    def _next_key(self, prefix: str) -> str:
-        # The loop steps over a key that somebody wrote by its full name, ahead of the counter.
+    def _next_key(self, prefix: str, named: frozenset[str]) -> str:
+        # The loop steps over keys that were written by their full name, and over those that this change set names.
         while True:
             self._sequence += 1
             key = f"{prefix}-{self._sequence:0{SEQUENCE_DIGITS}}"
-            if self.get(key) is None:
+            if key not in named and self.get(key) is None:
                 return key
 
     def _keys_between(self, start: str, end: str) -> list[str]:

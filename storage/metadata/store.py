@@ -78,7 +78,10 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class PutSequential:
-    """Write a new record under `<prefix>-<20 digits>`; the store assigns the digits, rising, never reused (M5)."""
+    """Write a new record under `<prefix>-<20 digits>`; the store assigns the digits, rising, never reused (M5).
+
+    The key is absent before the change set, and no other operation of the change set names it.
+    """
 
     prefix: str
     value: bytes

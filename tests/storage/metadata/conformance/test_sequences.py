@@ -1,12 +1,18 @@
 """Sequential puts and partition keys, on every store."""
 
+from collections.abc import Callable
+
 import pytest
 import trio
 
 from storage.metadata.store import (
+    ABSENT,
+    Check,
+    Delete,
     DeleteRange,
     InvalidOperation,
     MetadataStore,
+    Op,
     Put,
     PutSequential,
     starting_with,
@@ -59,6 +65,77 @@ async def test_a_sequential_put_never_replaces_a_record(store: MetadataStore) ->
         record = await store.get(key)
         assert record is not None
         assert record.value == b"mine"
+
+
+NAMES_NEXT: list[Callable[[str], Op]] = [
+    lambda key: Put(key, b"named"),
+    lambda key: Put(key, b"named", ABSENT),
+    Delete,
+    lambda key: Delete(key, ABSENT),
+    lambda key: Check(key, ABSENT),
+]
+"""Operations on a key that is not there, which a sequential put could be given."""
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("naming", NAMES_NEXT, ids=["put", "create", "delete", "delete-absent", "check"])
+async def test_a_sequential_put_takes_no_key_that_its_change_set_names(
+    store: MetadataStore, naming: Callable[[str], Op], is_first: bool
+) -> None:
+    """M5, E3: whichever stands first, neither replaces nor removes the record of the other."""
+    following = [await _next_key(store, ahead) for ahead in range(1, 4)]
+    sequential = PutSequential("/op/1", b"sequential", "1")
+    others = [naming(key) for key in following]
+    done = await store.commit([sequential, *others] if is_first else [*others, sequential])
+    assigned = done.keys[0 if is_first else -1]
+    assert assigned is not None
+    assert assigned not in following
+    found = {record.key: record.value for record in await store.scan(*starting_with("/op/1-"))}
+    assert found.pop(assigned) == b"sequential"
+    written = set(following) if isinstance(others[0], Put) else set()
+    assert {key for key in found if found[key] == b"named"} == written
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_sequential_put_takes_no_key_that_its_change_set_deletes(store: MetadataStore, is_first: bool) -> None:
+    """M5, E3: a record that was there is deleted, and the sequential put's is there, under another name."""
+    following = [await _next_key(store, ahead) for ahead in range(1, 4)]
+    for key in following:
+        await store.put(key, b"old")
+    sequential = PutSequential("/op/1", b"sequential", "1")
+    deletes = [Delete(key) for key in following]
+    done = await store.commit([sequential, *deletes] if is_first else [*deletes, sequential])
+    assigned = done.keys[0 if is_first else -1]
+    assert assigned is not None
+    assert assigned not in following
+    found = await store.scan(*starting_with("/op/1-"))
+    assert [record.value for record in found if record.key >= following[0]] == [b"sequential"]
+
+
+async def test_sequential_puts_of_one_change_set_pass_over_what_it_names(store: MetadataStore) -> None:
+    """M5, E3: also the second of two."""
+    key = await _next_key(store, 2)
+    ops: list[Op] = [PutSequential("/op/1", b"a", "1"), Put(key, b"named"), PutSequential("/op/1", b"b", "1")]
+    done = await store.commit(ops)
+    assert done.keys[1] == key
+    assert len(set(done.keys)) == 3
+    assert [(await _value(store, key)) for key in done.keys] == [b"a", b"named", b"b"]
+
+
+async def _next_key(store: MetadataStore, ahead: int) -> str:
+    """The key that the store would give so many sequential puts from now."""
+    existing = await store.scan(*starting_with("/op/1-"))
+    if not existing:
+        await store.commit([PutSequential("/op/1", b"", "1")])
+        existing = await store.scan(*starting_with("/op/1-"))
+    return f"/op/1-{int(existing[-1].key.split('-')[1]) + ahead:020}"
+
+
+async def _value(store: MetadataStore, key: str | None) -> bytes:
+    assert key is not None
+    record = await store.get(key)
+    assert record is not None
+    return record.value
 
 
 async def test_a_sequential_put_needs_a_partition_key(store: MetadataStore) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from tidewire.cli.administration import NotAccepted, NotAnswered
 from tidewire.cli.endings import CommandFailed, Mistake
+from tidewire.cli.interruptible import interruptible
 
 ANSWER_SECONDS_MAX: Final = 60.0
 """How long the broker may be silent within an answer; a snapshot of a large store takes its time."""
@@ -105,14 +106,15 @@ class BrokerMetadata:
         begun = False
         try:
             connection.connect()
-            open_socket = connection.sock
-            open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if hasattr(socket, "TCP_KEEPIDLE"):  # Systems other than Linux ask when they think best.
-                open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-            connection.request(method, target)
-            with connection.getresponse() as response:
-                begun = True
-                yield open_socket, response
+            with interruptible(connection.sock) as open_socket:
+                connection.sock = open_socket
+                open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if hasattr(socket, "TCP_KEEPIDLE"):  # Systems other than Linux ask when they think best.
+                    open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+                connection.request(method, target)
+                with connection.getresponse() as response:
+                    begun = True
+                    yield open_socket, response
         except (OSError, HTTPException) as error:
             if begun:
                 raise NotAnswered(f"The broker at {self.url} went away in the middle of its answer.") from error

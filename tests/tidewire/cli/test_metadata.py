@@ -34,7 +34,8 @@ from tests.tidewire.cli.conftest import CommandLine
 from tidewire.cli.app import app
 
 DISK = DiskFiles()
-END_SECONDS_MAX = 30
+END_SECONDS_MAX = 120
+"""Ends a command that hangs, so that its test fails. No run that goes on comes near it, on a busy machine either."""
 
 
 class FolderCommands:
@@ -112,14 +113,17 @@ def test_a_running_brokers_records_are_dumped_and_got(tidewire: CommandLine, top
     assert record["value"]["epoch"] == 0
     assert parsed(tidewire.well("metadata", "get", key)) == [record]
     assert parsed(tidewire.well("metadata", "dump", "--prefix", key)) == [record]
-    assert parsed(tidewire.well("metadata", "dump", "--limit", "1")) == records[:1]
+    tidewire.well("topics", "create", f"{topic}-2")
+    assert parsed(tidewire.well("metadata", "dump", "--prefix", key, "--limit", "1")) == [record]
 
 
 def test_the_address_may_be_given(tidewire: CommandLine, topic: str) -> None:
-    whole = tidewire.well("metadata", "dump")
-    assert topic.rpartition("/")[2] in whole
+    """E22: of one topic's record, since the broker writes others at any time, such as loads."""
+    dump = ("metadata", "dump", "--prefix", "/topics/" + topic.removeprefix("topic://"))
+    own = tidewire.well(*dump)
+    assert own
     for address in (str(tidewire.broker.http), tidewire.broker.http_url):
-        assert tidewire.well("metadata", "dump", "--http", address) == whole
+        assert tidewire.well(*dump, "--http", address) == own
 
 
 def test_an_index_is_queried(tidewire: CommandLine) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tidewire.cli.administration import NotAccepted, NotAnswered
 from tidewire.cli.endings import CommandFailed
+from tidewire.cli.interruptible import InterruptibleSocket
 from tidewire.cli.metadata_http import ANSWER_SECONDS_MAX, BrokerMetadata
 
 LINES = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -75,14 +76,13 @@ def test_a_watch_waits_for_its_broker_as_long_as_it_takes(
     """Nothing may change for days; a list is not waited for so long."""
     timeouts: list[float | None] = []
 
-    class Noting(socket.socket):
-        def settimeout(self, value: float | None) -> None:
-            timeouts.append(value)
-            super().settimeout(value)
+    def settimeout(read: InterruptibleSocket, value: float | None) -> None:
+        timeouts.append(value)
+        socket.socket.settimeout(read, value)
 
     whole = LINES + chunk(FIRST) + chunk(b"")
     broker = answering(whole)
-    monkeypatch.setattr(socket, "socket", Noting)
+    monkeypatch.setattr(InterruptibleSocket, "settimeout", settimeout)
     with pytest.raises(CommandFailed, match="has ended the watch"):
         list(broker.watch(""))
     assert timeouts[-1] is None

@@ -9,6 +9,7 @@ from broker.http.service import (
     TopicStatistics,
     TransactionStatistics,
 )
+from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.controller import Controller
@@ -169,12 +170,14 @@ class Monitor:
         buffers: BufferCounters,
         metadata: MetadataStore,
         traffic: Traffic,
+        loop: LoopMonitor,
     ) -> None:
         self._topics = topics
         self._coordinator = coordinator
         self._buffers = buffers
         self._metadata = metadata
         self._traffic = traffic
+        self._loop = loop
 
     def statistics(self) -> BrokerStatistics:
         """See `BrokerMonitor`."""
@@ -192,6 +195,7 @@ class Monitor:
             messages_out=self._traffic.messages_out,
             bytes_out=self._traffic.bytes_out,
             metadata_revision=self._metadata.statistics().revision,
+            loop=self._loop.statistics(),
             transactions=TransactionStatistics(
                 op_writes=self._buffers.op_writes,
                 header_cas_ok=cas.cas_ok,

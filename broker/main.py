@@ -23,6 +23,7 @@ from broker.config import BrokerSettings
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.listening import open_listener
+from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
 from broker.metadata_setting import EMBEDDED
 from broker.names import TopicName
@@ -75,12 +76,16 @@ async def serve(
     version: str,
     stop: trio.Event,
     *,
+    loop: LoopMonitor | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until `stop` is set; started once it accepts connections.
 
     Stopping writes what cursors still hold. Being cancelled instead is like being killed: nothing that was promised
     is lost, but acknowledgements of the last moment may be delivered again.
+
+    `loop` is what `/metrics` shows of the event loop. The caller watches with it, from the moment when nobody but the
+    broker uses the loop.
 
     Raises:
         ListenerError: an address cannot be listened on.
@@ -106,7 +111,7 @@ async def serve(
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(ledgers.run)
         bound = Address(*pulsar.socket.getsockname()[:2])
-        composed = await _compose(settings, version, metadata, ledgers, nursery, bound)
+        composed = await _compose(settings, version, metadata, ledgers, nursery, bound, loop or LoopMonitor())
         async with trio.open_nursery() as faces:
             faces.start_soon(
                 serve_pulsar,
@@ -139,6 +144,7 @@ async def _compose(
     ledgers: LedgerStore,
     nursery: trio.Nursery,
     bound: Address,
+    loop: LoopMonitor,
 ) -> _Composed:
     """Everything between the stores and the faces, running in `nursery`."""
     timeouts = Alarm(wall_clock_ms)
@@ -259,7 +265,7 @@ async def _compose(
     administration = Administration(
         controller, layouts, topics, groups, initial_segments=settings.default_initial_segments
     )
-    monitor = Monitor(topics, coordinator=coordinator, buffers=buffers, metadata=metadata, traffic=traffic)
+    monitor = Monitor(topics, coordinator=coordinator, buffers=buffers, metadata=metadata, traffic=traffic, loop=loop)
     return _Composed(pulsar, administration, monitor)
 
 

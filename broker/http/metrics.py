@@ -11,6 +11,7 @@ from prometheus_client.core import (
     CollectorRegistry,
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     Metric,
     SummaryMetricFamily,
 )
@@ -22,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from broker.http.service import BrokerMonitor, BrokerStatistics, TransactionStatistics
+from broker.loop_monitor import BOUNDS_SECONDS, LoopStatistics
 
 
 def route(monitor: BrokerMonitor) -> Route:
@@ -48,6 +50,7 @@ class _Collector(Collector):
         statistics = self._monitor.statistics()
         yield from _broker(statistics)
         yield from _transactions(statistics.transactions)
+        yield from _loop(statistics.loop)
 
 
 def _broker(now: BrokerStatistics) -> Iterator[Metric]:
@@ -81,4 +84,23 @@ def _transactions(now: TransactionStatistics) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         prefix + "outstanding_op_records", "Op records that are not applied yet", now.op_records_outstanding
+    )
+
+
+def _loop(now: LoopStatistics) -> Iterator[Metric]:
+    steps = 0
+    buckets = []
+    for bound, count in zip([*map(str, BOUNDS_SECONDS), "+Inf"], now.bucket_counts, strict=True):
+        steps += count
+        buckets.append((bound, steps))
+    yield HistogramMetricFamily(
+        "tidewire_loop_step_seconds",
+        "CPU time of the event loop's steps; all clients wait while one runs",
+        buckets=buckets,
+        sum_value=now.cpu_seconds,
+    )
+    longest = max((step.cpu_seconds for step in now.worst), default=0.0)
+    yield GaugeMetricFamily("tidewire_loop_step_max_seconds", "CPU time of the longest step so far", longest)
+    yield GaugeMetricFamily(
+        "tidewire_loop_step_wall_max_seconds", "The longest step by the clock", now.wall_seconds_max
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.layout import Layout
@@ -179,6 +180,7 @@ class BrokerStatistics:
     bytes_out: int = 0
     metadata_revision: int = 0
     transactions: TransactionStatistics = TransactionStatistics()
+    loop: LoopStatistics = field(default_factory=LoopStatistics)
 
 
 class BrokerMonitor(Protocol):

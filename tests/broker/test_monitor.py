@@ -7,6 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.administration import Monitor
 from broker.http.service import TransactionStatistics
+from broker.loop_monitor import LoopMonitor
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.traffic import Traffic
 from dispatch.subscription import Acknowledgement
@@ -31,6 +32,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
         buffers=broker.services.buffers,
         metadata=broker.metadata,
         traffic=Traffic(),
+        loop=LoopMonitor(),
     )
 
     def now() -> TransactionStatistics:

@@ -17,6 +17,7 @@ import trio
 import broker.main
 from broker.addresses import Address
 from broker.config import BrokerSettings, load_settings
+from broker.loop_monitor import LoopMonitor
 from broker.pulsar import listener
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles
@@ -191,7 +192,7 @@ class Machine:
                 ):
                     self.metadata, self._nursery = metadata, nursery
                     self._composed = await broker.main._compose(
-                        self._settings, "model", metadata, ledgers, nursery, ADDRESS
+                        self._settings, "model", metadata, ledgers, nursery, ADDRESS, LoopMonitor()
                     )
                     ready.set()
                     await self._asked_to_stop.wait()

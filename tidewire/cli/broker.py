@@ -8,6 +8,7 @@ import gc
 import logging
 import signal
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -88,6 +89,7 @@ def command(
 
     import trio
 
+    from broker.loop_monitor import LoopMonitor
     from broker.main import Ready, serve
     from broker.mistakes import sentence_of
 
@@ -103,8 +105,11 @@ def command(
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 stop = trio.Event()
-                say_ready(await nursery.start(serve, settings, version("tidewire"), stop))
-                await anext(signals)
+                loop = LoopMonitor()
+                running = partial(serve, settings, version("tidewire"), stop, loop=loop)
+                say_ready(await nursery.start(running))
+                with loop.watching():
+                    await anext(signals)
                 stop.set()
 
     try:

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.addresses import Address
 from broker.http.service import BrokerStatistics, TransactionStatistics
+from broker.loop_monitor import BOUNDS_SECONDS, LongStep, LoopStatistics
 from tests.support.http import Answer, FakeMonitor, request
 
 
@@ -63,7 +64,7 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         metadata_revision=10,
     )
     shown = values(await request(server, "GET", "/metrics"))
-    assert {name: value for name, value in shown.items() if "_txn_" not in name} == {
+    assert {name: value for name, value in shown.items() if "_txn_" not in name and "_loop_" not in name} == {
         "pulsar_active_connections": 1,
         "pulsar_broker_topics_count": 2,
         "pulsar_broker_subscriptions_count": 3,
@@ -75,6 +76,20 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         "pulsar_out_bytes_total": 9,
         "tidewire_metadata_revision": 10,
     }
+
+
+async def test_the_event_loops_steps_are_a_histogram(server: Address, monitor: FakeMonitor) -> None:
+    """E7: cumulative, as Prometheus has them, and the longest step by itself."""
+    counts = (5, 1, *(0,) * (len(BOUNDS_SECONDS) - 2), 2)
+    longest = LongStep(0.25, 0.5, "a task", "its end")
+    monitor.now = BrokerStatistics(loop=LoopStatistics(counts, 1.5, (longest,), 0.75))
+    shown = values(await request(server, "GET", "/metrics"))
+    bucket = "tidewire_loop_step_seconds_bucket{le=%s}"
+    assert [shown[bucket % bound] for bound in ("0.001", "0.002", "5.0", "+Inf")] == [5, 6, 6, 8]
+    assert shown["tidewire_loop_step_seconds_sum"] == 1.5
+    assert shown["tidewire_loop_step_seconds_count"] == 8
+    assert shown["tidewire_loop_step_max_seconds"] == 0.25
+    assert shown["tidewire_loop_step_wall_max_seconds"] == 0.75
 
 
 async def test_a_scrape_shows_the_moment_and_what_prometheus_needs_to_read_it(

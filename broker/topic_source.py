@@ -10,6 +10,7 @@ import trio
 from broker.chunks import chunk_of
 from dispatch.chunks import Chunk
 from storage.entry import Entry
+from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
@@ -55,10 +56,42 @@ class TopicSource:
         self._sealed_signals.remove(signal)
 
     async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries from `start` up to the readable position, in order; those of aborted transactions are among them."""
-        entries = await self.ledger.read(start, upto=self.readable.value, entries_max=entries_max, bytes_max=bytes_max)
+        """Entries from `start` up to the readable position, in order; those of aborted transactions are among them.
+
+        Raises:
+            LedgerCorrupt: the first entry is damaged or missing, or nobody can tell whether it was aborted.
+        """
+        upto = self.readable.value
+        while True:
+            entries = await self.ledger.read(start, upto=upto, entries_max=entries_max, bytes_max=bytes_max)
+            try:
+                return await self._judged(entries)
+            except LedgerNotFound:
+                continue  # Trimmed since it was read. It is not listed any more, so the next read passes over it.
+
+    async def _judged(self, entries: list[Entry]) -> list[Entry]:
+        """Those of the entries, from the first on, of which it is known whether they were aborted."""
         if self._buffer is not None:
-            await self._buffer.prepare(entries)
+            while True:
+                try:
+                    await self._buffer.prepare(entries)
+                    break
+                except LedgerCorrupt:
+                    entries = await self._before_damage(self._buffer, entries)
+                    if not entries:
+                        raise
+        return entries
+
+    async def _before_damage(self, buffer: TransactionBuffer, entries: list[Entry]) -> list[Entry]:
+        """The entries before the first one that nobody can judge."""
+        asked = None
+        for number, entry in enumerate(entries):
+            if entry.txn is not None and entry.position.ledger != asked:
+                asked = entry.position.ledger
+                try:
+                    await buffer.prepare([entry])
+                except LedgerCorrupt:
+                    return entries[:number]
         return entries
 
     def is_visible(self, entry: Entry) -> bool:

@@ -141,23 +141,32 @@ class LedgerFolder:
         self.files.rename(fresh, path)
         self.files.sync_dir(self.path)
 
-    def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
+    def load_aborted(self, ledger: int, spans_min: int = 0) -> tuple[AbortedSpan, ...]:
         """The aborted-transaction index of a ledger, empty if it has none. Blocks.
 
+        `spans_min`: how many spans the ledger's record says that it holds, at least.
+
         Raises:
-            LedgerCorrupt: it is damaged, so nobody can tell which entries may be shown.
+            LedgerCorrupt: it is damaged, missing or an older one, so nobody can tell which entries may be shown.
         """
         path = self.aborted_path(ledger)
         try:
             file = self.files.open(path)
         except FileNotFoundError:
+            if spans_min:
+                reason = f"the aborted-transaction index is missing; it named {spans_min} aborted transactions"
+                raise LedgerCorrupt(path, 0, reason) from None
             return ()
         try:
-            return aborted_index.decode(ledger, file.read_at(0, file.size()))
+            spans = aborted_index.decode(ledger, file.read_at(0, file.size()))
         except aborted_index.CorruptIndex as damaged:
             raise LedgerCorrupt(path, 0, str(damaged)) from damaged
         finally:
             file.close()
+        if len(spans) < spans_min:
+            reason = f"it names {len(spans)} aborted transactions; {spans_min} were stored in it"
+            raise LedgerCorrupt(path, 0, reason)
+        return spans
 
     def mark_damaged(self, ledger: int, ledger_offset: int, reason: str) -> None:
         """Quarantine the ledger from an offset on: a batch that belongs there is lost. Durable. Blocks."""

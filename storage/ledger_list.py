@@ -9,7 +9,7 @@ Also the record of all this in the metadata store. Pure.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -33,6 +33,8 @@ class LedgerInfo(NamedTuple):
     """When its last entry was taken."""
     closed: bool = False
     """True once its end is decided; then it is complete and durable, and nothing behind that end is ever read."""
+    aborted: int = 0
+    """Transactions that its aborted-transaction index names; 0 while it needs no index."""
 
 
 class Trimmed(NamedTuple):
@@ -115,6 +117,11 @@ class LedgerList:
     def replace(self, info: LedgerInfo) -> None:
         """Know a closed ledger better: as it is on the disk."""
         self._set([info if known.id == info.id else known for known in self._closed])
+
+    def update(self, infos: Iterable[LedgerInfo]) -> None:
+        """Know several closed ledgers better; those that are not here are passed over."""
+        better = {info.id: info for info in infos}
+        self._set([better.get(known.id, known) for known in self._closed])
 
     def trim(self, upto: Position) -> list[LedgerInfo]:
         """Forget the closed ledgers that end at or below `upto`, and return them."""

@@ -76,11 +76,13 @@ class LedgerStore(Protocol):
         """Write a closed ledger's aborted-transaction index in place of the one there is. Durable on return."""
         ...
 
-    async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
+    async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
         """A ledger's aborted-transaction index, empty if it has none.
 
+        `spans_min`: how many spans it holds at least, as the managed ledger's record says.
+
         Raises:
-            LedgerCorrupt: it is damaged.
+            LedgerCorrupt: it is damaged, missing or an older one.
         """
         ...
 
@@ -280,9 +282,9 @@ class DirectoryLedgerStore:
         """See `LedgerStore`."""
         await self._files.run(self._folder.store_aborted, ledger, tuple(spans))
 
-    async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
+    async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
         """See `LedgerStore`."""
-        return await self._files.run(self._folder.load_aborted, ledger)
+        return await self._files.run(self._folder.load_aborted, ledger, spans_min)
 
     async def recover_broker(self, broker_id: str, *, random_bits: Callable[[int], int] = secrets.randbits) -> Takeover:
         """Fence another broker's journal and bring what it holds into the ledgers, so that they can be recovered.

@@ -9,10 +9,12 @@ writer, records the ends, and goes on in a new ledger with a greater id: positio
 ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of them.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import trio
 
+from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
 from storage.entry import EntryFormat, TxnId
 from storage.errors import Fenced, LedgerSealed
@@ -257,6 +259,26 @@ class ManagedLedger(ManagedLedgerView):
             for info in gone:
                 self._reading.forget(info.id)
                 await self._store.delete(info.id)
+
+    async def store_aborted(self, indexes: Mapping[int, Collection[AbortedSpan]]) -> None:
+        """Write the aborted-transaction indexes of closed ledgers in which everything is decided.
+
+        The record says afterwards that they exist, so that one that is lost is found missing. Both are durable on
+        return. Ledgers that are not here any more are passed over.
+
+        Raises:
+            Fenced: the claim is lost.
+        """
+        async with self._changing:
+            await self._finish()
+            listed = LedgerList(self._list.closed, self._list.trimmed)
+            for ledger, spans in indexes.items():
+                info = listed.info(ledger)
+                if info is not None:
+                    await self._store.store_aborted(ledger, spans)
+                    listed.replace(info._replace(aborted=len(set(spans))))
+            await self._write(replace(self._record, ledgers=self._listing(listed)))
+            self._list.update(listed.closed)
 
     async def delete(self) -> None:
         """Remove it with all its entries: first the record, then the ledgers. Durable on return.

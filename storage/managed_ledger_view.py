@@ -3,11 +3,10 @@
 The side of it that changes nothing; `managed_ledger.py` is the other.
 """
 
-from collections.abc import Iterable
-
 from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
 from storage.entry import Entry
+from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.ledger_list import LedgerList
 from storage.ledger_reading import LedgerReading
 from storage.ledger_store import LedgerStore
@@ -106,14 +105,27 @@ class ManagedLedgerView:
         """The range from `first` to `last`, both included and existing, cut at the ends of the ledgers it spans."""
         return self._list.cut(first, last)
 
-    async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
-        """Write the aborted-transaction index of a ledger in which everything is decided. Durable on return."""
-        await self._store.store_aborted(ledger, spans)
+    def has_ledger(self, ledger: int) -> bool:
+        """Whether the closed ledger is here: it has entries, and was not trimmed."""
+        return self._list.info(ledger) is not None
+
+    def aborted_count(self, ledger: int) -> int:
+        """How many transactions the aborted-transaction index of a closed ledger must name."""
+        info = self._list.info(ledger)
+        return 0 if info is None else info.aborted
 
     async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
-        """The aborted-transaction index of a ledger, empty if it has none.
+        """The aborted-transaction index of a closed ledger, empty if it needs none.
 
         Raises:
-            LedgerCorrupt: it is damaged, so nobody can tell which of the ledger's entries may be shown.
+            LedgerCorrupt: it is damaged or missing, so nobody can tell which of the ledger's entries may be shown.
+            LedgerNotFound: the ledger was trimmed.
         """
-        return await self._store.load_aborted(ledger)
+        if self.has_ledger(ledger):
+            try:
+                return await self._store.load_aborted(ledger, spans_min=self.aborted_count(ledger))
+            except LedgerCorrupt:
+                # Trimming removes the index with its ledger.
+                if self.has_ledger(ledger):
+                    raise
+        raise LedgerNotFound(f"ledger {ledger} is gone")

@@ -42,6 +42,12 @@ ever written there and the journal still has every one that was not synced, so t
     ends before the file does                           | EXTEND   by the batches behind it
     ends behind the end of the file                     | CORRUPT  the file lost synced bytes
 
+**The aborted-transaction index of a ledger**, written and synced before the ledger's record counts its transactions:
+
+    missing; the record counts none                     | NONE     its aborted transactions have metadata records
+    damaged; the record counts none                     | REBUILD  from the metadata records
+    missing, damaged or with fewer than the record has  | CORRUPT  entries of its transactions are not shown
+
 **Names**: a file of another name than ours in a folder of ours is left alone and counted. Journal files of an epoch
 below the newest one are leftovers of a writer that was fenced or of an interrupted start: everything they confirmed was
 synced into the ledger files before the newer epoch's first file was made, so they are removed unread (D2).

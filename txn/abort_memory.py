@@ -14,9 +14,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import orjson
+import structlog
 
 from storage.aborted_index import AbortedSpan
 from storage.entry import Entry, TxnId
+from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, MetadataStore, Op, Put, starting_with
 from storage.position import Position
@@ -31,6 +33,9 @@ INDEXES_CACHED_MAX: Final = 64
 
 MOVED_AT_ONCE_MAX: Final = 100
 """Records removed by one change set, which keeps it below etcd's 128 operations."""
+
+
+log = structlog.get_logger(__name__)
 
 
 class Span(NamedTuple):
@@ -53,6 +58,8 @@ class AbortMemory:
         """How many of them end in which ledger."""
         self._indexed: OrderedDict[int, frozenset[TxnId]] = OrderedDict()
         """Of closed ledgers, those in their index; the one used last comes last."""
+        self._damaged: set[int] = set()
+        """Ledgers whose index was found damaged; their records stay."""
         self._moves = 0
         """How many indexes were written."""
 
@@ -76,7 +83,8 @@ class AbortMemory:
         """Have the indexes of these entries' ledgers at hand; nothing to wait for in what was written lately.
 
         Raises:
-            LedgerCorrupt: an index is damaged, so nobody can tell which entries may be shown.
+            LedgerCorrupt: an index is damaged or missing, so nobody can tell which entries may be shown.
+            LedgerNotFound: a ledger was trimmed since the entries were read.
         """
         ledgers = {entry.position.ledger for entry in entries if entry.txn is not None}
         # Looked at again after each wait: meanwhile a ledger may have closed, or one load pushed out another.
@@ -110,18 +118,28 @@ class AbortMemory:
         """Write what is behind `readable` into its ledgers' indexes; the change sets that then remove the records.
 
         Only ledgers that are closed, and of which everything is decided. The indexes are durable on return, so the
-        removals may be made or repeated at any time; `forget` follows each.
+        removals may be made or repeated at any time; `forget` follows each. Transactions of a ledger whose index is
+        damaged keep their records, which go on hiding them.
         """
         moving = {txn: span for txn, span in self._recent.items() if self._is_passed(span.last.ledger, readable)}
         spans: dict[int, list[AbortedSpan]] = {}
         for txn, (first, last) in moving.items():
             for begin, end in self._ledger.cut_at_ledgers(first, last):
                 spans.setdefault(begin.ledger, []).append(AbortedSpan(txn, begin.entry, end.entry))
+        indexes: dict[int, set[AbortedSpan]] = {}
         for ledger, fresh in spans.items():
-            known = await self._ledger.load_aborted(ledger)
-            await self._ledger.store_aborted(ledger, [*known, *fresh])
+            known = await self._known(ledger)
+            if known is None:
+                for span in fresh:
+                    moving.pop(span.txn, None)
+            else:
+                indexes[ledger] = {*known, *fresh}
+        if indexes:
+            await self._ledger.store_aborted(indexes)
+        for ledger, stored in indexes.items():
             self._moves += 1
-            self._keep(ledger, frozenset(span.txn for span in (*known, *fresh)))
+            # Kept also if the ledger was trimmed: its entries may have been read before.
+            self._keep(ledger, frozenset(span.txn for span in stored))
         keys = [self._prefix + txn_name(txn) for txn in moving]
         return [
             [Delete(key) for key in keys[start : start + MOVED_AT_ONCE_MAX]]
@@ -140,6 +158,22 @@ class AbortMemory:
     def has_passed(self, readable: Position) -> bool:
         """Whether there is anything for `move_to_indexes` to do."""
         return bool(self._recent_ledgers) and self._is_passed(min(self._recent_ledgers), readable)
+
+    async def _known(self, ledger: int) -> Iterable[AbortedSpan] | None:
+        """What the ledger's index names already; None if it is damaged and cannot be written anew."""
+        if ledger in self._damaged:
+            return None
+        try:
+            return await self._ledger.load_aborted(ledger)
+        except LedgerNotFound:
+            return ()
+        except LedgerCorrupt as damaged:
+            if not self._ledger.aborted_count(ledger):
+                # It was not on record yet, so every metadata record that it was made of is still there.
+                return ()
+            self._damaged.add(ledger)
+            log.error("an aborted-transaction index is damaged", segment=self._ledger.name, reason=str(damaged))
+            return None
 
     def _is_open(self, ledger: int) -> bool:
         """Whether it takes entries, and so has no index yet; of a sealed segment none does."""

@@ -9,12 +9,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.aborted_index import AbortedSpan
 from storage.entry import Entry, TxnId
+from storage.errors import LedgerCorrupt, LedgerNotFound
+from storage.ledger_folder import LedgerFolder
+from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import ledger_store
+from tests.support.ledgers import LEDGERS, ledger_store
 from txn.abort_memory import INDEXES_CACHED_MAX, KEY_PREFIX, AbortMemory, Span
 from txn.headers import v5_id
 
@@ -24,10 +27,25 @@ NAME = "segment://public/default/x/0000-ffff-0"
 class Segment:
     """A managed ledger that rolls after every entry or two, and what is remembered of it."""
 
-    def __init__(self, ledger: ManagedLedger, metadata: MemoryStore) -> None:
+    def __init__(
+        self, ledger: ManagedLedger, metadata: MemoryStore, store: DirectoryLedgerStore, files: SimulatedFiles
+    ) -> None:
         self.ledger = ledger
         self.metadata = metadata
+        self.store = store
+        self.files = files
         self.memory = AbortMemory(ledger)
+
+    async def open_again(self) -> ManagedLedger:
+        """As another owner finds it."""
+        return await ManagedLedger.open(
+            NAME,
+            metadata=self.metadata,
+            ledgers=self.store,
+            claim=None,
+            config=ManagedLedgerConfig(),
+            now_ms=lambda: 1_000,
+        )
 
     async def write(self, txn: TxnId | None) -> Position:
         position = self.ledger.append(b"x" * 100, txn=txn)
@@ -61,7 +79,8 @@ class Segment:
 
 @asynccontextmanager
 async def segment(bytes_max: int = 150) -> AsyncIterator[Segment]:
-    async with ledger_store(SimulatedFiles()) as store, trio.open_nursery() as nursery:
+    files = SimulatedFiles()
+    async with ledger_store(files) as store, trio.open_nursery() as nursery:
         metadata = MemoryStore()
         ledger = await ManagedLedger.open(
             NAME,
@@ -72,7 +91,7 @@ async def segment(bytes_max: int = 150) -> AsyncIterator[Segment]:
             now_ms=lambda: 1_000,
         )
         await nursery.start(ledger.run)
-        yield Segment(ledger, metadata)
+        yield Segment(ledger, metadata, store, files)
         nursery.cancel_scope.cancel()
 
 
@@ -215,3 +234,88 @@ async def test_an_entry_of_no_transaction_needs_no_index() -> None:
         entry = Entry(Position(123456, 0), b"", 0, 1, 0)
         await memory.prepare([entry])
         assert not memory.hides(entry)
+
+
+async def aborted_and_moved(on: Segment) -> tuple[TxnId, Position, list[Position]]:
+    """A transaction whose only memory is the index of its ledger, where it stands, and what is visible besides."""
+    txn = v5_id(0, 1)
+    bad = await on.write(txn)
+    good = [await on.write(None) for _ in range(3)]
+    await on.abort(txn, Span(bad, bad))
+    await on.move()
+    assert await on.records() == 0
+    return txn, bad, good
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged", "older"])
+async def test_a_lost_index_is_damage_and_never_nothing_aborted(harm: str) -> None:
+    """E3: the ledger's record says that it has an index, so what the index hid is not shown when it is gone."""
+    async with segment() as on:
+        txn, bad, _good = await aborted_and_moved(on)
+        path = LEDGERS / f"{bad.ledger:020}.aborted"
+        if harm == "missing":
+            on.files.remove(path)
+        elif harm == "damaged":
+            on.files.flip(path, 100)
+        else:
+            LedgerFolder(on.files, LEDGERS).store_aborted(bad.ledger, [])
+        memory = AbortMemory(on.ledger)
+        entries = await on.ledger.read(bad, upto=bad, entries_max=1, bytes_max=1000)
+        assert [entry.txn for entry in entries] == [txn]
+        with pytest.raises(LedgerCorrupt, match=str(path)):
+            await memory.prepare(entries)
+
+
+async def test_a_new_owner_misses_a_lost_index_too() -> None:
+    """E3: what the record says outlives the process that wrote the index."""
+    async with segment() as on:
+        _txn, bad, _good = await aborted_and_moved(on)
+        on.files.remove(LEDGERS / f"{bad.ledger:020}.aborted")
+        again = await on.open_again()
+        memory = AbortMemory(again)
+        await memory.load(on.metadata)
+        with pytest.raises(LedgerCorrupt):
+            await memory.prepare(await again.read(bad, upto=bad, entries_max=1, bytes_max=1000))
+
+
+async def test_an_index_damaged_before_it_was_on_record_is_written_anew() -> None:
+    """E3: a crash between the index and the ledger's record leaves every metadata record, and these suffice."""
+    async with segment() as on:
+        txn = v5_id(0, 1)
+        bad = await on.write(txn)
+        good = [await on.write(None) for _ in range(3)]
+        await on.abort(txn, Span(bad, bad))
+        await on.store.store_aborted(bad.ledger, [AbortedSpan(txn, bad.entry, bad.entry)])
+        on.files.flip(LEDGERS / f"{bad.ledger:020}.aborted", 100)
+        await on.move()
+        assert await on.records() == 0
+        assert await on.visible(AbortMemory(on.ledger)) == good
+
+
+async def test_records_of_a_ledger_with_a_damaged_index_stay() -> None:
+    """E3: a later abort in that ledger is not moved into an index that would then hide less than the lost one did."""
+    async with segment(bytes_max=250) as on:
+        first, second = v5_id(0, 1), v5_id(0, 2)
+        one, two = await on.write(first), await on.write(second)
+        assert one.ledger == two.ledger
+        await on.write(None)
+        await on.abort(first, Span(one, one))
+        await on.move()
+        on.files.remove(LEDGERS / f"{one.ledger:020}.aborted")
+        await on.abort(second, Span(two, two))
+        await on.move()
+        assert await on.records() == 1
+        with pytest.raises(LedgerCorrupt):
+            await AbortMemory(on.ledger).prepare(
+                await on.ledger.read(one, upto=two, entries_max=2, bytes_max=1000),
+            )
+
+
+async def test_an_entry_read_before_its_ledger_was_trimmed_is_not_judged_by_nothing() -> None:
+    """E3: the index goes with its ledger; who still holds an entry of it is told, and shows nothing aborted."""
+    async with segment() as on:
+        _txn, bad, _good = await aborted_and_moved(on)
+        entries = await on.ledger.read(bad, upto=bad, entries_max=1, bytes_max=1000)
+        await on.ledger.trim(Position(bad.ledger, on.ledger.last_position.entry + 10))
+        with pytest.raises(LedgerNotFound):
+            await AbortMemory(on.ledger).prepare(entries)

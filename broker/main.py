@@ -42,7 +42,7 @@ from broker.topic import Topic
 from broker.topic_services import TopicServices
 from broker.topics import Topics
 from broker.traffic import Traffic
-from storage.clock import wall_clock_ms
+from storage.clock import SteadyClock
 from storage.files import DiskFiles
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import DirectoryLedgerStore, LedgerStore, LedgerStoreConfig
@@ -147,20 +147,21 @@ async def _compose(
     loop: LoopMonitor,
 ) -> _Composed:
     """Everything between the stores and the faces, running in `nursery`."""
-    timeouts = Alarm(wall_clock_ms)
+    now_ms = SteadyClock()
+    timeouts = Alarm(now_ms)
     headers = HeaderWatch(metadata, deadlines=timeouts)
     await nursery.start(headers.run)
     retention_ms = round(settings.txn_retention_seconds * 1000)
     timeout_ms_max = round(settings.txn_timeout_seconds_max * 1000)
     # The attempts of a group are all over when it is this old.
     group_age_ms = max(timeout_ms_max, retention_ms)
-    finals = Alarm(wall_clock_ms, delay_ms=retention_ms)
-    forgotten = Alarm(wall_clock_ms, delay_ms=group_age_ms)
+    finals = Alarm(now_ms, delay_ms=retention_ms)
+    forgotten = Alarm(now_ms, delay_ms=group_age_ms)
     buffers = BufferCounters()
     coordinator = Coordinator(
         metadata,
         count=settings.transaction_coordinators,
-        now_ms=wall_clock_ms,
+        now_ms=now_ms,
         timeout_ms_max=timeout_ms_max,
         final_alarm=finals,
         once_alarm=forgotten,
@@ -188,7 +189,7 @@ async def _compose(
             ledger_bytes_max=int(settings.ledger_bytes_max),
             ledger_age_max_ms=round(settings.ledger_age_seconds_max * 1000),
         ),
-        now_ms=wall_clock_ms,
+        now_ms=now_ms,
         deduplicates_persistent=settings.deduplication,
     )
 
@@ -210,7 +211,7 @@ async def _compose(
         feeds,
         groups,
         elections,
-        now_ms=wall_clock_ms,
+        now_ms=now_ms,
         nursery=nursery,
         metadata=metadata,
         auto_scale=AutoScalePolicy(enabled=settings.auto_scale),
@@ -225,27 +226,25 @@ async def _compose(
         elections,
         metadata=metadata,
         retention_ms=round(settings.segment_retention_seconds * 1000),
-        now_ms=wall_clock_ms,
+        now_ms=now_ms,
     )
     nursery.start_soon(pruner.run)
 
-    nursery.start_soon(TimeoutSweep(metadata, coordinator, now_ms=wall_clock_ms, alarm=timeouts, counters=buffers).run)
+    nursery.start_soon(TimeoutSweep(metadata, coordinator, now_ms=now_ms, alarm=timeouts, counters=buffers).run)
     nursery.start_soon(
         HeaderSweep(
             metadata,
             retention_ms=retention_ms,
-            now_ms=wall_clock_ms,
+            now_ms=now_ms,
             alarm=finals,
             redrive=topics.redrive,
             counters=buffers,
         ).run
     )
-    nursery.start_soon(
-        GroupSweep(metadata, age_ms=group_age_ms, now_ms=wall_clock_ms, alarm=forgotten, counters=buffers).run
-    )
-    reporter = LoadReporter(topics, services.stirred, metadata=metadata, session=session, now_ms=wall_clock_ms)
+    nursery.start_soon(GroupSweep(metadata, age_ms=group_age_ms, now_ms=now_ms, alarm=forgotten, counters=buffers).run)
+    reporter = LoadReporter(topics, services.stirred, metadata=metadata, session=session, now_ms=now_ms)
     nursery.start_soon(reporter.run)
-    scaler = AutoScaler(controller, layouts, groups, metadata=metadata, now_ms=wall_clock_ms)
+    scaler = AutoScaler(controller, layouts, groups, metadata=metadata, now_ms=now_ms)
     nursery.start_soon(scaler.run)
     traffic = Traffic()
     pulsar = PulsarServices(
@@ -256,7 +255,7 @@ async def _compose(
         namespaces=NamespaceFeeds(metadata, nursery),
         groups=groups,
         elections=elections,
-        schemas=Schemas(metadata, wall_clock_ms),
+        schemas=Schemas(metadata, now_ms),
         coordinator=coordinator,
         traffic=traffic,
         server_version=f"Tidewire {version}",

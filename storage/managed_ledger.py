@@ -36,7 +36,7 @@ class ManagedLedgerConfig:
 
     ledger_bytes_max: int = 256 * 1024 * 1024
     ledger_age_max_ms: int = 4 * 60 * 60 * 1000
-    """Looked at when an entry is appended."""
+    """Looked at when an entry is appended; counted from when it was opened, whatever the wall clock does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ class ManagedLedger(ManagedLedgerView):
         self._ids = ids
         self._config = config
         self._current: OpenLedger | None = None
-        self._current_opened_ms = 0
+        self._current_opened = 0.0
+        """When the current ledger was opened, on Trio's clock."""
         self._unfinished: list[OpenLedger] = []
         """Ledgers that another followed and whose end is not on record yet, in order."""
         self._last_timestamp_ms = 0
@@ -144,7 +145,7 @@ class ManagedLedger(ManagedLedgerView):
     def _go_on_in(self, ledger: OpenLedger) -> None:
         self._current = ledger
         self._current_first_index = self._next_index
-        self._current_opened_ms = self._now_ms()
+        self._current_opened = trio.current_time()
         self._reading.put(ledger)
         self._list.open(ledger.id)
 
@@ -322,8 +323,9 @@ class ManagedLedger(ManagedLedgerView):
             raise Fenced(f"{self.name} was changed by another owner") from changed
 
     def _is_due(self, current: OpenLedger) -> bool:
-        is_old = self._last_timestamp_ms - self._current_opened_ms >= self._config.ledger_age_max_ms
-        return current.size_bytes >= self._config.ledger_bytes_max or (is_old and current.next_entry > 0)
+        age_ms = (trio.current_time() - self._current_opened) * 1000
+        is_old = age_ms >= self._config.ledger_age_max_ms and current.next_entry > 0
+        return is_old or current.size_bytes >= self._config.ledger_bytes_max
 
     async def _roll(self) -> None:
         """Record a new ledger, switch to it between two appends, then record where the one before it ends.

@@ -184,7 +184,7 @@ class Machine:
     async def _run(self, ready: trio.Event, over: trio.Event) -> None:
         files = self._files
         try:
-            with self._scope, patch.object(broker.main, "wall_clock_ms", now_ms):
+            with self._scope, patch.object(broker.main, "SteadyClock", lambda: now_ms):
                 async with (
                     EmbeddedStore.open(files, DATA) as metadata,
                     ledger_store(files) as ledgers,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.errors import Fenced, LedgerFailed, LedgerSealed
@@ -201,16 +201,41 @@ async def test_ledgers_roll_under_load_without_a_gap(files: SimulatedFiles, meta
         assert await payloads(await open_managed(store, metadata), entries_max=50) == expected
 
 
-async def test_an_old_ledger_is_followed_at_the_next_append(files: SimulatedFiles, metadata: MemoryStore) -> None:
-    clock = Clock()
+async def test_an_old_ledger_is_followed_at_the_next_append(
+    mock_clock: MockClock, files: SimulatedFiles, metadata: MemoryStore
+) -> None:
     async with ledger_store(files) as store:
-        ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_age_max_ms=50), now_ms=clock)
+        ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_age_max_ms=50))
         async with rolling(ledger):
             (first,) = await publish(ledger, [b"a"])
-            clock.now_ms += 50
+            mock_clock.jump(0.05)
             (second,) = await publish(ledger, [b"b"])
             (third,) = await publish(ledger, [b"c"])
         assert first.ledger == second.ledger < third.ledger
+
+
+@pytest.mark.parametrize("step_ms", [1_000, 3_600_000, 86_400_000, -1_000, -3_600_000, -86_400_000])
+async def test_a_step_of_the_wall_clock_rolls_no_ledger(
+    mock_clock: MockClock, files: SimulatedFiles, metadata: MemoryStore, step_ms: int
+) -> None:
+    """E15: a clock that steps rolls no ledgers, nor does a restart behind entries that were stamped ahead of it.
+
+    A clock that had been ahead made a ledger for every entry.
+    """
+    clock = Clock()
+    clock.now_ms = 1_000_000_000_000
+    config = ManagedLedgerConfig(ledger_age_max_ms=500)
+    async with ledger_store(files) as store:
+        for _opening in range(2):
+            ledger = await open_managed(store, metadata, config=config, now_ms=clock)
+            async with rolling(ledger):
+                positions = await publish(ledger, [b"a"])
+                clock.now_ms += step_ms
+                positions += await publish(ledger, [b"b", b"c", b"d"])
+            assert len({position.ledger for position in positions}) == 1
+            entries = await ledger.read(EARLIEST, upto=LATEST, entries_max=99, bytes_max=9_999)
+            stamps = [entry.timestamp_ms for entry in entries]
+            assert stamps == sorted(stamps)
 
 
 async def test_a_crash_between_the_steps_of_a_roll_leaves_two_ledgers_to_recover(

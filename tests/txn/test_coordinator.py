@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from storage.clock import SLEW_MAX, SteadyClock, WallClock
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Conflict, Op, Record, starting_with
@@ -24,6 +25,7 @@ from txn.states import EndAction, TxnState
 from txn.sweeps import HeaderSweep, TimeoutSweep
 
 RETENTION_MS = 60_000
+WALL_MS = 1_700_000_000_000
 
 
 def now_ms() -> int:
@@ -34,7 +36,7 @@ def now_ms() -> int:
 class Office:
     """A coordinator with its sweeps and the store they share."""
 
-    def __init__(self, metadata: MemoryStore) -> None:
+    def __init__(self, metadata: MemoryStore, now_ms: WallClock = now_ms) -> None:
         self.metadata = metadata
         self.redriven: list[str] = []
         self.gone: set[str] = set()
@@ -202,6 +204,29 @@ async def test_the_sweep_aborts_at_the_deadline_and_not_before(autojump_clock: M
     assert now_ms() == 10_000
     assert await office.state(due) is TxnState.ABORTED
     assert await office.state(later) is TxnState.OPEN
+
+
+@pytest.mark.parametrize("step_ms", [5_000, 3_600_000, 86_400_000, -5_000, -3_600_000, -86_400_000])
+async def test_a_step_of_the_wall_clock_moves_no_deadline(autojump_clock: MockClock, step_ms: int) -> None:
+    """E15, T9: an open transaction is neither aborted early nor held for as long as the wall clock was stepped."""
+    stepped_ms = 0
+    clock = SteadyClock(lambda: WALL_MS + now_ms() + stepped_ms, lambda: now_ms() * 1_000_000)
+    metadata = MemoryStore()
+    office = Office(metadata, clock)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(office.headers.run)
+        nursery.start_soon(office.timeout_sweep.run)
+        begun = trio.current_time()
+        before = await office.coordinator.new_transaction(0, 60_000)
+        stepped_ms = step_ms
+        after = await office.coordinator.new_transaction(0, 60_000)
+        for txn in (before, after):
+            async with metadata.watch_key(header_key(txn)) as watch:
+                while (record := await watch.next()) is None or not Header.from_value(record.value).state.is_final:
+                    pass
+            assert Header.from_value(record.value).state is TxnState.ABORTED
+            assert trio.current_time() - begun == pytest.approx(60, rel=SLEW_MAX + 0.01)
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_earlier_deadline_that_comes_later_is_met(autojump_clock: MockClock, office: Office) -> None:

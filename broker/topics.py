@@ -17,6 +17,7 @@ from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.errors import BrokerError, NotSupported, TopicClosed, TopicNotFound
 from broker.names import Domain, TopicName
 from broker.scalable.layouts import Layouts
+from broker.sought_places import SoughtPlaces
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.errors import StorageError
@@ -70,6 +71,8 @@ class Topics:
         self._nursery = nursery
         self._slots: dict[TopicName, _Slot] = {}
         self._deleting: set[TopicName] = set()
+        self.sought_places = SoughtPlaces()
+        """Of the readers of all topics; beyond the time for which a topic is loaded."""
         self._preparing: set[TopicName] = set()
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
 

@@ -263,19 +263,21 @@ class Subscription:
             self._dispatcher.redelivery.send_again(consumer, positions)
         self._dispatcher.wake()
 
-    async def seek(self, mark_delete: Position) -> tuple[Consumer, ...]:
+    async def seek(self, mark_delete: Position, partly: EntryAck | None = None) -> tuple[Consumer, ...]:
         """Forget all acknowledgements and go on with the entry after `mark_delete`; durable on return.
 
         To go on with an entry itself, pass its `before()`; LATEST goes on with what becomes readable. Disconnects all
         consumers, as the reference does, and returns them: their sessions tell the clients, which then subscribe anew.
-        What is withheld is forgotten. All of it takes effect at once, even if the caller is cancelled, and after a
-        crash all of it has or nothing.
+        What is withheld is forgotten. `partly` names the messages of the next entry, a batch, that are not wanted. All
+        of it takes effect at once, even if the caller is cancelled, and after a crash all of it has or nothing.
 
         Raises:
             CursorError: the cursor has ended.
         """
         disconnected = self._disconnect_all()
         self._cursor.move(self._source.readable.value if mark_delete == LATEST else mark_delete)
+        if partly is not None and partly.remaining:
+            self._cursor.acknowledge_batch(partly.position, partly.remaining)
         self._withheld.forget()
         self._dispatcher.rewind()
         await self._cursor.synced()

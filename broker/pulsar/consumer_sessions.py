@@ -9,6 +9,7 @@ from broker.everything import Everything
 from broker.names import TopicName
 from broker.pulsar.acknowledging import DurableAnswers
 from broker.pulsar.outbox import Outbox
+from broker.sought_places import ReaderId, Sought
 from broker.topic import Topic
 from broker.traffic import Traffic
 from dispatch.consumer import Consumer, Delivery
@@ -32,6 +33,7 @@ class ConsumerSession:
         *,
         durable: bool,
         everything: Everything | None,
+        sought: Sought | None,
         is_replicated: bool,
         follows_layout: Callable[[], bool],
     ) -> None:
@@ -42,6 +44,8 @@ class ConsumerSession:
         self.topic = topic
         self.subscription = subscription
         self.durable = durable
+        self.sought = sought
+        """Of a reader that was moved: where it goes on when it comes back."""
         self.is_replicated = is_replicated
         self.answers = answers
         self._follows_layout = follows_layout
@@ -55,6 +59,11 @@ class ConsumerSession:
     def durable_name(self) -> str | None:
         """The subscription's name; None of a reader."""
         return self.subscription.name if self.durable else None
+
+    @property
+    def reader_id(self) -> ReaderId:
+        """By what a reader is known when it comes back."""
+        return ReaderId(self.topic.name, self.subscription.name, self.consumer.name)
 
     def close(self) -> None:
         """Leave the subscription; what was not acknowledged goes to others."""

@@ -15,13 +15,15 @@ from broker.pulsar.acknowledging import Acknowledging
 from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
-from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, place_of, reader_start, stretch_of
+from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, named_start, reader_start, stretch_of
 from broker.pulsar.requests import Inline, Request, require_name
 from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaGate
+from broker.pulsar.seeking import require_target, seek, seek_all
 from broker.scalable.controller import Controller
 from broker.scalable.layout_parts import StartPosition
 from broker.scalable.layout_parts import SubscriptionKind as ScalableKind
+from broker.sought_places import ReaderId, Sought
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -94,16 +96,22 @@ class ConsumerFace:
 
     def close(self) -> None:
         """See `Face`."""
-        for consumer in tuple(self._consumers.values()):
-            consumer.close()
+        for session in tuple(self._consumers.values()):
+            self._closed(session)
         self._consumers.clear()
 
     def closed_by_broker(self, consumer_id: int) -> None:
         """Close a consumer unasked and tell its client, which then subscribes anew."""
         session = self._consumers.pop(consumer_id, None)
         if session is not None:
-            session.close()
+            self._closed(session)
             self._put(commands.close_consumer(consumer_id))
+
+    def _closed(self, session: ConsumerSession) -> None:
+        """Close a consumer that its client did not close: it may come back."""
+        session.close()
+        if session.sought is not None:
+            self._topics.sought_places.left(session.reader_id, session.sought, trio.current_time())
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.subscribe
@@ -117,8 +125,6 @@ class ConsumerFace:
         if kind is None:
             asked = pb.CommandSubscribe.SubType.Name(request.sub_type)
             raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
-        if request.read_compacted:
-            raise NotSupported("topics are not compacted, so none can be read compacted")
         if request.durable:
             require_name("subscription", request.subscription)
         wishes = {item.key: item.value for item in request.metadata}
@@ -131,6 +137,7 @@ class ConsumerFace:
             await self._schemas.admit_consumer(topic, request.schema)
         subscription: Subscription | None = None
         start = EARLIEST
+        sought: Sought | None = None
         if request.durable:
             topic, subscription = await self._durable(name, request, kind)
         else:
@@ -138,7 +145,11 @@ class ConsumerFace:
         # From here on nothing waits: it is open, or was called off before.
         await trio.lowlevel.checkpoint_if_cancelled()
         if subscription is None:
-            subscription = topic.subscribe_reader(request.subscription, start, everything)
+            reader = ReaderId(name, request.subscription, request.consumer_name)
+            sought = self._topics.sought_places.returned(reader, named_start(request), trio.current_time())
+            subscription = topic.subscribe_reader(
+                request.subscription, start if sought is None else sought.place, everything
+            )
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         indexed = wishes.get(INDEXED) == "true"
         outlet = ConsumerOutlet(
@@ -154,6 +165,7 @@ class ConsumerFace:
             answers,
             durable=request.durable,
             everything=everything,
+            sought=sought,
             is_replicated=request.replicate_subscription_state,
             follows_layout=lambda: self._scalable.serves(name, request.metadata),
         )
@@ -223,6 +235,7 @@ class ConsumerFace:
         session = self._consumers.pop(request.consumer_id, None)
         if session is not None:
             session.close()
+            self._topics.sought_places.forget(session.reader_id)
             self._scalable.segment_closed(session.topic.name, session.durable_name, session.consumer.name)
         else:
             self._scalable.close_registration(request.consumer_id)
@@ -230,41 +243,13 @@ class ConsumerFace:
 
     async def _seek(self, command: pb.BaseCommand) -> None:
         request = command.seek
-        if not (request.HasField("message_id") or request.HasField("message_publish_time")):
-            raise NotSupported("a seek goes to a message or to a time, and this names neither")
+        require_target(request)
         ordered = self._scalable.ordered_consumer(request.consumer_id)
         if ordered is not None and request.consumer_id not in self._consumers:
-            await self._seek_all(*ordered, request)
-            self._put(commands.success(request.request_id))
-            return
-        session = self._session(request.consumer_id)
-        if request.HasField("message_id"):
-            target = place_of(request.message_id)
-            # The entry sought is the next to be delivered, unless it is one of the two ends.
-            mark_delete = target if target in (EARLIEST, LATEST) else target.before()
+            await seek_all(self._controller, *ordered, request)
         else:
-            mark_delete = (await session.topic.ledger.position_at_time(request.message_publish_time)).before()
-        try:
-            await session.subscription.seek(mark_delete)
-            self._put(commands.success(request.request_id))
-        finally:
-            session.topic.tell_sent_away()
-
-    async def _seek_all(self, topic: TopicName, subscription: str, request: pb.CommandSeek) -> None:
-        """The id of an ordered consumer's registration stands for its subscription, on all segments.
-
-        Pulsar has no command for it; its clients never send this.
-        """
-        subscriptions = self._controller.subscriptions
-        target = place_of(request.message_id) if request.HasField("message_id") else None
-        if target is None:
-            await subscriptions.seek_to_time(topic, subscription, request.message_publish_time)
-        elif target == EARLIEST:
-            await subscriptions.seek_to_time(topic, subscription, 0)
-        elif target == LATEST:
-            await subscriptions.skip_all(topic, subscription)
-        else:
-            raise NotSupported("a message stands on one segment; move the subscription to an end or to a time")
+            await seek(self._session(request.consumer_id), request)
+        self._put(commands.success(request.request_id))
 
     async def _last_message_id(self, command: pb.BaseCommand) -> None:
         request = command.get_last_message_id

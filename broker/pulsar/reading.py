@@ -44,6 +44,13 @@ async def reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
     return start.before()
 
 
+def named_start(request: pb.CommandSubscribe) -> tuple[int, ...]:
+    """What a reader's client names as its start; nothing if it names none."""
+    if not request.HasField("start_message_id"):
+        return ()
+    return (*position(request.start_message_id), request.start_message_id.batch_index)
+
+
 def last_index_in(entry: Entry) -> int:
     """The place of a batch's last message in it; -1 for a message that stands alone, or that cannot be read."""
     try:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from time import time_ns
 
 import pulsar
 import pytest
@@ -187,6 +188,45 @@ def test_seeking_goes_back(broker: RunningBroker, topic: str) -> None:
         receive_all(consumer, 5)
         consumer.seek(pulsar.MessageId.earliest)
         assert receive_all(consumer, 5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def rest_of(reader: pulsar.Reader) -> list[bytes]:
+    values = []
+    while reader.has_message_available():
+        values.append(reader.read_next(timeout_millis=RECEIVE_MS_MAX).data())
+    return values
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
+def test_a_reader_goes_on_where_it_sought(broker: RunningBroker, topic: str, batching: bool) -> None:
+    """E21: to a time, an end and a message, after it has read most of the topic."""
+    values = [f"{number}".encode() for number in range(10)]
+    with connected(broker) as client:
+        producer = client.create_producer(topic, batching_enabled=batching, batching_max_publish_delay_ms=1_000)
+        moment = 0
+        for number, value in enumerate(values):
+            if number == 5:
+                producer.flush()
+                moment = _moment_between()
+            producer.send_async(value, callback=lambda _result, _message_id: None)
+        producer.flush()
+        for inclusive in (False, True):
+            for to, first in ((moment, 5), (pulsar.MessageId.earliest, 0), (3, 3 if inclusive else 4)):
+                reader = client.create_reader(topic, pulsar.MessageId.earliest, start_message_id_inclusive=inclusive)
+                read = [reader.read_next(timeout_millis=RECEIVE_MS_MAX) for _ in range(8)]
+                reader.seek(read[to].message_id() if isinstance(to, int) and to < len(read) else to)
+                assert rest_of(reader) == values[first:]
+                reader.close()
+
+
+def _moment_between() -> int:
+    """In milliseconds since the epoch; another one than the message before or behind it was published in."""
+    before = time_ns() // 1_000_000
+    while (moment := time_ns() // 1_000_000) <= before + 1:
+        pass
+    while time_ns() // 1_000_000 <= moment:
+        pass
+    return moment
 
 
 def test_unsubscribing_forgets(broker: RunningBroker, topic: str) -> None:

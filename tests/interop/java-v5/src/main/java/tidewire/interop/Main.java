@@ -54,6 +54,7 @@ public final class Main {
         ProcessingScenarios.addTo(scenarios);
         AcknowledgementScenarios.addTo(scenarios);
         RegularTopicScenarios.addTo(scenarios);
+        RegularSeekScenarios.addTo(scenarios);
         Set<String> together = Set.copyOf(scenarios.keySet());
         if (restarts) {
             RestartScenarios.addTo(scenarios, new Operator());

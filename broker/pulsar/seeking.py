@@ -1,0 +1,86 @@
+"""SEEK: where a consumer or reader goes on.
+
+The moved consumer is closed before the seek is answered. Pulsar's clients rely on that order: one that hears the answer
+first takes the place it had before for the place to go on from.
+"""
+
+from typing import NamedTuple
+
+from broker.errors import NotSupported
+from broker.names import TopicName
+from broker.pulsar.consumer_sessions import ConsumerSession
+from broker.pulsar.reading import place_of
+from broker.scalable.controller import Controller
+from broker.sought_places import Sought
+from broker.topic import Topic
+from dispatch.subscription import Acknowledgement
+from storage.position import EARLIEST, LATEST, Position
+from storage.ranges import EntryAck
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+
+class _Target(NamedTuple):
+    """Where a subscription is moved to."""
+
+    mark_delete: Position
+    partly: EntryAck | None = None
+    """Of the next entry, the messages that are not wanted; None: it is wanted whole."""
+
+
+def require_target(request: pb.CommandSeek) -> None:
+    """Hold that a seek says where to.
+
+    Raises:
+        NotSupported: it names neither a message nor a time.
+    """
+    if not (request.HasField("message_id") or request.HasField("message_publish_time")):
+        raise NotSupported("a seek goes to a message or to a time, and this names neither")
+
+
+async def seek(session: ConsumerSession, request: pb.CommandSeek) -> None:
+    """Move a consumer's subscription and close its consumers; durable on return.
+
+    Raises:
+        CursorError: the subscription has ended; its consumers are closed all the same.
+    """
+    target = await _target(session.topic, request)
+    try:
+        await session.subscription.seek(target.mark_delete, target.partly)
+    finally:
+        if not session.durable:
+            session.sought = Sought(session.subscription.cursor.mark_delete)
+        session.topic.tell_sent_away()
+
+
+async def _target(topic: Topic, request: pb.CommandSeek) -> _Target:
+    if not request.HasField("message_id"):
+        return _Target((await topic.ledger.position_at_time(request.message_publish_time)).before())
+    place = place_of(request.message_id)
+    if place in (EARLIEST, LATEST):
+        return _Target(place)
+    # The message sought is the next to be delivered. Inside a batch, clients mark those before it in the ack set.
+    partly = None
+    if request.message_id.ack_set:
+        given = request.message_id
+        partly = Acknowledgement(place, tuple(given.ack_set), given.batch_size).to_entry_ack()
+    return _Target(place.before(), partly)
+
+
+async def seek_all(controller: Controller, topic: TopicName, subscription: str, request: pb.CommandSeek) -> None:
+    """Move the subscription of an ordered consumer on all segments.
+
+    The id of the consumer's registration stands for it. Pulsar has no command for it; its clients never send this.
+
+    Raises:
+        NotSupported: the place is a message.
+    """
+    subscriptions = controller.subscriptions
+    target = place_of(request.message_id) if request.HasField("message_id") else None
+    if target is None:
+        await subscriptions.seek_to_time(topic, subscription, request.message_publish_time)
+    elif target == EARLIEST:
+        await subscriptions.seek_to_time(topic, subscription, 0)
+    elif target == LATEST:
+        await subscriptions.skip_all(topic, subscription)
+    else:
+        raise NotSupported("a message stands on one segment; move the subscription to an end or to a time")

@@ -41,7 +41,7 @@ class Sought:
 
 
 class SoughtPlaces:
-    """See the module's docstring. Whoever serves a reader keeps its place too, and hands it in when the reader leaves."""
+    """The places of moved readers. A session keeps its reader's place, too, and hands it in when the reader leaves."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[ReaderId, tuple[Sought, float]] = OrderedDict()

@@ -222,8 +222,8 @@ async def test_a_seek_to_a_place_that_cannot_be(
         await publish(topic, message())
     assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
     place = pb.MessageIdData(ledger_id=ledger, entry_id=entry)
-    assert (await client.ask(commands.seek(1, 6, to=place))).type == Type.SUCCESS
-    assert (await client.receive()).type == Type.CLOSE_CONSUMER
+    assert (await client.ask(commands.seek(1, 6, to=place))).type == Type.CLOSE_CONSUMER
+    assert (await client.receive()).type == Type.SUCCESS
     assert topic.subscriptions["s"].backlog_entries == backlog
     await publish(topic, message())
     assert topic.subscriptions["s"].backlog_entries == backlog + 1

@@ -25,7 +25,6 @@ from storage.watermark import Watermark
 from txn.abort_memory import AbortMemory, Span
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
-from txn.headers import header_key
 from txn.open_header import put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.states import TxnState
@@ -35,7 +34,10 @@ OP_PUT_SECONDS_MAX = 30
 """How long a publish may wait for its op record; then its outcome is unknown and the claim is treated as lost."""
 
 SETTLE_BATCH_MAX = 50
-"""Transactions whose records go in one change set: two operations each and a check stay below etcd's 128."""
+"""Transactions that are settled together."""
+
+SETTLE_OPERATIONS_MAX = 100
+"""Operations in one of their change sets, which keeps it below etcd's 128."""
 
 SCAN_ENTRIES_MAX = 500
 SCAN_BYTES_MAX = 4 * 1024 * 1024
@@ -229,10 +231,6 @@ class TransactionBuffer:
             if write.decided is not None:
                 self._let_go(write)
         await self._headers.catch_up(list(self._writes))
-        for txn in list(self._writes):
-            if await self._metadata.get(header_key(txn)) is None:
-                # Headers outlive their op records, so an operator removed it; what no record names is committed.
-                self.decided(txn, TxnState.COMMITTED)
         # What earlier owners remembered may be ready to move to the ledgers' indexes.
         self._settle.set()
         self._is_recovered = True
@@ -270,8 +268,8 @@ class TransactionBuffer:
         hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         keys = [hit.record.key for hit in hits]
         while keys:
-            await self._commit([*self._claim, *(Delete(key) for key in keys[:SETTLE_BATCH_MAX])])
-            del keys[:SETTLE_BATCH_MAX]
+            await self._commit([*self._claim, *(Delete(key) for key in keys[:SETTLE_OPERATIONS_MAX])])
+            del keys[:SETTLE_OPERATIONS_MAX]
         await self._commit([*self._claim, self._aborted.to_delete()])
 
     async def _join(self, txn: TxnId) -> _Write:
@@ -360,17 +358,19 @@ class TransactionBuffer:
         self._raise_readable()
 
     async def _remove_records(self, writes: list[_Write]) -> None:
-        ops: list[Op] = list(self._claim)
+        ops: list[Op] = []
         for write in writes:
             if write.span is not None:
                 # What was handed to the ledger before the decision is durable before the record of it goes.
                 await self._ledger.confirmed.wait_for(write.span.last)
                 if write.decided is TxnState.ABORTED:
+                    # First, so that no op record goes before it where they do not fit one change set.
                     ops.append(self._aborted.to_put(write.txn))
             if self._is_discarded:
                 return
             ops.extend(Delete(key) for key in write.op_keys)
-        await self._commit(ops)
+        for start in range(0, len(ops), SETTLE_OPERATIONS_MAX):
+            await self._commit([*self._claim, *ops[start : start + SETTLE_OPERATIONS_MAX]])
         for write in writes:
             self._headers.leave(write.txn, self)
             self._outstanding.add(-len(write.op_keys))

@@ -24,6 +24,14 @@ TOLD_AT_ONCE: Final = 4
 the transaction leaves before most of them work, so a commit takes as long for 64 segments as for one."""
 
 
+WITHOUT_HEADER: Final = TxnState.ABORTED
+"""What became of a transaction that has op records and no header.
+
+A header outlives its op records, so something outside the broker removed it. Only a header proves a commit. Without one
+nobody is shown what the transaction wrote, and what it acknowledged is sent again: one rule for both, or a job that
+takes its input and shows its output in one transaction would do half of it."""
+
+
 class Participant(Protocol):
     """A segment's transaction buffer, or a subscription's pending acknowledgements."""
 
@@ -66,7 +74,9 @@ class HeaderWatch:
         await self._metadata.barrier()
         for txn in txns:
             record = self._metadata.peek(header_key(txn))
-            if record is not None:
+            if record is None:
+                await self._tell(txn, WITHOUT_HEADER)
+            else:
                 # As they both are now: what a group has decided and its headers do not say yet counts.
                 await self._tell(txn, state_of(self._metadata, txn, Header.from_value(record.value)))
 
@@ -76,6 +86,9 @@ class HeaderWatch:
             await watch.next()
             task_status.started()
             async for change in watch:
+                for key in change.deleted:
+                    # Whoever was told the outcome before takes no note of this.
+                    await self._tell(txn_of_key(key), WITHOUT_HEADER)
                 for record in change.records:
                     self._note_deadline(record)
                     txn = txn_of_key(record.key)

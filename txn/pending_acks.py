@@ -32,7 +32,6 @@ from txn.errors import (
     TransactionNotFound,
 )
 from txn.header_watch import HeaderWatch
-from txn.headers import header_key
 from txn.op_removal import remove_ops
 from txn.open_header import put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
@@ -188,10 +187,6 @@ class PendingAcks:
                     strangers.append(hit.record.key)
             await self._remove(strangers)
             await self._headers.catch_up([pending.txn for pending in self._book])
-            for pending in self._book:
-                if pending.decided is None and await self._metadata.get(header_key(pending.txn)) is None:
-                    # Headers outlive their op records, so an operator removed it: nothing says that it was committed.
-                    pending.decided = TxnState.ABORTED
             # From here on nothing waits. Only what is open is reserved: it may go on where the decided left off, and
             # of two cumulative ones only one is remembered.
             for pending in self._book:

@@ -46,6 +46,7 @@ class Segment:
         self.scope = trio.CancelScope()
         self.ended: BaseException | None = None
         """Why its tasks ended by themselves."""
+        self.has_ended = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run ledger and buffer until the scope is cancelled; an error is kept in `ended`."""
@@ -57,6 +58,8 @@ class Segment:
                     task_status.started()
         except* Exception as group:
             self.ended = group.exceptions[0]
+        finally:
+            self.has_ended.set()
 
     async def publish(self, payload: bytes, txn: TxnId | None = None) -> Position:
         """Publish one message and wait until it is durable."""

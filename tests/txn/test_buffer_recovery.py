@@ -8,6 +8,7 @@ from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import Segment, office
+from txn.headers import header_key
 
 
 @pytest.fixture
@@ -71,3 +72,37 @@ async def entries_of(segment: Segment) -> list[Entry]:
         found += entries
         at = segment.ledger.next_after(entries[-1].position)
     return found
+
+
+async def test_a_transaction_whose_header_is_gone_is_aborted_at_the_takeover(
+    metadata: MemoryStore, files: SimulatedFiles
+) -> None:
+    """T19, T25: nothing says that it was committed, so nobody sees it; that is remembered without its op record."""
+    async with office(metadata, files) as first:
+        segment = await first.own()
+        txn = await first.begin()
+        await segment.publish(b"unknown", txn)
+        await segment.publish(b"after")
+    await metadata.delete(header_key(txn))
+    async with office(metadata, files.kill()) as second:
+        segment = await second.own()
+        await wait_all_tasks_blocked()
+        assert await segment.visible() == [b"after"]
+        assert await second.op_keys() == []
+    async with office(metadata, files.kill()) as third:
+        assert await (await third.own()).visible() == [b"after"]
+
+
+async def test_a_header_that_goes_while_its_segment_is_served_lets_the_segment_go_on(
+    metadata: MemoryStore, files: SimulatedFiles
+) -> None:
+    """T19: as at a takeover, and nobody waits for one."""
+    async with office(metadata, files) as broker:
+        segment = await broker.own()
+        txn = await broker.begin()
+        await segment.publish(b"unknown", txn)
+        await segment.publish(b"after")
+        await metadata.delete(header_key(txn))
+        await wait_all_tasks_blocked()
+        assert await segment.visible() == [b"after"]
+        assert await broker.op_keys() == []

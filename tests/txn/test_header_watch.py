@@ -69,27 +69,30 @@ async def test_those_who_joined_are_told_once_each(desk: Desk) -> None:
     assert desk.watch.transactions_joined == 1
 
 
-async def test_headers_that_open_or_go_tell_nobody(desk: Desk) -> None:
-    """T17, T19: an absent header is no decision."""
+async def test_a_header_that_opens_tells_nobody_and_one_that_goes_is_no_commit(desk: Desk) -> None:
+    """T17, T19: only a header proves a commit; whoever still waits for one that is gone is told of an abort."""
     txn = v5_id(0, 5)
     listener = Listener()
     desk.watch.join(txn, listener)
     await desk.open(5)
-    await desk.store.delete(header_key(txn))
     await wait_all_tasks_blocked()
     assert listener.told == []
+    await desk.store.delete(header_key(txn))
+    await wait_all_tasks_blocked()
+    assert listener.told == [(txn, TxnState.ABORTED)]
 
 
 async def test_catching_up_needs_no_watch() -> None:
-    """T27: a decision is told by reading it, whatever became of the watch; an open or missing header is none."""
+    """T27: a decision is told by reading it, whatever became of the watch; an open header is none."""
     desk = Desk()
     ended, still_open = await desk.open(1), await desk.open(2)
     listener = Listener()
-    for txn in (ended, still_open, v5_id(0, 99)):
+    missing = v5_id(0, 99)
+    for txn in (ended, still_open, missing):
         desk.watch.join(txn, listener)
     await desk.end(ended, TxnState.COMMITTED)
-    await desk.watch.catch_up([ended, still_open, v5_id(0, 99)])
-    assert listener.told == [(ended, TxnState.COMMITTED)]
+    await desk.watch.catch_up([ended, still_open, missing])
+    assert listener.told == [(ended, TxnState.COMMITTED), (missing, TxnState.ABORTED)]
 
 
 @every_schedule(examples_max=40)

@@ -10,10 +10,11 @@ from storage import ranges
 from storage.metadata.store import Delete, Op, Put, PutSequential
 from storage.position import EARLIEST
 from tests.support.cancellation import cancel_at_each_step
-from tests.support.pending_acks import owned, stream_of, writes
+from tests.support.pending_acks import CLAIM, owned, stream_of, writes
 from tests.support.steered_store import LaggingStore, SteeredStore
 from txn import pending_book
 from txn.errors import (
+    OwnershipLost,
     PendingAcksDiscarded,
     PendingAcksFull,
     TransactionConflict,
@@ -248,13 +249,13 @@ async def test_one_that_is_refused_leaves_the_transactions_others_reserved() -> 
         with pytest.raises(TransactionConflict):
             await rig.acknowledge(await rig.begin(), 0, 1)
 
-        async def decide(ops: Sequence[Op]) -> None:
+        async def take_over(ops: Sequence[Op]) -> None:
             if writes(ops, PutSequential, OPS):
                 store.before = None
-                await store.delete(header_key(txn))
+                await store.put(CLAIM, b"another's")
 
-        store.before = decide
-        with pytest.raises(TransactionNotFound):
+        store.before = take_over
+        with pytest.raises(OwnershipLost):
             await rig.acknowledge(txn, 1, 2)
         assert [rig.acks.unreserved(rig.stream.positions[entry]) for entry in (1, 2)] == [0, None]
 

@@ -14,9 +14,10 @@ import trio
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.replication import require_own_subscription
+from broker.pulsar.sizes import ACK_SET_WORDS_MAX, pause_between, slices
 from broker.topic import Topic
 from dispatch.consumer import Consumer
-from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
+from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription, SubscriptionClosed
 from storage.cursor import CursorError
 from storage.entry import TxnId
 from storage.position import Position
@@ -25,6 +26,7 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import position
+from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX
 
 IN_TRANSACTIONS_MAX: Final = 256
 """Acknowledgements in transactions of one connection that are under way at once; above it nothing more is read."""
@@ -115,12 +117,27 @@ class Acknowledging:
             await self._places.acquire()
             self._nursery.start_soon(self._take_in_transaction, consumer, ack)
         else:
-            self._take_at_once(consumer, ack)
+            await self._take_at_once(consumer, ack)
 
-    def _take_at_once(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
+    async def _take_at_once(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
+        """Check all of it, then take all of it, both in slices.
+
+        Between two slices the subscription may be moved. What is left then is refused: the consumer was sent away.
+        """
+        subscription = consumer.subscription
+        cumulative = _is_cumulative(ack)
         try:
-            consumer.subscription.acknowledge(_acknowledgements(ack), cumulative=_is_cumulative(ack))
-        except AcknowledgementRefused as refused:
+            acks = [given.to_entry_ack() for given in await _acknowledgements(ack)]
+            for part in slices(acks):
+                subscription.require_acknowledgeable(part, cumulative=cumulative)
+                await pause_between(acks)
+            for part in slices(acks):
+                if consumer.consumer.was_sent_away:
+                    self._refuse(ack, _no_consumer(ack))
+                    return
+                subscription.take(part, cumulative=cumulative)
+                await pause_between(acks)
+        except (AcknowledgementRefused, SubscriptionClosed) as refused:
             self._refuse(ack, fault_of(refused))
             return
         if ack.HasField("request_id"):
@@ -134,7 +151,7 @@ class Acknowledging:
                 return
             require_own_subscription(is_replicated=consumer.is_replicated)
             await consumer.topic.acknowledge_in_transaction(
-                consumer.subscription, txn, _acknowledgements(ack), cumulative=_is_cumulative(ack)
+                consumer.subscription, txn, await _acknowledgements(ack), cumulative=_is_cumulative(ack)
             )
         except Exception as error:
             fault = fault_of(error)
@@ -166,10 +183,23 @@ def _answer(outbox: Outbox, consumer_id: int, request_id: int, fault: Fault | No
         outbox.put(encode_command(refused))
 
 
-def _acknowledgements(ack: pb.CommandAck) -> list[Acknowledgement]:
-    return [
-        Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size) for given in ack.message_id
-    ]
+async def _acknowledgements(ack: pb.CommandAck) -> list[Acknowledgement]:
+    """What the command says.
+
+    Raises:
+        AcknowledgementRefused: an `ack_set` is larger than that of any batch.
+    """
+    found: list[Acknowledgement] = []
+    for part in slices(ack.message_id):
+        for given in part:
+            if len(given.ack_set) > ACK_SET_WORDS_MAX:
+                raise AcknowledgementRefused(
+                    f"an ack_set has {len(given.ack_set)} words; a batch has at most {BATCH_MESSAGES_MAX} messages,"
+                    f" whose bits fill {ACK_SET_WORDS_MAX} words"
+                )
+            found.append(Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size))
+        await pause_between(ack.message_id)
+    return found
 
 
 def _is_cumulative(ack: pb.CommandAck) -> bool:

@@ -16,10 +16,11 @@ from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, par
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, named_start, reader_start, stretch_of
-from broker.pulsar.requests import Inline, Request, require_name
+from broker.pulsar.requests import Inline, Request, require_label, require_name
 from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaGate
 from broker.pulsar.seeking import require_target, seek, seek_all
+from broker.pulsar.sizes import pause_between, slices
 from broker.scalable.controller import Controller
 from broker.scalable.layout_parts import StartPosition
 from broker.scalable.layout_parts import SubscriptionKind as ScalableKind
@@ -125,6 +126,8 @@ class ConsumerFace:
         if kind is None:
             asked = pb.CommandSubscribe.SubType.Name(request.sub_type)
             raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
+        require_label("consumer", request.consumer_name)
+        require_label("subscription", request.subscription)
         if request.durable:
             require_name("subscription", request.subscription)
         wishes = {item.key: item.value for item in request.metadata}
@@ -280,8 +283,11 @@ class ConsumerFace:
         if session is not None:
             if request.HasField("consumer_epoch"):
                 session.outlet.epoch = request.consumer_epoch
-            positions = [Position(*position(given)) for given in request.message_ids]
-            session.subscription.redeliver(session.consumer, positions or None)
+            if not request.message_ids:
+                session.subscription.redeliver(session.consumer)
+            for part in slices(request.message_ids):
+                session.subscription.redeliver(session.consumer, [Position(*position(given)) for given in part])
+                await pause_between(request.message_ids)
 
     def _session(self, consumer_id: int) -> ConsumerSession:
         session = self._consumers.get(consumer_id)

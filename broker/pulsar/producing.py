@@ -19,9 +19,10 @@ from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.replication import require_local
-from broker.pulsar.requests import Inline, Request
+from broker.pulsar.requests import Inline, Request, require_label
 from broker.pulsar.scalable import is_managed
 from broker.pulsar.schemas import SchemaGate
+from broker.pulsar.sizes import METADATA_BYTES_MAX
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -33,7 +34,7 @@ from tidewire.wire.pulsar import checksums, commands
 from tidewire.wire.pulsar.errors import MalformedMessage
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import parse_payload
+from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX, metadata_size, parse_payload
 from txn.errors import TransactionNotFound
 
 PRODUCERS_MAX: Final = 10_000
@@ -50,6 +51,9 @@ REPLACED_SECONDS_MAX: Final = 30
 
 CLOSED_REMEMBERED_MAX: Final = 1024
 """Producers of one connection that the broker closed and the client has not opened again, as far as remembered."""
+
+SENDS_AT_ONCE: Final = 32
+"""Sends published, or answered, in one step of the event loop, some 2 ms where they are small."""
 
 LAST_SEQUENCE_ID_MAX: Final = 2**63 - 1
 
@@ -148,6 +152,7 @@ class ProducerSession:
         self._on_closed(self.producer_id)
 
     async def _publish_all(self) -> None:
+        published = 0
         while True:
             await self._inbox_wake.wait()
             while self._inbox:
@@ -158,6 +163,10 @@ class ProducerSession:
                 self._answers.append((send, len(payload), await self._publish(send, payload)))
                 self._publishing = False
                 self._answers_wake.set()
+                # Neither publishing nor answering has to wait, as a rule, so many small sends would be one long step.
+                published += 1
+                if published % SENDS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
             if self._replaced or self._finishing is not None:
                 self._answers_wake.set()
 
@@ -172,6 +181,10 @@ class ProducerSession:
 
     async def _publish(self, send: pb.CommandSend, payload: bytes) -> Position | Stored | Fault:
         try:
+            if (size := metadata_size(payload)) > METADATA_BYTES_MAX:
+                raise MalformedMessage(
+                    f"the metadata have {size} bytes, properties included; {METADATA_BYTES_MAX} may be"
+                )
             checksums.verify_payload(payload)
             if send.num_messages > 1:
                 _require_count(send.num_messages, payload)
@@ -195,6 +208,7 @@ class ProducerSession:
             return fault
 
     async def _answer_all(self) -> None:
+        answered = 0
         while True:
             await self._answers_wake.wait()
             while self._answers:
@@ -213,6 +227,9 @@ class ProducerSession:
                 self._answers.popleft()
                 self._note_room()
                 self._outbox.put(frame)
+                answered += 1
+                if answered % SENDS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
             if not self._inbox and not self._publishing:
                 if self._finishing is not None:
                     self._finishing.set()
@@ -282,6 +299,7 @@ class ProducerFace:
             raise NotSupported("exclusive producers are not served yet; use the access mode Shared")
         if request.encrypted:
             raise NotSupported("topics do not require encryption; produce without the flag, payloads pass untouched")
+        require_label("producer", request.producer_name)
         topic = await self._topics.get(TopicName.parse(request.topic))
         schema = request.schema if request.HasField("schema") else None
         schema_version = await self._schemas.producer_version(topic, schema)
@@ -342,6 +360,8 @@ def _require_count(count: int, payload: bytes) -> None:
     Raises:
         MalformedMessage: it has not.
     """
+    if count > BATCH_MESSAGES_MAX:
+        raise MalformedMessage(f"{count} messages are announced; a batch has at most {BATCH_MESSAGES_MAX}")
     metadata, _body = parse_payload(payload)
     if metadata.num_messages_in_batch != count:
         raise MalformedMessage(f"{count} messages are announced, {metadata.num_messages_in_batch} were sent")

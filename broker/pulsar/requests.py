@@ -33,6 +33,17 @@ def require_name(whose: str, text: str) -> None:
         raise NotSupported(f"a {whose}'s name has between 1 and {NAME_BYTES_MAX} bytes in UTF-8")
 
 
+def require_label(whose: str, text: str) -> None:
+    """Hold that a name is short that is kept in memory alone; it may be empty.
+
+    Raises:
+        NotSupported: it is too long.
+    """
+    # Twice the length of other names: clients put what they read behind a consumer's name.
+    if len(text) > 2 * NAME_BYTES_MAX:
+        raise NotSupported(f"a {whose}'s name has at most {2 * NAME_BYTES_MAX} characters")
+
+
 def refuse_by_error(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
     """The answer that fits any request whose client waits under the request's id: ERROR."""
     return commands.error(request_id_of(command), fault.code, fault.message)

@@ -16,6 +16,7 @@ import trio
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Face, Inline, Request, refuse_by_error
+from broker.pulsar.sizes import SIZES
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command
@@ -30,6 +31,12 @@ REQUESTS_MAX: Final = 256
 
 GOODBYE_SECONDS: Final = 5
 """How long a connection that broke the protocol is kept open to deliver the error."""
+
+FRAMES_AT_ONCE: Final = 32
+"""Frames that are handled before other tasks have a turn; small ones take 10 to 50 µs each."""
+
+FRAME_BYTES_AT_ONCE: Final = 64 * 1024
+"""Bytes of frames that are handled before other tasks have a turn; one frame may have more."""
 
 log = structlog.get_logger(__name__)
 
@@ -82,12 +89,14 @@ class Session:
                 log.exception("connection ended by an unexpected error")
 
     async def _read(self, working: trio.Nursery) -> None:
-        decoder = FrameDecoder(self._message_bytes_max + 10 * 1024)
+        share = _Share()
+        decoder = FrameDecoder(self._message_bytes_max + 10 * 1024, SIZES)
         connected = False
         while data := await self._stream.receive_some(READ_BYTES_MAX):
             decoder.feed(data)
             try:
                 while (frame := decoder.next_frame()) is not None:
+                    await share.pause_when_used(decoder.taken_bytes)
                     # Before each, as a small request may have a large answer, and what was read holds many.
                     await self._outbox.wait_writable()
                     if not connected:
@@ -142,3 +151,23 @@ class Session:
 
     async def _pong(self, frame: Frame) -> None:
         """Nothing waits for it: dead peers are found by TCP keep-alive (DESIGN section 8)."""
+
+
+class _Share:
+    """How much of the event loop one connection takes before it lets others run (E7).
+
+    What is read at once may hold ten thousand small commands, and handling most of them waits for nothing. Counted in
+    frames and bytes, whose cost has a bound, and not in time, so that a story takes the same course on each machine.
+    """
+
+    def __init__(self) -> None:
+        self._frames = 0
+        self._bytes_until = FRAME_BYTES_AT_ONCE
+
+    async def pause_when_used(self, taken_bytes: int) -> None:
+        """One more frame was taken, which makes so many bytes since the connection began."""
+        self._frames += 1
+        if self._frames >= FRAMES_AT_ONCE or taken_bytes >= self._bytes_until:
+            self._frames = 0
+            self._bytes_until = taken_bytes + FRAME_BYTES_AT_ONCE
+            await trio.lowlevel.checkpoint()

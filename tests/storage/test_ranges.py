@@ -108,6 +108,12 @@ def test_ack_set_words_are_signed_and_trimmed() -> None:
     assert bits_from_words([2**64 - 1]) == 2**64 - 1, "unsigned words mean the same"
 
 
+def test_words_become_bits_in_linear_time() -> None:
+    """E7, E8: quadratic work on so many words would take minutes."""
+    words = [-1] * 300_000
+    assert bits_from_words(words) == 2 ** (64 * len(words)) - 1
+
+
 def test_bits_above_the_batch_are_void_whatever_size_is_claimed() -> None:
     assert bits_within(0b1111, 2) == 0b11
     assert bits_within(0b1111, 4) == 0b1111

@@ -10,6 +10,7 @@ from tidewire.wire.pulsar.errors import FrameError, FrameTooLarge, MalformedComm
 from tidewire.wire.pulsar.frames import (
     MAX_FRAME_SIZE,
     MAX_MESSAGE_SIZE,
+    CommandSizes,
     Frame,
     FrameDecoder,
     encode_command,
@@ -207,3 +208,68 @@ def test_a_receipt_is_the_bytes_the_protocol_says() -> None:
     """Fields in order: producer id, sequence id, {ledger id, entry id}."""
     expected = bytes.fromhex("00000013 0000000f 0807 3a0b 0803 10ac02 1a04 0805 1006")
     assert encode_command(send_receipt(3, 300, 5, 6)) == expected
+
+
+USUAL, LARGER = 40, 60
+SIZES = CommandSizes(USUAL, {pb.BaseCommand.SUBSCRIBE: LARGER})
+
+
+def sized(kind: int, size: int) -> bytes:
+    """A frame whose command has so many bytes, most of them in a field that nobody knows."""
+    head = bytes((0x08, kind)) + bytes.fromhex("fa3e")
+    rest = size - len(head) - 1
+    return (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + head + bytes([rest]) + bytes(rest)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"), [(pb.BaseCommand.PING, USUAL), (pb.BaseCommand.SUBSCRIBE, LARGER)], ids=["usual", "larger"]
+)
+def test_a_command_is_as_large_as_its_type_may_be(kind: int, bound: int) -> None:
+    """E8: and one byte more is refused from its first bytes, before it has come."""
+    decoder = FrameDecoder(command_sizes=SIZES)
+    decoder.feed(sized(kind, bound)[:-1])
+    assert decoder.next_frame() is None
+    decoder = FrameDecoder(command_sizes=SIZES)
+    decoder.feed(sized(kind, bound + 1)[:9])
+    assert decoder.next_frame() is None, "its type has not come"
+    decoder.feed(sized(kind, bound + 1)[9:10])
+    with pytest.raises(FrameTooLarge, match=rf"{bound + 1} bytes; {bound} are allowed for its type"):
+        decoder.next_frame()
+
+
+def test_every_type_is_one_byte_behind_its_tag() -> None:
+    assert max(pb.BaseCommand.Type.values()) < 0x80
+
+
+def test_a_command_that_does_not_begin_with_its_type_has_the_usual_size() -> None:
+    """E8: no client writes it so."""
+    decoder = FrameDecoder(command_sizes=SIZES)
+    decoder.feed((USUAL + 5).to_bytes(4, "big") + (USUAL + 1).to_bytes(4, "big") + bytes.fromhex("fa3e01"))
+    with pytest.raises(FrameTooLarge):
+        decoder.next_frame()
+
+
+def test_a_type_that_is_given_twice_gains_no_room() -> None:
+    """E8: the last one counts."""
+    stream = bytearray(sized(pb.BaseCommand.SUBSCRIBE, LARGER))
+    stream[12] -= 2
+    stream[-2:] = bytes((0x08, pb.BaseCommand.PING))
+    decoder = FrameDecoder(command_sizes=SIZES)
+    decoder.feed(stream)
+    with pytest.raises(FrameTooLarge, match=f"{USUAL} are allowed"):
+        decoder.next_frame()
+
+
+def test_a_payload_does_not_count_as_command() -> None:
+    """E8: a message may be large, its command is not."""
+    decoder = FrameDecoder(command_sizes=SIZES)
+    decoder.feed(encode_payload_command(send(1, 2), bytes(10 * LARGER)))
+    assert decoder.next_frame() is not None
+
+
+def test_what_was_taken_is_counted() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(PING + SEND + SEND[:-1])
+    while decoder.next_frame() is not None:
+        pass
+    assert decoder.taken_bytes == len(PING + SEND)

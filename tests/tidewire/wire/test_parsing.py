@@ -4,7 +4,7 @@ from tests.tidewire.wire.protobufs import encoded_without, field
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import MalformedCommand
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.parsing import MEMBERS, parse_command
+from tidewire.wire.pulsar.parsing import CHILDREN_MAX, MEMBERS, parse_command
 
 
 def test_every_command_type_has_the_member_of_its_number() -> None:
@@ -116,3 +116,19 @@ def test_text_that_is_not_utf_8_is_refused(command: pb.BaseCommand) -> None:
 def test_bytes_may_be_any() -> None:
     connect = commands.connect("test", auth_data=NOT_TEXT)
     assert parse_command(connect.SerializeToString()).connect.auth_data == NOT_TEXT
+
+
+@pytest.mark.parametrize("number", [CHILDREN_MAX, CHILDREN_MAX + 1])
+def test_a_list_of_pairs_is_bounded(number: int) -> None:
+    """E8: each of them is looked at for what is no text."""
+    content = pb.CommandSubscribe(
+        topic="t", subscription="s", sub_type=pb.CommandSubscribe.Shared, consumer_id=1, request_id=1
+    )
+    for _ in range(number):
+        content.metadata.add(key="k", value="v")
+    data = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=content).SerializeToString()
+    if number == CHILDREN_MAX:
+        assert len(parse_command(data).subscribe.metadata) == CHILDREN_MAX
+    else:
+        with pytest.raises(MalformedCommand, match=r"CommandSubscribe\.metadata has 10001 items"):
+            parse_command(data)

@@ -9,6 +9,7 @@ buffer and once out of it, and after `next_frame` has returned None the buffer h
 """
 
 import struct
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tidewire.wire.pulsar.errors import FrameTooLarge, MalformedCommand, TruncatedFrame
@@ -23,6 +24,10 @@ MAX_FRAME_SIZE: Final = MAX_MESSAGE_SIZE + 10 * 1024
 
 _SIZES: Final = struct.Struct(">II")
 _SIZE: Final = struct.Struct(">I")
+_TYPE_TAG: Final = pb.BaseCommand.TYPE_FIELD_NUMBER << 3
+_TYPE_BYTES: Final = 2
+"""The tag of a command's type, and its number: all of them are below 128."""
+
 _WITH_PAYLOAD: Final = frozenset((pb.BaseCommand.Type.SEND, pb.BaseCommand.Type.MESSAGE))
 
 
@@ -35,6 +40,18 @@ class Frame(NamedTuple):
     """Everything after the command, unread; never None for SEND and MESSAGE."""
 
 
+class CommandSizes(NamedTuple):
+    """The most bytes of a command, by its type; a frame's payload does not count."""
+
+    usual: int
+    by_type: Mapping[int, int]
+    """Those that may be larger, by number."""
+
+    def of(self, kind: int) -> int:
+        """The bound of one type."""
+        return self.by_type.get(kind, self.usual)
+
+
 class FrameDecoder:
     """Divides a stream of bytes into frames.
 
@@ -43,11 +60,16 @@ class FrameDecoder:
     is no next frame in such a stream.
     """
 
-    __slots__ = ("_buffer", "_max_frame_size", "_start")
+    __slots__ = ("_buffer", "_command_size_usual", "_command_sizes", "_max_frame_size", "_start", "taken_bytes")
 
-    def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
+    def __init__(self, max_frame_size: int = MAX_FRAME_SIZE, command_sizes: CommandSizes | None = None) -> None:
+        """Begin; without `command_sizes` a command may fill its frame."""
         self._max_frame_size = max_frame_size
+        self._command_sizes = CommandSizes(max_frame_size, {}) if command_sizes is None else command_sizes
+        self._command_size_usual = self._command_sizes.usual
         self._buffer = bytearray()
+        self.taken_bytes = 0
+        """Of all frames handed out so far."""
         # Where the first frame not yet taken begins; 0 <= _start <= len(_buffer).
         self._start = 0
 
@@ -64,7 +86,8 @@ class FrameDecoder:
         """The next frame, or None when more bytes are needed for it.
 
         Raises:
-            FrameTooLarge: the frame announces more than `max_frame_size` bytes; known from its first four.
+            FrameTooLarge: the frame announces more than `max_frame_size` bytes, known from its first four, or its
+                command more than its type may have, known from the next six.
             TruncatedFrame: the command would end after its frame.
             MalformedCommand: the command cannot be used, or a SEND or MESSAGE comes without payload.
         """
@@ -80,6 +103,8 @@ class FrameDecoder:
         if size > self._max_frame_size or command_size > size - _SIZE.size:
             self._check_size(size)
             raise TruncatedFrame(f"a frame of {size} bytes announces a command of {command_size}")
+        if command_size > self._command_size_usual:
+            self._check_command_size(command_size, available)
         end = start + _SIZE.size + size
         if len(buffer) < end:
             self._compact()
@@ -87,6 +112,9 @@ class FrameDecoder:
         command_start = start + _SIZES.size
         command_end = command_start + command_size
         command = parse_command(buffer[command_start:command_end])
+        if command_size > self._command_size_usual:
+            # Of a type that is given twice the last one counts, and the first one was looked at.
+            self._refuse_above(self._command_sizes.of(command.type), command_size)
         payload = None
         if command_end < end:
             # A view makes this one copy where slicing a bytearray would make two.
@@ -94,6 +122,7 @@ class FrameDecoder:
         elif command.type in _WITH_PAYLOAD:
             raise MalformedCommand(f"a command of type {pb.BaseCommand.Type.Name(command.type)} has no payload")
         self._start = end
+        self.taken_bytes += _SIZE.size + size
         return Frame(command, payload)
 
     def _check_size(self, size: int) -> None:
@@ -101,6 +130,18 @@ class FrameDecoder:
             raise FrameTooLarge(f"a frame of {size} bytes; {self._max_frame_size} are allowed")
         if size < _SIZE.size:
             raise TruncatedFrame(f"a frame of {size} bytes is too short for the size of its command")
+
+    def _check_command_size(self, size: int, available: int) -> None:
+        """Look at the type of a large command before the rest of it has come. Every client puts the type first."""
+        if available >= _SIZES.size + _TYPE_BYTES:
+            start = self._start + _SIZES.size
+            tag, kind = self._buffer[start : start + _TYPE_BYTES]
+            self._refuse_above(self._command_sizes.of(kind) if tag == _TYPE_TAG else self._command_size_usual, size)
+
+    @staticmethod
+    def _refuse_above(bound: int, size: int) -> None:
+        if size > bound:
+            raise FrameTooLarge(f"a command of {size} bytes; {bound} are allowed for its type")
 
     def _compact(self) -> None:
         # Dropping what was read at the front of a bytearray moves nothing, except when it then gives memory back.

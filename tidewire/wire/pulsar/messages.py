@@ -39,6 +39,9 @@ _CHECKSUM: Final = struct.Struct(">2sI")
 # A size, and metadata that hold at least their one required field.
 _BATCHED_SIZE_MIN: Final = _SIZE.size + 2
 
+BATCH_MESSAGES_MAX: Final = MAX_MESSAGE_SIZE // _BATCHED_SIZE_MIN
+"""The most messages of a batch: decompressed, it may be as large as a message."""
+
 
 class SingleMessage(NamedTuple):
     """One message as its consumer sees it."""
@@ -66,15 +69,23 @@ class SingleMessage(NamedTuple):
     """Decides the order in key-shared subscriptions in place of the key."""
 
 
+def metadata_size(payload: bytes) -> int:
+    """How many bytes of metadata the payload announces, whether it has them or not; 0 if it ends before it says.
+
+    Raises:
+        MalformedMessage: what a broker put in front of it reaches beyond the payload.
+    """
+    start = _metadata_size_start(payload)
+    return _SIZE.unpack_from(payload, start)[0] if len(payload) >= start + _SIZE.size else 0
+
+
 def parse_payload(payload: bytes) -> tuple[pb.MessageMetadata, memoryview]:
     """The metadata and the body, still compressed, which is a view of the payload. Does not verify the checksum.
 
     Raises:
         MalformedMessage: a length reaches beyond the payload, or the metadata do not parse or are incomplete.
     """
-    start = checksum_start(payload)
-    if payload[start : start + len(CHECKSUM_MAGIC)] == CHECKSUM_MAGIC:
-        start += _CHECKSUM.size
+    start = _metadata_size_start(payload)
     metadata_start = start + _SIZE.size
     if len(payload) < metadata_start:
         raise MalformedMessage("the payload ends before its metadata")
@@ -89,6 +100,13 @@ def parse_payload(payload: bytes) -> tuple[pb.MessageMetadata, memoryview]:
     if not metadata.IsInitialized():
         raise MalformedMessage("the metadata lack producer name, sequence id or publish time")
     return metadata, memoryview(payload)[metadata_end:]
+
+
+def _metadata_size_start(payload: bytes) -> int:
+    start = checksum_start(payload)
+    if payload[start : start + len(CHECKSUM_MAGIC)] == CHECKSUM_MAGIC:
+        start += _CHECKSUM.size
+    return start
 
 
 def broker_metadata(payload: bytes) -> pb.BrokerEntryMetadata | None:

@@ -53,6 +53,9 @@ _TEXT: Final[dict[str, _TextFields]] = {
 _WITH_TEXT: Final = frozenset(
     number for number, member in MEMBERS.items() if getattr(pb.BaseCommand(), member).DESCRIPTOR.full_name in _TEXT
 )
+CHILDREN_MAX: Final = 10_000
+"""The most key-value pairs, or other parts that hold text, in one list of a command. Looking at each takes time."""
+
 _CONNECT: Final = pb.BaseCommand.Type.CONNECT
 _parse: Final = pb.BaseCommand.FromString
 
@@ -77,12 +80,11 @@ def parse_command(data: bytes | bytearray) -> pb.BaseCommand:
     if not content.IsInitialized():
         raise MalformedCommand(f"a command of type {pb.BaseCommand.Type.Name(kind)} lacks a field it requires")
     if kind in _WITH_TEXT:
-        _check_text(content)
+        _check_text(content, _TEXT[content.DESCRIPTOR.full_name])
     return command
 
 
-def _check_text(message: Message) -> None:
-    fields = _TEXT[message.DESCRIPTOR.full_name]
+def _check_text(message: Message, fields: _TextFields) -> None:
     for name in fields.single:
         if isinstance(getattr(message, name), bytes):
             raise _not_text(message, name)
@@ -91,10 +93,18 @@ def _check_text(message: Message) -> None:
             raise _not_text(message, name)
     for name in fields.child:
         if message.HasField(name):
-            _check_text(getattr(message, name))
+            child = getattr(message, name)
+            _check_text(child, _TEXT[child.DESCRIPTOR.full_name])
     for name in fields.children:
-        for item in getattr(message, name):
-            _check_text(item)
+        items = getattr(message, name)
+        if len(items) > CHILDREN_MAX:
+            raise MalformedCommand(
+                f"{message.DESCRIPTOR.name}.{name} has {len(items)} items; {CHILDREN_MAX} are allowed"
+            )
+        if items:
+            inner = _TEXT[items[0].DESCRIPTOR.full_name]
+            for item in items:
+                _check_text(item, inner)
 
 
 def _not_text(message: Message, name: str) -> MalformedCommand:

@@ -1,0 +1,260 @@
+"""What one command may ask for, and that a connection that sends many shares the event loop (E7, E8)."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.names import NAME_BYTES_MAX, TopicName
+from broker.pulsar import acknowledging, producing, session, sizes
+from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_AT_ONCE, SIZES
+from storage.position import Position
+from tests.support.rooms import Rooms, publish
+from tests.support.wire import WireClient, message
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
+from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id, position
+from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX
+
+Type = pb.BaseCommand.Type
+PLAIN = "persistent://public/default/plain"
+
+
+async def fill(broker: Rooms, count: int) -> None:
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(publish, topic, message(b"%d" % number))
+
+
+async def consume(client: WireClient, count: int) -> list[pb.MessageIdData]:
+    """Hold so many messages of a shared subscription."""
+    asked = commands.subscribe(
+        PLAIN, "s", 1, 1, sub_type=pb.CommandSubscribe.Shared, initial_position=pb.CommandSubscribe.Earliest
+    )
+    assert (await client.ask(asked)).type == Type.SUCCESS
+    await client.send(commands.flow(1, count))
+    return [(await client.receive()).message.message_id for _ in range(count)]
+
+
+class Turns:
+    """Counts how often another task runs while something is waited for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def run(self) -> None:
+        while True:
+            self.count += 1
+            await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("kind", [Type.FLOW, Type.ACK, Type.SEEK])
+async def test_a_command_larger_than_it_can_mean_ends_its_connection(
+    client: WireClient, other: WireClient, kind: pb.BaseCommand.Type
+) -> None:
+    """E8: known from its first bytes, and the others go on."""
+    size = SIZES.of(kind) + 1
+    await client.stream.send_all((size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + bytes((0x08, kind)))
+    answer = await client.receive()
+    assert (answer.type, answer.error.message[:13]) == (Type.ERROR, "FrameTooLarge")
+    assert await client.receive_frame() is None
+    await other.receives_nothing_more()
+
+
+async def test_an_ack_set_has_as_many_words_as_a_batch_may_have(
+    monkeypatch: pytest.MonkeyPatch, broker: Rooms, client: WireClient
+) -> None:
+    """E8: one word more is refused, and nothing of the command is taken."""
+    assert ACK_SET_WORDS_MAX * 64 >= BATCH_MESSAGES_MAX > (ACK_SET_WORDS_MAX - 1) * 64
+    monkeypatch.setattr(acknowledging, "ACK_SET_WORDS_MAX", 5)
+    await fill(broker, 2)
+    first, second = await consume(client, 2)
+    for words, taken in ((6, False), (5, True)):
+        given = [first, message_id(*position(second), ack_set=[1] * words)]
+        answer = (await client.ask(commands.ack(1, given, request_id=5))).ack_response
+        assert answer.error == (0 if taken else pb.NotAllowedError), answer.message
+        topic = await broker.topics.get(TopicName.parse(PLAIN))
+        assert topic.subscriptions["s"].cursor.is_acknowledged(Position(*position(first))) == taken
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: commands.producer(PLAIN, 1, 7, name=name),
+        lambda name: commands.subscribe(PLAIN, "s", 1, 7, name=name),
+        lambda name: commands.subscribe(PLAIN, name, 1, 7, durable=False),
+    ],
+    ids=["producer", "consumer", "reader"],
+)
+async def test_names_are_bounded(client: WireClient, make: Callable[[str], pb.BaseCommand]) -> None:
+    """E8: also those that are kept in memory alone."""
+    assert NAME_BYTES_MAX == 1024
+    refused = await client.ask(make("x" * 2049))
+    assert (refused.error.request_id, refused.error.error) == (7, pb.NotAllowedError)
+    assert (await client.ask(make("x" * 2048))).type in (Type.SUCCESS, Type.PRODUCER_SUCCESS)
+
+
+async def test_metadata_are_bounded(monkeypatch: pytest.MonkeyPatch, client: WireClient) -> None:
+    """E8: properties are for the broker to parse, values are not."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata.properties.add(key="k", value="v" * 1000)
+    monkeypatch.setattr(producing, "METADATA_BYTES_MAX", metadata.ByteSize())
+    await client.produce(1, PLAIN)
+    await client.send_payload(commands.send(1, 1), build_payload(metadata, b"value" * 1000))
+    assert (await client.receive()).type == Type.SEND_RECEIPT
+    metadata.properties[0].value += "v"
+    await client.send_payload(commands.send(1, 2), build_payload(metadata, b""))
+    refused = (await client.receive()).send_error
+    assert (refused.sequence_id, refused.error) == (2, pb.NotAllowedError)
+    assert f"{metadata.ByteSize()} bytes" in refused.message
+
+
+async def test_a_batch_has_as_many_messages_as_fit_one(client: WireClient) -> None:
+    """E8: a number is no reason to count to it."""
+    await client.produce(1, PLAIN)
+    for count, kind in ((BATCH_MESSAGES_MAX, Type.SEND_RECEIPT), (BATCH_MESSAGES_MAX + 1, Type.SEND_ERROR)):
+        await client.send_payload(commands.send(1, count, num_messages=count), message(batch_of=count))
+        assert (await client.receive()).type == kind
+
+
+async def test_many_small_commands_share_the_event_loop(client: WireClient) -> None:
+    """E7: what is read at once is handled a few frames at a time."""
+    count = 50 * session.FRAMES_AT_ONCE
+    turns = Turns()
+    async with trio.open_nursery() as nursery:
+        await client.stream.send_all(encode_command(commands.ping()) * count)
+        nursery.start_soon(turns.run)
+        for _ in range(count):
+            assert (await client.receive()).type == Type.PONG
+        nursery.cancel_scope.cancel()
+    assert turns.count >= 50
+
+
+async def test_a_connections_share_is_counted_in_frames_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E7: whichever is used up first; a large frame uses it up alone."""
+    pauses = 0
+
+    async def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+
+    monkeypatch.setattr(trio.lowlevel, "checkpoint", pause)
+    share = session._Share()
+    for number in range(1, session.FRAMES_AT_ONCE):
+        await share.pause_when_used(number)
+    assert pauses == 0
+    await share.pause_when_used(session.FRAMES_AT_ONCE)
+    assert pauses == 1
+    await share.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE - 1)
+    assert pauses == 1, "the bytes are counted from the last pause"
+    await share.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE)
+    assert pauses == 2
+    for number in range(1, session.FRAMES_AT_ONCE):
+        await share.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE + number)
+    assert pauses == 2, "and so are the frames"
+
+
+async def test_many_small_sends_share_the_event_loop(client: WireClient) -> None:
+    """E7: publishing waits for nothing."""
+    count = 20 * producing.SENDS_AT_ONCE
+    await client.produce(1, PLAIN)
+    payload = message()
+    turns = Turns()
+    async with trio.open_nursery() as nursery:
+        await client.stream.send_all(
+            b"".join(encode_payload_command(commands.send(1, number), payload) for number in range(count))
+        )
+        nursery.start_soon(turns.run)
+        for number in range(count):
+            assert (await client.receive()).send_receipt.sequence_id == number
+        nursery.cancel_scope.cancel()
+    assert turns.count >= 20
+
+
+async def test_a_long_acknowledgement_is_taken_in_slices(broker: Rooms, client: WireClient) -> None:
+    """E7: whole, checked before any of it is taken."""
+    count = 4 * IDS_AT_ONCE
+    await fill(broker, count)
+    ids = await consume(client, count)
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    cursor = topic.subscriptions["s"].cursor
+    turns = Turns()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        refused = await client.ask(commands.ack(1, [*ids[1:], message_id(99, 99)], request_id=3))
+        assert refused.ack_response.error == pb.NotAllowedError
+        assert cursor.entries_above == 0
+        before = turns.count
+        answer = await client.ask(commands.ack(1, ids, request_id=4))
+        assert not answer.ack_response.HasField("error")
+        nursery.cancel_scope.cancel()
+    assert cursor.mark_delete == position(ids[-1])
+    assert turns.count - before >= 3 * 4, "converted, checked and taken"
+
+
+async def test_a_long_list_is_sent_again_in_slices(broker: Rooms, client: WireClient) -> None:
+    """E7: all of it."""
+    count = 3 * IDS_AT_ONCE
+    await fill(broker, count)
+    ids = await consume(client, count)
+    turns = Turns()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        await wait_until(turns, 1)
+        before = turns.count
+        await client.send(commands.redeliver(1, ids))
+        await client.receives_nothing_more()
+        nursery.cancel_scope.cancel()
+    assert turns.count - before >= 3
+    await client.send(commands.flow(1, count))
+    again = [(await client.receive()).message for _ in range(count)]
+    assert [position(message.message_id) for message in again] == [position(given) for given in ids]
+    assert {message.redelivery_count for message in again} == {1}
+
+
+async def wait_until(turns: Turns, count: int) -> None:
+    while turns.count < count:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_move_between_two_slices_is_not_undone(
+    monkeypatch: pytest.MonkeyPatch, broker: Rooms, client: WireClient, other: WireClient
+) -> None:
+    """E7, E21: what is left of a long acknowledgement is refused once its consumer was sent away."""
+    await fill(broker, 3)
+    ids = await consume(client, 3)
+    monkeypatch.setattr(sizes, "IDS_AT_ONCE", 1)
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    subscription = topic.subscriptions["s"]
+    take = subscription.take
+    sought = trio.Event()
+
+    async def seek() -> None:
+        await subscription.seek(Position(*position(ids[0])).before())
+        sought.set()
+
+    async with trio.open_nursery() as nursery:
+
+        def take_and_seek(acks: object, *, cumulative: bool) -> object:
+            monkeypatch.setattr(subscription, "take", take)
+            taken = take(acks, cumulative=cumulative)  # type: ignore[arg-type]  # as it was given
+            subscription._disconnect_all()
+            nursery.start_soon(seek)
+            return taken
+
+        monkeypatch.setattr(subscription, "take", take_and_seek)
+        answer = await client.ask(commands.ack(1, ids, request_id=4))
+        await sought.wait()
+    assert answer.ack_response.error == pb.ConsumerNotFound
+    await wait_all_tasks_blocked()
+    assert subscription.cursor.mark_delete < Position(*position(ids[0]))
+
+
+def test_the_bounds_are_what_clients_can_rely_on() -> None:
+    """E8: clients send 1,000 ids at a time, and a batch of 5 MiB has so many messages."""
+    assert sizes.IDS_BYTES_MAX == 384 * 1024
+    assert BATCH_MESSAGES_MAX == 873_813

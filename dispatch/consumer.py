@@ -36,6 +36,9 @@ class Outlet(Protocol):
     def end_of_topic(self) -> None:
         """Tell the consumer that nothing will ever follow. Never blocks and never raises."""
 
+    def damaged(self, reason: str) -> None:
+        """Tell the consumer that what it should be sent next is damaged. Never blocks and never raises."""
+
     def disconnected(self) -> None:
         """Tell the consumer that it was disconnected and may come again. Never blocks and never raises."""
 
@@ -70,6 +73,7 @@ class Consumer:
         "permits",
         "priority",
         "was_sent_away",
+        "was_told_of_damage",
         "was_told_of_end",
     )
 
@@ -84,6 +88,8 @@ class Consumer:
         self.permits = Permits()
         self.was_told_of_end = False
         """Whether `end_of_topic` was called; it is called once."""
+        self.was_told_of_damage = ""
+        """The damage that `damaged` told of last; it is told once."""
         self.was_sent_away = False
         """Whether the subscription disconnected it. Its client may not know yet, and what it acknowledges is of before:
         after a seek it would undo the seek, after an abort it would take what is about to be sent again."""

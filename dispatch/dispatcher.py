@@ -9,6 +9,7 @@ Reading is the only thing it waits for besides the signal. What changed during a
 made and entries handed over without a pause, so no state is half changed when the task is cancelled.
 
     handled_upto   every entry at or below was sent, skipped, withheld or acknowledged, or waits in `redelivery`
+    stalled        before which damaged entry it stopped; a seek or an acknowledgement of the entry lets it go on
     generation     counts rewinds, and consumers that gave all back; what was read before one is thrown away
 
 Chunks of one message go to one consumer (chunks.py) and in order. So what is kept for a consumer comes first when that
@@ -31,6 +32,7 @@ from dispatch.source import Source
 from dispatch.withheld import Withheld
 from storage.cursor import AnyCursor
 from storage.entry import Entry
+from storage.errors import LedgerCorrupt
 from storage.position import EARLIEST, Position
 from storage.ranges import words_from_bits
 from storage.signal import Signal
@@ -76,6 +78,8 @@ class Dispatcher:
         self._is_closed = False
         self._seen_in_front: Position | None = None
         """The first entry of a sealed source that is not acknowledged, once it was found to be one for consumers."""
+        self._stalled: tuple[int, Position, LedgerCorrupt] | None = None
+        """In which generation, before which entry and for which damage nothing new is read; None while none is met."""
         self._messages_per_entry = 1.0
         """Of the last chunk; how many entries to read for the permits there are."""
 
@@ -126,7 +130,7 @@ class Dispatcher:
         self.wake()
 
     async def run(self) -> None:
-        """Send until closed. What the source raises ends it."""
+        """Send until closed. What the source raises ends it, but for damage: consumers are told, and others go on."""
         self._source.readable.attach(self.signal)
         self._source.attach_sealed(self.signal)
         durable = self._cursor.durable
@@ -175,7 +179,12 @@ class Dispatcher:
         first = self._cursor.first_unacknowledged()
         if self._source.sealed_end is None or first > self._source.readable.value or first == self._seen_in_front:
             return False
-        entries = await self._source.read(first, entries_max=CHUNK_ENTRIES_MAX, bytes_max=CHUNK_BYTES_MAX)
+        try:
+            entries = await self._source.read(first, entries_max=CHUNK_ENTRIES_MAX, bytes_max=CHUNK_BYTES_MAX)
+        except LedgerCorrupt:
+            # A consumer is told of it, once there is one.
+            self._seen_in_front = first
+            return False
         for entry in entries:
             if self._source.is_visible(entry):
                 self._seen_in_front = entry.position
@@ -191,7 +200,13 @@ class Dispatcher:
     async def _send_again(self, run: Sequence[Position], *, is_kept: bool = False) -> None:
         generation = self._generation
         span = run[-1].entry - run[0].entry + 1
-        entries = await self._source.read(run[0], entries_max=span, bytes_max=CHUNK_BYTES_MAX)
+        try:
+            entries = await self._source.read(run[0], entries_max=span, bytes_max=CHUNK_BYTES_MAX)
+        except LedgerCorrupt as damage:
+            # It stays unacknowledged, and is tried again when the subscription begins anew.
+            self.redelivery.set_aside(run[0])
+            self._tell(damage)
+            return
         if generation != self._generation or (not is_kept and self._kept_run()):
             return
         read_upto = entries[-1].position if entries else run[-1]
@@ -219,9 +234,17 @@ class Dispatcher:
         if start > limit:
             self._handled_upto = max(self._handled_upto, limit)
             return False
-        entries_max = min(CHUNK_ENTRIES_MAX, ceil(room / self._messages_per_entry))
         generation = self._generation
-        read = await self._source.read(start, entries_max=entries_max, bytes_max=CHUNK_BYTES_MAX)
+        if self._stalled is not None and self._stalled[:2] == (generation, start):
+            self._tell(self._stalled[2])
+            return False
+        entries_max = min(CHUNK_ENTRIES_MAX, ceil(room / self._messages_per_entry))
+        try:
+            read = await self._source.read(start, entries_max=entries_max, bytes_max=CHUNK_BYTES_MAX)
+        except LedgerCorrupt as damage:
+            # Nothing behind it is sent: whether it is passed is for people to say, by a seek.
+            self._stalled = (generation, start, damage)
+            return True
         if generation != self._generation or self._kept_run():
             return True
         entries = [entry for entry in read if entry.position <= limit]
@@ -240,6 +263,14 @@ class Dispatcher:
             self.redelivery.postpone(position)
         self._handled_upto = max(self._handled_upto, handled_upto)
         return True
+
+    def _tell(self, damage: LedgerCorrupt) -> None:
+        """Tell each consumer, once, that there is damage where it should go on."""
+        reason = str(damage)
+        for consumer in self.consumers:
+            if consumer.was_told_of_damage != reason:
+                consumer.was_told_of_damage = reason
+                consumer.outlet.damaged(reason)
 
     def _assign(self, entries: Sequence[Entry]) -> tuple[list[Position], list[Position]]:
         """Skip what need not be sent, send what can be, keep what only one may have that has no room.

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from storage.position import Position
+
 
 class StorageError(Exception):
     """Base of what ledgers and managed ledgers raise. `definite`: the call that raised it had no effect."""
@@ -40,6 +42,24 @@ class LedgerCorrupt(StorageError):
         self.path = path
         self.offset = offset
         self.reason = reason
+
+
+class LedgerAbsent(LedgerCorrupt):
+    """The whole file of a ledger with confirmed entries is missing."""
+
+
+class EntriesUnreadable(LedgerCorrupt):
+    """A range of entries cannot be read; what stands behind it can, unless there is further damage."""
+
+    def __init__(self, damage: LedgerCorrupt, first: Position, last: Position) -> None:
+        super().__init__(
+            damage.path,
+            damage.offset,
+            f"{damage.reason}. The entries from {first.ledger}:{first.entry} to {last.ledger}:{last.entry} cannot be "
+            f"read. Restore the file from a copy, or seek behind {last.ledger}:{last.entry} to go on without them.",
+        )
+        self.first = first
+        self.last = last
 
 
 class JournalDamaged(StorageError):

@@ -9,6 +9,7 @@ that is durable; only then does `confirmed` rise.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -224,7 +225,7 @@ class SealedLedger:
         return self._log
 
     async def _open(self) -> LedgerLog:
-        loaded = await self._folder.files.run(self._folder.load, self.id)
+        loaded = await self._folder.files.run(partial(self._folder.load, self.id, passes_damage=True))
         log = LedgerLog(self.id, self._folder, loaded.index, is_growing=False)
         log.damage = loaded.damage
         if log.damage is None and loaded.index.last_entry < self.last_entry:

@@ -76,6 +76,21 @@ class SparseIndex:
         self.next_index = last.first_index + last.message_count
         self.last_timestamp_ms = last.timestamp_ms
 
+    def continue_with(self, rest: "SparseIndex") -> None:
+        """Cover what `rest` covers, which begins behind a gap; the gap's entries are in no chunk that can be read."""
+        assert rest.slots, "it covers at least one batch"
+        if not self.slots:
+            # The gap begins the ledger, and still a chunk has to be there for its entries.
+            self.slots.append(rest.slots[0]._replace(entry=0, offset=0))
+        self.slots += rest.slots
+        self.end_offset, self.last_entry, self.last_crc = rest.end_offset, rest.last_entry, rest.last_crc
+        self.next_index, self.last_timestamp_ms = rest.next_index, rest.last_timestamp_ms
+
+    def next_chunk(self, entry: int) -> int | None:
+        """The first entry of the chunk behind the one that this entry is, or should be, in; None: there is none."""
+        following = self.chunk_of(entry) + 1
+        return self.slots[following].entry if following < len(self.slots) else None
+
     def copy(self) -> "SparseIndex":
         """The same, which stays as it is while this one grows."""
         other = SparseIndex(self.ledger)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from storage.entry import Entry
-from storage.errors import LedgerCorrupt, LedgerNotFound
+from storage.errors import EntriesUnreadable, LedgerAbsent, LedgerCorrupt, LedgerNotFound
 from storage.ledger import OpenLedger, SealedLedger
 from storage.ledger_index import SparseIndex
 from storage.ledger_list import LedgerInfo, LedgerList
@@ -40,13 +40,15 @@ class LedgerReading:
                 entries = await reader.read(
                     at.entry, last, entries_max=entries_max - len(found), bytes_max=bytes_max - size
                 )
-            except (LedgerCorrupt, LedgerNotFound):
+            except (LedgerCorrupt, LedgerNotFound) as error:
                 if ledgers.last_entry(at.ledger) < 0:
                     # It was trimmed while it was read; what comes after it is next.
                     at = ledgers.at_or_after(at)
                     continue
                 if found:
                     break
+                if isinstance(error, LedgerCorrupt):
+                    raise await self._unreadable(ledgers, at, error) from error
                 raise
             if not entries:
                 break
@@ -59,6 +61,14 @@ class LedgerReading:
                 break
             at = ledgers.at_or_after(Position(at.ledger, last + 1))
         return found
+
+    async def _unreadable(self, ledgers: LedgerList, at: Position, damage: LedgerCorrupt) -> EntriesUnreadable:
+        """The damage, with the entries that cannot be read for it."""
+        last = ledgers.last_entry(at.ledger)
+        if not isinstance(damage, LedgerAbsent):
+            following = (await self._index(ledgers, at.ledger)).next_chunk(at.entry)
+            last = last if following is None else following - 1
+        return EntriesUnreadable(damage, at, Position(at.ledger, max(at.entry, last)))
 
     async def position_of_index(self, ledgers: LedgerList, index: int) -> Position:
         """See `ManagedLedger.position_of_index`."""

@@ -134,6 +134,9 @@ class ManagedLedger(ManagedLedgerView):
             if not info.closed:
                 sealed = await self._store.recover(info.id)
                 found = await closed_info(sealed, self._next_index)
+                # Its first entries may be damaged, and they have their messages still.
+                gap = found.first_index - self._next_index
+                found = found._replace(first_index=self._next_index, messages=found.messages + gap)
                 self._reading.put(sealed)
             if found.entries:
                 assert found.first_index == self._next_index, "the index has no gaps"

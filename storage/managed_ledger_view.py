@@ -96,7 +96,7 @@ class ManagedLedgerView:
         the end. Does not yield while everything is in memory.
 
         Raises:
-            LedgerCorrupt: the first entry is damaged or missing.
+            EntriesUnreadable: the first entry is damaged or missing.
         """
         upto = min(upto, self.confirmed.value)
         return await self._reading.read(self._list, start, upto, entries_max, bytes_max)

@@ -30,6 +30,7 @@ ever written there and the journal still has every one that was not synced, so t
     found                                               | decision
     the end of the file                                 | END
     a batch that continues the last one's crc           | NEXT
+    anything else; batches chained to the end follow    | SKIP     quarantined up to them (D9)
     anything else                                       | CORRUPT  quarantined from here (D9)
     no file; not closed, no index                       | END      nothing was ever confirmed in it
     no file; closed with entries, or it has an index    | CORRUPT  listed but absent

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import trio
 
 from storage.entry import Entry, TxnId
+from storage.errors import EntriesUnreadable
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, IndexHit, MetadataStore, Op, StoreUnavailable
 from storage.position import EARLIEST, Position
@@ -318,7 +319,15 @@ class TransactionBuffer:
         end = self._ledger.confirmed.value
         start = lower_bound
         while start <= end:
-            entries = await self._ledger.read(start, upto=end, entries_max=SCAN_ENTRIES_MAX, bytes_max=SCAN_BYTES_MAX)
+            try:
+                entries = await self._ledger.read(
+                    start, upto=end, entries_max=SCAN_ENTRIES_MAX, bytes_max=SCAN_BYTES_MAX
+                )
+            except EntriesUnreadable as damage:
+                # Its first entry may be one of these.
+                self._held.hold(write.txn, damage.first)
+                write.span = Span(damage.first, end)
+                return
             if not entries:
                 return
             for entry in entries:

@@ -22,6 +22,7 @@ import trio
 from broker.deduplication.sequences import SendId, Sequences, Stored
 from broker.unanswered import RETRY_SECONDS
 from storage.entry import Entry, EntryFormat
+from storage.errors import EntriesUnreadable
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreUnavailable
 from storage.position import Position
@@ -96,7 +97,12 @@ class Deduplication:
             start = await self._ledger.position_of_index(max(self._ledger.next_index - TAIL_MESSAGES, 0))
         end = self._ledger.confirmed.value
         while start <= end:
-            entries = await self._ledger.read(start, upto=end, entries_max=_READ_ENTRIES, bytes_max=_READ_BYTES)
+            try:
+                entries = await self._ledger.read(start, upto=end, entries_max=_READ_ENTRIES, bytes_max=_READ_BYTES)
+            except EntriesUnreadable as damage:
+                # Nobody can read these sends, so one that is repeated is to be stored.
+                start = self._ledger.next_after(damage.last)
+                continue
             if not entries:
                 return
             self._take(entries)

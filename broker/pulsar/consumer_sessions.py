@@ -5,6 +5,8 @@ The outlet never blocks: it hands frames to the connection's outbox, and says by
 
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from broker.everything import Everything
 from broker.names import TopicName
 from broker.pulsar.acknowledging import DurableAnswers
@@ -18,6 +20,9 @@ from storage.signal import Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import encode_broker_metadata
 from tidewire.wire.pulsar.frames import encode_command, encode_frame_head
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+log = structlog.get_logger(__name__)
 
 
 class ConsumerSession:
@@ -133,6 +138,11 @@ class ConsumerOutlet:
     def end_of_topic(self) -> None:
         """See `Outlet`."""
         self._outbox.put(encode_command(commands.reached_end_of_topic(self._consumer_id)))
+
+    def damaged(self, reason: str) -> None:
+        """See `Outlet`. The consumer stays: closing it would make its client subscribe again and again."""
+        log.error("a consumer met damage", topic=str(self._topic.name), consumer=self._consumer_id, reason=reason)
+        self._outbox.put(encode_command(commands.consumer_error(self._consumer_id, pb.PersistenceError, reason)))
 
     def disconnected(self) -> None:
         """See `Outlet`."""

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.entry import decode_batch_header
+from storage.entry import Entry, decode_batch_header, encode_batch, encode_entry
 from storage.errors import LedgerCorrupt
 from storage.ledger_folder import LedgerFolder
+from storage.position import Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, add_all, journal_dir, ledger_store, payloads_of
 
@@ -86,7 +87,7 @@ async def test_d9_a_ledger_cut_at_any_byte_is_never_taken_for_a_shorter_one(has_
 
 @pytest.mark.parametrize("has_index", [True, False])
 async def test_d9_no_flipped_bit_in_a_ledger_is_read_or_cut(has_index: bool) -> None:
-    """D9: entries before the damaged batch are read, the rest is refused with file and offset."""
+    """D9, E10: entries before the damaged batch are read, it is refused with its offset; later ones tell the end."""
     whole = await closed_ledger()
     ends = ends_of_batches(whole)
     for bit in range(0, ends[-1] * 8, 5 if has_index else 7):
@@ -101,8 +102,39 @@ async def test_d9_no_flipped_bit_in_a_ledger_is_read_or_cut(has_index: bool) -> 
         assert (corrupt.path, corrupt.offset) == (LEDGER, ends[damaged])
         if not has_index:
             async with ledger_store(files) as store:
-                with pytest.raises(LedgerCorrupt):
-                    await store.recover(1)
+                if damaged < len(PAYLOADS) - 1:
+                    sealed = await store.recover(1)
+                    assert sealed.last_entry == len(PAYLOADS) - 1
+                    behind = await sealed.read(damaged + 1, sealed.last_entry, entries_max=9, bytes_max=999)
+                    assert [entry.payload for entry in behind] == PAYLOADS[damaged + 1 :]
+                else:
+                    with pytest.raises(LedgerCorrupt):
+                        await store.recover(1)
+
+
+async def test_a_batch_inside_a_damaged_payload_is_not_taken_for_the_ledgers_own() -> None:
+    """E10, D9: only a chain of batches that reaches the end of the file says that a ledger goes on behind damage."""
+    files = SimulatedFiles()
+    async with ledger_store(files) as store:
+        ledger = await store.create(1)
+        await add_all(ledger, [b"one", b"payload " + _forged_batch(7) + b" payload", b"three"])
+        await store.seal(ledger)
+    survivor = files.crash(keep=1.0)
+    async with ledger_store(survivor):
+        pass
+    ends = ends_of_batches(survivor)
+    survivor.remove(INDEX)
+    for bit in (ends[1] * 8 + 300, ends[2] * 8 + 300):
+        survivor.flip(LEDGER, bit)
+    async with ledger_store(survivor) as store:
+        with pytest.raises(LedgerCorrupt):
+            await store.recover(1)
+
+
+def _forged_batch(first_entry: int) -> bytes:
+    """What a client could send that looks like a good batch of ledger 1."""
+    encoded = encode_entry(Entry(Position(1, first_entry), b"forged", 0, 1, 1_000))
+    return encode_batch(1, first_entry, [encoded], confirmed_before=-1, previous_crc=0)[1]
 
 
 async def test_an_index_behind_its_file_is_completed() -> None:

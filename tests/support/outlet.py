@@ -20,6 +20,7 @@ class RecordingOutlet:
         self.deliveries: list[Delivery] = []
         self.ends = 0
         self.disconnections = 0
+        self.damages: list[str] = []
         self._is_writable = True
         self._signals: list[Signal] = []
 
@@ -53,6 +54,10 @@ class RecordingOutlet:
     def end_of_topic(self) -> None:
         """Count it."""
         self.ends += 1
+
+    def damaged(self, reason: str) -> None:
+        """Keep it."""
+        self.damages.append(reason)
 
     def disconnected(self) -> None:
         """Count it."""

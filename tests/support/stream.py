@@ -13,11 +13,13 @@ what is readable at that moment; `hold_reads` makes reads wait, to let something
 """
 
 from bisect import bisect_right
+from pathlib import Path
 
 import trio
 
 from dispatch.chunks import Chunk
 from storage.entry import Entry
+from storage.errors import LedgerCorrupt
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
@@ -33,6 +35,8 @@ class MemoryStream:
         self.reads = 0
         self.entries_read = 0
         self.hold_reads: trio.Event | None = None
+        self.damaged: set[Position] = set()
+        """Entries that cannot be read."""
         self._entries: list[Entry] = []
         self._positions: list[Position] = []
         self._aborted: set[Position] = set()
@@ -136,6 +140,10 @@ class MemoryStream:
         for entry in self._entries[bisect_right(self._positions, start.before()) :]:
             if entry.position > self.readable.value or len(found) == entries_max:
                 break
+            if entry.position in self.damaged:
+                if found:
+                    break
+                raise LedgerCorrupt(Path("ledger"), entry.position.entry, "a flipped bit")
             size += len(entry.payload)
             if found and size > bytes_max:
                 break

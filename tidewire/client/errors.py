@@ -15,6 +15,7 @@ transaction; `Client.run_transaction` does exactly that.
     ├── InvalidName             a topic's name or a broker's address is not one (a ValueError as well)
     ├── MessageTooLarge         (a ValueError as well)
     ├── MessageCorrupted        a message arrived that cannot be read; it carries its id
+    ├── DataDamaged             the broker cannot read stored messages that would come next
     ├── TransactionEnded        the transaction is over or ending: nothing may be added to it
     ├── OutcomeUnknown          a commit or abort stayed unanswered: it may have happened
     └── Refused                 the broker's own answer, with its code; one class for each code that policy tells apart
@@ -97,6 +98,15 @@ class MessageCorrupted(TidewireError):
     def __str__(self) -> str:
         """What is wrong with it."""
         return str(self.args[0])
+
+
+class DataDamaged(TidewireError):
+    """The broker cannot read what it should deliver next: a file of its store is damaged or missing.
+
+    Raised once by `receive`, behind everything that came before the damage. The message names the file, the entries and
+    what to do. The subscription stays where it is; other segments' messages still come. A seek behind the damage goes
+    on without the entries.
+    """
 
 
 class TransactionEnded(TidewireError):

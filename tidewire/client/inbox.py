@@ -75,6 +75,13 @@ class Delivery(NamedTuple):
     payload: bytes
 
 
+class Trouble(NamedTuple):
+    """What a source has instead of its next entry; other sources go on."""
+
+    source: Source
+    error: TidewireError
+
+
 class Inbox(Generic[T]):
     """Entries in, messages out. Any number of tasks may wait for the next message."""
 
@@ -83,7 +90,7 @@ class Inbox(Generic[T]):
         self._schema = schema
         # Of those that the schema needs: by topic and version. None for one that the broker does not know.
         self._definitions: dict[tuple[str, bytes], bytes | None] = {}
-        self._deliveries: deque[Delivery] = deque()
+        self._deliveries: deque[Delivery | Trouble] = deque()
         self._arrivals = Changes()
         self._fairness = Fairness()
         self._failure: TidewireError | None = None
@@ -100,8 +107,8 @@ class Inbox(Generic[T]):
         """Entries whose turn has not come."""
         return len(self._deliveries)
 
-    def put(self, delivery: Delivery) -> None:
-        """An entry has come."""
+    def put(self, delivery: Delivery | Trouble) -> None:
+        """An entry has come, or what its source has instead."""
         self._deliveries.append(delivery)
         self._arrivals.notify()
 
@@ -161,6 +168,7 @@ class Inbox(Generic[T]):
 
         Raises:
             MessageCorrupted: the next entry cannot be read; the one after it can.
+            DataDamaged: a segment has damage where it should go on; others go on.
             TidewireError: there will be no further one, and why.
         """
         await self._fairness.checkpoint()
@@ -170,11 +178,16 @@ class Inbox(Generic[T]):
                 return self._hand_out()
             if not self._deliveries:
                 await self._arrivals.wait()
-            elif (version := self._missing_version(self._deliveries[0])) is not None:
-                source = self._deliveries[0].source
-                self._definitions[source.topic, version] = await source.definition(version)
+                continue
+            first = self._deliveries[0]
+            if isinstance(first, Trouble):
+                self._deliveries.popleft()
+                raise fresh(first.error)
+            if (version := self._missing_version(first)) is not None:
+                self._definitions[first.source.topic, version] = await first.source.definition(version)
             else:
-                self._open(self._deliveries.popleft())
+                self._deliveries.popleft()
+                self._open(first)
 
     def _missing_version(self, delivery: Delivery) -> bytes | None:
         # The version of the schema that the entry was written with, if that must be asked for first.

@@ -149,6 +149,10 @@ class Recipients:
             if "error" in response.DESCRIPTOR.fields_by_name and response.HasField("error"):
                 error = refusal(response.error, response.message)
             self._answer(response.request_id, response, error)
+        elif command.type == _Type.ERROR and command.error.HasField("consumer_id"):
+            consumer = self._listeners.get((Kind.CONSUMER, command.error.consumer_id))
+            if consumer is not None:
+                consumer.received(command, payload)
         elif command.type == _Type.ERROR:
             self._answer(command.error.request_id, None, refusal(command.error.error, command.error.message))
 

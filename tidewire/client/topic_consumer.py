@@ -21,8 +21,8 @@ from tidewire.client.chunks import Chunks
 from tidewire.client.confirmations import Confirmation, acknowledge_answered
 from tidewire.client.connection import Connection
 from tidewire.client.definitions import definition_of
-from tidewire.client.errors import ConnectionLost, NotAllowed, SubscriptionBusy, TidewireError, fresh
-from tidewire.client.inbox import Delivery, Inbox
+from tidewire.client.errors import ConnectionLost, DataDamaged, NotAllowed, SubscriptionBusy, TidewireError, fresh
+from tidewire.client.inbox import Delivery, Inbox, Trouble
 from tidewire.client.message import MessageId, Position
 from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.reading_place import ReadingPlace
@@ -341,6 +341,8 @@ class TopicConsumer:
         elif command.type == pb.BaseCommand.REACHED_END_OF_TOPIC:
             self._is_ended = True
             self._on_change()
+        elif command.type == pb.BaseCommand.ERROR:
+            self._inbox.put(Trouble(self, DataDamaged(f"{self.topic}: {command.error.message}")))
         elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
             self._is_closed_by_broker = True
             self._acknowledgements.rewind()

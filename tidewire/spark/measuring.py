@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 from uuid import uuid4
 
 from tidewire.spark.connection import Connection
-from tidewire.spark.errors import ProtocolViolation
+from tidewire.spark.errors import DataLost, ProtocolViolation, Refused
 from tidewire.spark.positions import LATEST, Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -105,10 +105,16 @@ def ask_end(owner: Connection, consumer_id: int, stretch: pb.StretchWanted | Non
     """Ask on an open consumer.
 
     Raises:
+        DataLost: what would answer it is damaged.
         SourceError: the broker refuses it, or does not answer.
     """
     ask = partial(commands.get_last_message_id, consumer_id, stretch=stretch)
-    answer = owner.request(ask, pb.CommandGetLastMessageIdResponse)
+    try:
+        answer = owner.request(ask, pb.CommandGetLastMessageIdResponse)
+    except Refused as refused:
+        if refused.code == pb.PersistenceError:
+            raise DataLost(str(refused)) from refused
+        raise
     last = Position(*position(answer.last_message_id))
     if not answer.HasField("stretch"):
         return End(last, None)

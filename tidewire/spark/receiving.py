@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import Connection
-from tidewire.spark.errors import BrokerSilent, ConnectionLost, SourceError, UnreadableMessage
+from tidewire.spark.errors import BrokerSilent, ConnectionLost, DataLost, SourceError, UnreadableMessage
 from tidewire.spark.measuring import subscribe_reader
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.persisting import RETRY_SECONDS, passes
@@ -116,6 +116,8 @@ def _stream(
         command, payload = connection.receive(connection.deadline(), awaited)
         if command.type == pb.BaseCommand.CLOSE_CONSUMER:
             raise ConnectionLost(f"{connection.address} no longer serves {partition.wire_name}")
+        if command.type == pb.BaseCommand.ERROR:
+            raise DataLost(f"{partition.wire_name} cannot be read behind {after}: {command.error.message}")
         if command.type != pb.BaseCommand.MESSAGE:
             continue
         assert payload is not None, "the codec hands out no MESSAGE without payload"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import T, Topic, payload_of, scripted_broker
-from tidewire.client.errors import NotPermitted, TopicNotFound
+from tidewire.client.errors import DataDamaged, NotPermitted, TopicNotFound
 from tidewire.client.layout import Layout, Segment
 from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.reader import Reader, finished_at_start, segments_due
@@ -38,6 +38,27 @@ async def nothing_more(reader: Reader) -> None:
     for _ in range(100):
         await anyio.lowlevel.checkpoint()
     assert reader.statistics().entries_waiting == 0
+
+
+@on_both_backends
+async def test_damage_is_raised_once_behind_what_came_before_and_other_segments_go_on() -> None:
+    """E10: the broker names what it cannot read; `receive` raises that, and goes on with what still comes."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, segments=2)
+        fill(topic, 0, b"0")
+        async with broker.client() as client, client.reader(X) as reader:
+            assert values(await receive(reader, 1)) == [b"0"]
+            fill(topic, 0, b"1")
+            (consumer,) = topic.segments[0].consumers
+            error = commands.consumer_error(consumer.consumer_id, pb.PersistenceError, "7.ledger is damaged at byte 9")
+            consumer.peer.send(error)
+            assert values(await receive(reader, 1)) == [b"1"]
+            with pytest.raises(DataDamaged, match=r"x/0000-7fff-0: 7.ledger is damaged at byte 9"):
+                await reader.receive()
+            fill(topic, 1, b"2")
+            assert values(await receive(reader, 1)) == [b"2"]
+            await nothing_more(reader)
+            assert len(broker.of(T.SUBSCRIBE)) == 2
 
 
 # -------------------------------------------------------------------------------------------- where and in which order

@@ -5,7 +5,8 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, Refused, UnreadableMessage
+from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, DataLost, Refused, UnreadableMessage
+from tidewire.spark.measuring import Gauge
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.positions import EARLIEST, Position
 from tidewire.spark.receiving import WINDOW_MESSAGES, entries
@@ -122,6 +123,45 @@ def test_reading_goes_on_when_the_segment_moves_to_another_broker() -> None:
     assert read(world, up_to(3)) == [0, 1, 2, 3]
     assert starts(world) == [-1, 1]
     assert len(world.commands_of(T.LOOKUP)) == 2
+
+
+def test_damage_ends_the_reading_with_the_brokers_words() -> None:
+    """E10: the task fails with the ledger's name instead of trying again; what came before was read."""
+    world = world_of(*[batch(b"v")] * 4)
+
+    def send(peer: BlockingPeer, index: int) -> bool:
+        if index == 2:
+            peer.say(encode_command(commands.consumer_error(1, pb.PersistenceError, "7.ledger is damaged at byte 9")))
+            return False
+        return True
+
+    world.sending = send
+    reading = entries(up_to(3), world.brokers, patience_seconds=60)
+    assert [entry.position.entry for entry in (next(reading), next(reading))] == [0, 1]
+    with pytest.raises(DataLost, match=rf"{NAME} cannot be read behind 5:1: 7.ledger is damaged at byte 9"):
+        next(reading)
+    assert len(world.peers) == 1
+
+
+def test_damage_met_by_planning_is_lost_data() -> None:
+    """E10: where a segment ends, and how much there is, cannot be said."""
+    world = world_of(batch(b"v"))
+    world.answers[T.GET_LAST_MESSAGE_ID] = lambda _peer: (
+        lambda command: [
+            encode_command(
+                commands.error(
+                    command.get_last_message_id.request_id, pb.PersistenceError, "7.ledger is damaged at byte 9"
+                )
+            )
+        ]
+    )
+    with world.brokers() as brokers:
+        owner = brokers.owner_of(NAME)
+        with (
+            pytest.raises(DataLost, match=r"7.ledger is damaged at byte 9"),
+            Gauge.opened(owner, NAME, 1, uncommitted=False) as gauge,
+        ):
+            gauge.end()
 
 
 def test_a_connection_that_breaks_before_anything_came_is_the_end() -> None:

@@ -41,6 +41,7 @@ CALLS: list[tuple[Callable[..., pb.BaseCommand], tuple[object, ...], dict[str, o
     (commands.pong, (), {}, "PONG"),
     (commands.success, (MAX,), {"schema": SCHEMA}, "SUCCESS"),
     (commands.error, (MAX, CODE, "no"), {}, "ERROR"),
+    (commands.consumer_error, (MAX, CODE, "damaged"), {}, "ERROR"),
     (commands.lookup, ("t", 1), {"authoritative": True}, "LOOKUP"),
     (commands.lookup_connect, (1, "pulsar://b:6650"), {}, "LOOKUP_RESPONSE"),
     (commands.lookup_redirect, (1, "pulsar://b:6650"), {"broker_url_tls": "pulsar+ssl://b"}, "LOOKUP_RESPONSE"),

@@ -11,6 +11,10 @@ PROTOCOL_VERSION: Final = 21
 """The protocol version we speak, as client and as broker."""
 
 
+NO_REQUEST: Final = 2**64 - 1
+"""A request id that no client uses, for an error that nobody asked for."""
+
+
 def client_features() -> pb.FeatureFlags:
     """What any client that reads payloads by this package can do; a client adds what else it can."""
     return pb.FeatureFlags(
@@ -98,6 +102,12 @@ def pong() -> pb.BaseCommand:
 def success(request_id: int, *, schema: pb.Schema | None = None) -> pb.BaseCommand:
     """The broker did what the request asked for."""
     return pb.BaseCommand(type=_Type.SUCCESS, success=pb.CommandSuccess(request_id=request_id, schema=schema))
+
+
+def consumer_error(consumer_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
+    """What happened to a consumer, unasked. Clients that do not know this log the message and go on."""
+    content = pb.CommandError(request_id=NO_REQUEST, error=code, message=message, consumer_id=consumer_id)
+    return pb.BaseCommand(type=_Type.ERROR, error=content)
 
 
 def error(request_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:

@@ -5,8 +5,8 @@ segment's transaction buffer, or the ledger alone. What its subscriptions read (
 way, so dispatch knows nothing of transactions (DESIGN section 3).
 """
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 import structlog
 import trio
@@ -20,15 +20,15 @@ from broker.names import Domain, TopicName
 from broker.schemas.registry import owner_of, removal_of
 from broker.topic_services import TopicServices
 from broker.topic_source import TopicSource
-from broker.traffic import SegmentTraffic
+from broker.traffic import SegmentTraffic, load_key
 from dispatch.consumer import Consumer
 from dispatch.source import Source
 from dispatch.subscription import Acknowledgement, Subscription
 from storage.cursor import NonDurableCursor
 from storage.entry import TxnId
-from storage.errors import LedgerSealed
+from storage.errors import LedgerSealed, StorageError
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check
+from storage.metadata.store import Check, Delete, StoreUnavailable
 from storage.position import LATEST, Position
 from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
@@ -63,6 +63,8 @@ class Topic(TopicSource):
         self._is_retired = ledger.is_sealed
         self._producers_left = trio.Event()
         self._consumers: dict[Consumer, Attendee] = {}
+        self._holds = 0
+        self._use_changed = trio.Event()
         # Those of them that take messages of whatever schema the topic has.
         self._undemanding: set[Consumer] = set()
         self._durable = DurableSubscriptions(self, ledger, services, claim, takes_transactions=self._buffer is not None)
@@ -113,10 +115,17 @@ class Topic(TopicSource):
             self._send_away()
 
     async def close(self) -> None:
-        """Send every client away and write what the cursors still hold; then `run` is to be cancelled."""
+        """Send every client away, write what the cursors still hold, and record where the ledger ends.
+
+        Then `run` is to be cancelled. What cannot be written is recovered by whoever loads the topic next.
+        """
         self._is_closed = True
         self._send_away()
         await self._durable.close()
+        try:
+            await self.ledger.close()
+        except (StorageError, StoreUnavailable) as error:
+            log.warning("a ledger's end was not recorded", topic=str(self.name), reason=str(error))
 
     async def delete(self) -> None:
         """Send every client away and remove cursors, transactions' records and data; durable on return."""
@@ -128,6 +137,8 @@ class Topic(TopicSource):
         if self.deduplication is not None:
             await self.deduplication.discard()
         await self.ledger.delete()
+        if self.name.domain is Domain.SEGMENT:
+            await self._metadata.commit([Delete(load_key(self.name))])
         if self.name.domain is Domain.PERSISTENT and owner_of(self.name) == self.name:
             # Those of segments go with their scalable topic's layout, those of partitions with the whole of them.
             await self._metadata.commit(removal_of(self.name))
@@ -198,11 +209,13 @@ class Topic(TopicSource):
         if producer.name in self._producers:
             raise ProducerNameTaken(f"a producer named {producer.name} is connected to {self.name}")
         self._producers[producer.name] = producer
+        self.touch()
 
     def leave_producer(self, producer: AttendingProducer) -> None:
         """Give the name back; harmless when it was not registered."""
         if self._producers.get(producer.name) is producer:
             del self._producers[producer.name]
+            self.touch()
             if self._is_retired and not self._producers:
                 self._producers_left.set()
 
@@ -293,12 +306,14 @@ class Topic(TopicSource):
     def attend(self, consumer: Consumer, attendee: Attendee, *, takes_any_schema: bool = False) -> None:
         """Register a connected consumer, to be told when it has to go."""
         self._consumers[consumer] = attendee
+        self.touch()
         if takes_any_schema:
             self._undemanding.add(consumer)
 
     def leave(self, consumer: Consumer) -> None:
         """Undo `attend`; harmless when it was not registered."""
-        self._consumers.pop(consumer, None)
+        if self._consumers.pop(consumer, None) is not None:
+            self.touch()
         self._undemanding.discard(consumer)
 
     def tell_sent_away(self) -> None:
@@ -348,6 +363,34 @@ class Topic(TopicSource):
     def is_in_use(self) -> bool:
         """Whether clients are connected."""
         return bool(self._producers or self._consumers)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the topic loaded for the block, as a connected client does."""
+        self._holds += 1
+        self.touch()
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self.touch()
+
+    def touch(self) -> None:
+        """Note that somebody began or ended to use the topic: `wait_idle` counts from here."""
+        changed, self._use_changed = self._use_changed, trio.Event()
+        changed.set()
+
+    async def wait_idle(self, seconds: float) -> None:
+        """Return once nobody has used the topic for so long."""
+        while True:
+            changed = self._use_changed
+            if self.is_in_use or self._holds:
+                await changed.wait()
+                continue
+            with trio.move_on_after(seconds):
+                await changed.wait()
+            if changed is self._use_changed:
+                return
 
     @property
     def old_client_count(self) -> int:

@@ -2,7 +2,9 @@
 
 A topic is loaded when somebody first asks for it and runs as one task tree of its own. If it fails because another
 broker took it over, it alone is closed; its clients find the new owner by a lookup. If two ask at once, both get the
-one that is being loaded.
+one that is being loaded. A topic that nobody uses any more is unloaded after a while, so memory is bounded by the
+topics in use and not by those that ever were. What open transactions left on it stands in the metadata store: whoever
+loads it next applies it, at the latest the sweep of finished transactions.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -29,6 +31,9 @@ log = structlog.get_logger(__name__)
 RELEASE_SECONDS_MAX = 5
 """How long giving up a claim may take when a topic is unloaded; after that the session's end releases it."""
 
+IDLE_SECONDS_MAX = 120.0
+"""How long a topic stays loaded that no client is connected to and nobody asks for."""
+
 _ENDS_ALONE = (OwnershipLost, CursorError, StorageError, StoreUnavailable)
 """What ends one topic and leaves the others alone: it is another broker's, its data is damaged or cannot be written, or
 the metadata store did not say what became of a write. Whoever loads it next finds that out."""
@@ -48,6 +53,8 @@ class _Slot:
     """Set when nothing of it is left in this process."""
     topic: Topic | None = None
     error: Exception | None = None
+    is_idle: bool = False
+    """Being unloaded because nobody used it: whoever asks for it now waits until it is gone, and loads it anew."""
 
 
 class Topics:
@@ -104,6 +111,9 @@ class Topics:
 
     async def _load(self, name: TopicName) -> Topic:
         slot = self._slots.get(name)
+        while slot is not None and slot.is_idle:
+            await slot.gone.wait()
+            slot = self._slots.get(name)
         if slot is None:
             slot = self._slots[name] = _Slot()
             self._nursery.start_soon(self._own, name, slot)
@@ -111,6 +121,7 @@ class Topics:
         if slot.error is not None:
             raise slot.error
         assert slot.topic is not None, "a ready slot has a topic or an error"
+        slot.topic.touch()
         return slot.topic
 
     async def redrive(self, segment: str) -> bool:
@@ -214,6 +225,11 @@ class Topics:
                 slot.topic = topic
                 slot.ready.set()
                 log.debug("topic loaded", topic=str(name))
+                await topic.wait_idle(IDLE_SECONDS_MAX)
+                slot.is_idle = True
+                log.debug("topic unloaded, since nobody uses it", topic=str(name))
+                await topic.close()
+                nursery.cancel_scope.cancel()
         except* _ENDS_ALONE as ended:
             reason = _first(ended)
         # Raised out here, because what is raised in there would come in one group with a cancellation.

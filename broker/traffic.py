@@ -1,6 +1,21 @@
-"""What went through this broker since it started: counters that faces add to and `/metrics` reads."""
+"""What went through this broker since it started: counters that faces add to and `/metrics` reads.
+
+Also where the metadata store keeps the load of a segment, which `scalable/load_reports.py` derives from them.
+"""
 
 from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+from broker.names import TopicName
+
+LOAD_PREFIX: Final = "/segment-load/"
+"""Of the keys of all load reports."""
+
+
+def load_key(segment: TopicName) -> str:
+    """Where the load of a segment is reported."""
+    return LOAD_PREFIX + quote(str(segment), safe="")
 
 
 @dataclass(slots=True)

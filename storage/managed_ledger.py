@@ -244,6 +244,22 @@ class ManagedLedger(ManagedLedgerView):
                 await self._write(replace(self._record, ledgers=tuple(self._list.closed), sealed=True))
         return self._list.last()
 
+    async def close(self) -> None:
+        """Take no more entries, wait for those taken, and record where they end; durable on return.
+
+        For an owner that gives the managed ledger up: the next one has nothing to recover and goes on in a new ledger.
+        Idempotent; from the call on `append` raises `LedgerSealed`.
+
+        Raises:
+            LedgerFailed: the writer has ended. Fenced: the claim is lost. The next owner recovers the end.
+        """
+        self._is_closing = True
+        async with self._changing:
+            if self._current is not None or self._unfinished:
+                self._leave_current()
+                await self._finish()
+                await self._write(replace(self._record, ledgers=tuple(self._list.closed)))
+
     async def trim(self, upto: Position) -> None:
         """Remove the ledgers whose every entry is at or below `upto`, except the one that takes entries.
 

@@ -18,9 +18,9 @@ from broker.scalable.autoscale import Merge, SegmentLoad, Situation, Split, deci
 from broker.scalable.controller import Controller
 from broker.scalable.layouts import KEY_PREFIX as LAYOUTS_PREFIX
 from broker.scalable.layouts import Layouts, topic_of
-from broker.scalable.load_reports import KEY_PREFIX as LOADS_PREFIX
 from broker.scalable.load_reports import decode_load, segment_of
 from broker.scalable.stream_groups import StreamGroups
+from broker.traffic import LOAD_PREFIX
 from storage.clock import WallClock
 from storage.cursor import CursorError
 from storage.errors import StorageError
@@ -102,7 +102,7 @@ class AutoScaler:
                         self._changed(topic)
 
     async def _watch_loads(self) -> None:
-        async with self._metadata.watch_range(*starting_with(LOADS_PREFIX)) as watch:
+        async with self._metadata.watch_range(*starting_with(LOAD_PREFIX)) as watch:
             while True:
                 change = await watch.next()
                 for key in change.deleted:

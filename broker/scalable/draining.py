@@ -39,7 +39,8 @@ async def follow_drained(
     if topic.sealed_end is None:
         # Its clients are turning to its children; so it is not drained, and what they do may take a moment.
         tell(False)
-        await topic.wait_sealed()
+        with topic.held():
+            await topic.wait_sealed()
     async with metadata.watch_key(cursor_key(str(name), subscription)) as watch:
         while True:
             record = await watch.next()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import orjson
 import structlog
@@ -21,12 +21,10 @@ import trio
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.scalable.autoscale import SegmentLoad
 from broker.topic import Topic
-from broker.traffic import SegmentTraffic
+from broker.traffic import LOAD_PREFIX, SegmentTraffic, load_key
 from storage.clock import WallClock
 from storage.metadata.store import Delete, MetadataError, MetadataStore, Op, Put, Session
 from storage.signal import Signal
-
-KEY_PREFIX: Final = "/segment-load/"
 
 SAMPLE_SECONDS: Final = 10
 """How often the counters are looked at while there is traffic."""
@@ -117,10 +115,13 @@ class LoadReporter:
         """Take one sample of every active segment and report what changed; whether there was any traffic."""
         ops: list[Op] = []
         is_busy = False
-        active = {topic.name: topic for topic in self._topics if _is_active(topic)}
+        loaded = {topic.name: topic for topic in self._topics}
+        active = {name: topic for name, topic in loaded.items() if _is_active(topic)}
         for gone in self._sampled.keys() - active.keys():
-            del self._sampled[gone]
-            ops.append(Delete(load_key(gone)))
+            last = self._sampled.pop(gone).reported
+            # A segment that was unloaded since nobody uses it stays cold, which may let it be merged.
+            if gone in loaded or last is None or _differs(last, _NO_RATES):
+                ops.append(Delete(load_key(gone)))
         for name, topic in active.items():
             sampled = self._sampled.get(name)
             if sampled is None:
@@ -141,15 +142,10 @@ class LoadReporter:
         return is_busy
 
 
-def load_key(segment: TopicName) -> str:
-    """Where the load of a segment is reported."""
-    return KEY_PREFIX + quote(str(segment), safe="")
-
-
 def segment_of(key: str) -> TopicName | None:
     """The segment whose load stands under `key`; None if no segment's does."""
     try:
-        name = TopicName.parse(unquote(key.removeprefix(KEY_PREFIX)))
+        name = TopicName.parse(unquote(key.removeprefix(LOAD_PREFIX)))
     except InvalidTopicName:
         return None
     return name if name.domain is Domain.SEGMENT else None

@@ -154,7 +154,8 @@ class Pruner:
     async def _prune_when_drained(self, topic: TopicName, segment: Segment) -> None:
         name = segment_topic(topic, segment)
         here = await self._topics.get(name)
-        await here.wait_sealed()
+        with here.held():
+            await here.wait_sealed()
         prefix = cursor_key(str(name), "")
         cursors: dict[str, bytes] = {}
         async with self._metadata.watch_range(*starting_with(prefix)) as watch:

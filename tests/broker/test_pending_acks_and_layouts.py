@@ -360,7 +360,7 @@ async def test_idle_while_transactions_are_open(autojump_clock: MockClock) -> No
         consume(subscription)
         await acknowledge_all(topic, subscription, await begin(broker))
         await wait_all_tasks_blocked()
-        with TaskSteps() as steps:
+        with topic.held(), TaskSteps() as steps:
             await trio.sleep(3_600)
             for name in ("Dispatcher.run", "PendingAcks.run", "Cursor.run", "TransactionBuffer.run", "HeaderWatch.run"):
                 assert steps.of(name) == 0

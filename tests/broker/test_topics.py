@@ -13,6 +13,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import NotSupported, TopicClosed, TopicNotFound
 from broker.names import TopicName
 from broker.topic import Topic
+from broker.topics import IDLE_SECONDS_MAX
 from dispatch.consumer import Consumer
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt
@@ -58,6 +59,10 @@ class Client:
 
     def topic_replaced(self) -> None:
         self.replaced += 1
+
+
+async def payloads(topic: Topic) -> list[bytes]:
+    return [entry.payload for entry in await visible(topic)]
 
 
 async def claims(broker: Rooms) -> list[str]:
@@ -132,7 +137,7 @@ async def test_deleting_removes_every_record_and_all_data(broker: Rooms) -> None
     assert left == []
     again = await broker.topics.get(PLAIN)
     assert again.ledger.creation_id != creation_id
-    assert await visible(again) == []
+    assert await payloads(again) == []
     assert again.subscriptions == {}
 
 
@@ -434,3 +439,75 @@ async def test_a_deletion_that_was_interrupted_can_be_repeated(broker: Rooms, st
     else:
         pytest.fail("the deletion never ended")
     assert step > 2
+
+
+async def test_a_topic_that_nobody_uses_is_unloaded_after_a_while(broker: Rooms, autojump_clock: MockClock) -> None:
+    """E16: memory is bounded by the topics in use, not by those that ever were."""
+    topic = await broker.topics.get(PLAIN)
+    producer = Client()
+    topic.attend_producer(producer)
+    await publish(topic, b"a")
+    await trio.sleep(10 * IDLE_SECONDS_MAX)
+    assert list(broker.topics) == [topic]
+    topic.leave_producer(producer)
+    await trio.sleep(IDLE_SECONDS_MAX - 1)
+    assert await broker.topics.get(PLAIN) is topic
+    await trio.sleep(IDLE_SECONDS_MAX - 1)
+    assert list(broker.topics) == [topic]
+    await trio.sleep(2)
+    assert list(broker.topics) == []
+    assert await claims(broker) == []
+    assert broker.ledgers.statistics().open_ledgers == 0
+    again = await broker.topics.get(PLAIN)
+    assert await payloads(again) == [b"a"]
+    await publish(again, b"b")
+    assert await payloads(again) == [b"a", b"b"]
+
+
+async def test_whoever_asks_while_an_idle_topic_goes_gets_it_anew(
+    broker: Rooms, store: SteeredStore, autojump_clock: MockClock
+) -> None:
+    """E16: unloading an idle topic is no error to anybody."""
+    topic = await broker.topics.get(PLAIN)
+    await publish(topic, b"a")
+    got: list[Topic] = []
+
+    async def ask() -> None:
+        got.append(await broker.topics.get(PLAIN))
+
+    async with trio.open_nursery() as nursery:
+
+        async def ask_before(_ops: Sequence[Op]) -> None:
+            store.before = None
+            nursery.start_soon(ask)
+            await trio.sleep(1)
+            assert got == []
+
+        store.before = ask_before
+        await trio.sleep(IDLE_SECONDS_MAX + 2)
+    assert got[0] is not topic
+    assert await payloads(got[0]) == [b"a"]
+
+
+async def test_a_transaction_open_on_an_unloaded_segment_is_applied(broker: Rooms, autojump_clock: MockClock) -> None:
+    """E16: what open transactions left stands in the metadata store, whether the segment is loaded or not."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = TopicName.parse("segment://public/default/orders/0000-ffff-0")
+    topic = await broker.topics.get(name)
+    committed, aborted = [await broker.coordinator.new_transaction(0, 900_000) for _ in range(2)]
+    await publish(topic, b"kept", txn=committed)
+    await publish(topic, b"dropped", txn=aborted)
+    await trio.sleep(IDLE_SECONDS_MAX + 1)
+    assert list(broker.topics) == []
+    await broker.coordinator.end(committed, EndAction.COMMIT)
+    await broker.coordinator.end(aborted, EndAction.ABORT)
+    assert await payloads(await broker.topics.get(name)) == [b"kept"]
+
+
+async def test_a_held_topic_stays_loaded(broker: Rooms, autojump_clock: MockClock) -> None:
+    topic = await broker.topics.get(PLAIN)
+    with topic.held():
+        await trio.sleep(2 * IDLE_SECONDS_MAX)
+        assert list(broker.topics) == [topic]
+    await trio.sleep(IDLE_SECONDS_MAX + 1)
+    assert list(broker.topics) == []

@@ -13,8 +13,8 @@ from broker.errors import BrokerError
 from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.scalable.load_reports import load_key
 from broker.scalable.registrations import GroupId
+from broker.traffic import load_key
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, now_ms, rooms

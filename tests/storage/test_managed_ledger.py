@@ -544,3 +544,25 @@ async def test_opening_many_touches_no_file_of_them(files: SimulatedFiles, metad
         for number in range(200):
             await open_managed(store, metadata, name=f"topic-{number}", ids=ids)
         assert touched == []
+
+
+async def test_c7_closing_records_the_end_and_the_next_owner_goes_on(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """C7, E16: an owner that gives up leaves nothing to recover and keeps no ledger open."""
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata)
+        (first,) = await publish(ledger, [b"a"])
+        await ledger.close()
+        await ledger.close()
+        with pytest.raises(LedgerSealed):
+            ledger.append(b"late")
+        assert store.statistics().open_ledgers == 0
+        record = await metadata.get(record_key(NAME))
+        assert record is not None
+        assert [info.closed for info in ManagedLedgerRecord.decode(record.value).ledgers] == [True]
+        following = await open_managed(store, metadata)
+        (second,) = await publish(following, [b"b"])
+        assert second > first
+        found = await following.read(EARLIEST, upto=LATEST, entries_max=10, bytes_max=1_000)
+        assert [entry.payload for entry in found] == [b"a", b"b"]

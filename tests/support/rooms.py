@@ -67,6 +67,7 @@ class Rooms:
         broker_id: str,
     ) -> None:
         self.metadata = metadata
+        self.ledgers = ledgers
         self.session = session
         self.headers = HeaderWatch(metadata)
         self.claims = Claims(metadata, session, broker_id=broker_id, service_url=f"pulsar://{broker_id}:6650")

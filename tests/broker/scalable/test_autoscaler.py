@@ -13,10 +13,11 @@ from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.scalable.load_reports import load_key
 from broker.scalable.registrations import GroupId
+from broker.traffic import LOAD_PREFIX, load_key
 from storage.clock import WallClock
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms, moving_clock, rooms
@@ -189,9 +190,12 @@ async def test_a_topic_that_is_deleted_and_made_again_begins_anew(
     await create(broker, 2)
     for segment_id in range(2):
         await report(broker, segment_id, clock, 10)
+    reports = await broker.metadata.scan(*starting_with(LOAD_PREFIX))
     await broker.controller.delete_topic(TOPIC, force=True)
     await jump(mock_clock, 299)
     await create(broker, 2)
+    for late in reports:
+        await broker.metadata.put(late.key, late.value)
     await jump(mock_clock, 200)
     assert len(await active(broker)) == 2
     await jump(mock_clock, 100)

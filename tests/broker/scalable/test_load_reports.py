@@ -1,6 +1,7 @@
 """Load reports: rates of the last minute, written when they have changed, and no wake-up without traffic."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -8,8 +9,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.scalable.autoscale import SegmentLoad
-from broker.scalable.load_reports import LoadReporter, decode_load, load_key, segment_of
+from broker.scalable.load_reports import LoadReporter, decode_load, segment_of
 from broker.topic import Topic
+from broker.topics import IDLE_SECONDS_MAX
+from broker.traffic import load_key
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms, moving_clock, now_ms, publish, rooms
@@ -31,6 +34,14 @@ async def broker(mock_clock: MockClock, nursery: trio.Nursery) -> AsyncIterator[
 
 async def topic_of(broker: Rooms, segment_id: int = 0) -> Topic:
     return await broker.topics.get(await broker.segment(TOPIC, segment_id))
+
+
+@asynccontextmanager
+async def kept(broker: Rooms) -> AsyncIterator[Topic]:
+    """The first segment, loaded as long as the block lasts."""
+    topic = await topic_of(broker)
+    with topic.held():
+        yield topic
 
 
 async def reported(broker: Rooms, segment_id: int = 0) -> SegmentLoad | None:
@@ -61,45 +72,46 @@ async def test_rates_are_those_of_the_last_minute(broker: Rooms, mock_clock: Moc
 
 
 async def test_steady_traffic_is_reported_once(broker: Rooms, mock_clock: MockClock) -> None:
-    topic = await topic_of(broker)
-    writes = 0
+    async with kept(broker) as topic:
+        writes = 0
 
-    async def count(ops: object) -> None:
-        nonlocal writes
-        writes += 1
+        async def count(ops: object) -> None:
+            nonlocal writes
+            writes += 1
 
-    assert isinstance(broker.metadata, SteeredStore)
-    broker.metadata.before = count
-    for _ in range(30):
-        stir(topic, 1_000)
-        await jump(mock_clock, 10)
-    load = await reported(broker)
-    assert load is not None
-    assert 75 < load.msg_rate_out <= 100
-    assert writes <= 6, "while the first minute fills"
-    assert load.since_ms <= now_ms() + 60_000
+        assert isinstance(broker.metadata, SteeredStore)
+        broker.metadata.before = count
+        for _ in range(30):
+            stir(topic, 1_000)
+            await jump(mock_clock, 10)
+        load = await reported(broker)
+        assert load is not None
+        assert 75 < load.msg_rate_out <= 100
+        assert writes <= 6, "while the first minute fills"
+        assert load.since_ms <= now_ms() + 60_000
 
 
 async def test_hardly_any_traffic_is_reported_once_and_its_end_not_at_all(broker: Rooms, mock_clock: MockClock) -> None:
-    topic = await topic_of(broker)
-    for _ in range(5):
-        stir(topic, 2)
-        await jump(mock_clock, 20)
-    first = await reported(broker)
-    assert first is not None
-    assert first.since_ms == now_ms() + 10_000
-    await jump(mock_clock, 100)
-    assert await reported(broker) == first
+    async with kept(broker) as topic:
+        for _ in range(5):
+            stir(topic, 2)
+            await jump(mock_clock, 20)
+        first = await reported(broker)
+        assert first is not None
+        assert first.since_ms == now_ms() + 10_000
+        await jump(mock_clock, 100)
+        assert await reported(broker) == first
 
 
 async def test_load_that_ends_is_reported_as_none(broker: Rooms, mock_clock: MockClock) -> None:
-    stir(await topic_of(broker), 60_000)
-    await jump(mock_clock, 10)
-    load = await reported(broker)
-    assert load is not None
-    assert load.msg_rate_out == 1_000
-    await jump(mock_clock, 60)
-    assert await reported(broker) == SegmentLoad(0, 0, 0, 0, now_ms() + 70_000)
+    async with kept(broker) as topic:
+        stir(topic, 60_000)
+        await jump(mock_clock, 10)
+        load = await reported(broker)
+        assert load is not None
+        assert load.msg_rate_out == 1_000
+        await jump(mock_clock, 60)
+        assert await reported(broker) == SegmentLoad(0, 0, 0, 0, now_ms() + 70_000)
 
 
 async def test_nothing_runs_without_traffic(broker: Rooms, mock_clock: MockClock) -> None:
@@ -138,6 +150,17 @@ async def test_a_store_that_does_not_take_a_report_ends_nothing(broker: Rooms, m
     await jump(mock_clock, 10)
     assert await reported(broker) is None
     await publish(topic, b"goes on")
+
+
+async def test_a_segment_that_is_unloaded_stays_known_as_cold(broker: Rooms, mock_clock: MockClock) -> None:
+    """E16: segments that nobody uses any more can still be merged; their reports go with their data."""
+    topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+    stir(topic, 60_000)
+    await jump(mock_clock, 2 * IDLE_SECONDS_MAX)
+    assert list(broker.topics) == []
+    assert await reported(broker) == SegmentLoad(0, 0, 0, 0, now_ms() + 70_000)
+    await broker.controller.delete_topic(TOPIC, force=True)
+    assert await broker.metadata.get(load_key(topic.name)) is None
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"msgRateIn": "x"}', b"1"])

@@ -70,6 +70,21 @@ class ProducerNameTaken(BrokerError):
     """Another producer of this name is connected to the topic."""
 
 
+class SendInDoubt(BrokerError):
+    """A send has the producer and sequence id of one in another transaction, which has not ended; it was not stored.
+
+    It is stored when it is sent again after that transaction aborted, and a repeat after it committed.
+    """
+
+    retriable = True
+
+    def __init__(self, producer: str, sequence_id: int, txn_most: int, txn_least: int) -> None:
+        super().__init__(
+            f"Producer {producer} sent sequence id {sequence_id} before, in transaction ({txn_most},{txn_least}), "
+            f"which has not ended. Send it again when that transaction has ended"
+        )
+
+
 class IncompatibleSchema(BrokerError):
     """The schema makes no sense, or does not go with the topic's; nothing was changed."""
 

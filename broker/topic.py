@@ -58,7 +58,9 @@ class Topic(TopicSource):
         self._claim = claim
         self.deduplication: Deduplication | None = None
         if name.domain is Domain.SEGMENT or services.deduplicates_persistent:
-            self.deduplication = Deduplication(ledger, services.metadata, claim)
+            self.deduplication = Deduplication(
+                ledger, services.metadata, claim, buffer=buffer, headers=services.headers
+            )
         self._producers: dict[str, AttendingProducer] = {}
         self._is_retired = ledger.is_sealed
         self._producers_left = trio.Event()
@@ -87,11 +89,16 @@ class Topic(TopicSource):
             now_ms=services.now_ms,
         )
         topic = cls(name, ledger, services, claim)
-        if topic.deduplication is not None:
-            await topic.deduplication.recover()
+        # Both are told of decisions once they have recovered, until `run` ends.
         if topic._buffer is not None:
-            # Last, because from here on it is told of decisions, until `run` ends.
             await topic._buffer.recover()
+        if topic.deduplication is not None:
+            try:
+                await topic.deduplication.recover()
+            except BaseException:
+                if topic._buffer is not None:
+                    topic._buffer.leave()
+                raise
         return topic
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -153,11 +160,19 @@ class Topic(TopicSource):
             WrongDomain: v5 transactions write to segments, and only they do (D6).
             TxnError, LedgerFailed: nothing was appended.
         """
+        await self._admit(txn)
+        return self._append(payload, message_count, txn)
+
+    async def _admit(self, txn: TxnId | None) -> None:
         await self.ledger.wait_room()
         if txn is not None:
             self._require_taking(txn)
         if self._buffer is not None:
-            position = await self._buffer.publish(payload, message_count, txn)
+            await self._buffer.admit(txn)
+
+    def _append(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
+        if self._buffer is not None:
+            position = self._buffer.append(payload, message_count, txn)
         else:
             position = self.ledger.append(payload, message_count=message_count)
         self.traffic.messages_in += message_count
@@ -179,16 +194,23 @@ class Topic(TopicSource):
         To be called for one send of a producer at a time.
 
         Raises:
-            As `publish`.
+            SendInDoubt: another transaction holds the send, which has not ended; nothing was appended.
+            Exception: as `publish`.
         """
-        if self.deduplication is None:
+        deduplication = self.deduplication
+        if deduplication is None:
             return await self.publish(payload, message_count=message_count, txn=txn)
-        stored = self.deduplication.find(producer, send)
-        if stored is not None:
-            return stored
-        await self.deduplication.wait_room()
-        position = await self.publish(payload, message_count=message_count, txn=txn)
-        self.deduplication.note(producer, send, position, len(payload))
+        while True:
+            stored = await deduplication.find(producer, send, txn)
+            if stored is not None:
+                return stored
+            await deduplication.wait_room()
+            await self._admit(txn)
+            # The producer's lost connection may have had the same send under way, and appended it during these waits.
+            if deduplication.is_new(producer, send, txn):
+                break
+        position = self._append(payload, message_count, txn)
+        deduplication.note(producer, send, position, len(payload), txn)
         return position
 
     def attend_producer(self, producer: AttendingProducer, *, returning: bool = False) -> None:

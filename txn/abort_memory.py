@@ -10,7 +10,7 @@ An entry whose transaction has neither op record nor abort record here is commit
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Final, NamedTuple
 
 import orjson
@@ -68,9 +68,11 @@ class AbortMemory:
 
     def hides(self, entry: Entry) -> bool:
         """Whether the entry belongs to an aborted transaction. Its ledger has been passed to `prepare` before."""
-        if entry.txn is None:
-            return False
-        return entry.txn in self._recent or entry.txn in self._indexed.get(entry.position.ledger, frozenset())
+        return entry.txn is not None and self.has(entry.txn, entry.position.ledger)
+
+    def has(self, txn: TxnId, ledger: int) -> bool:
+        """Whether the transaction was aborted, which wrote to this ledger. The ledger has been prepared before."""
+        return txn in self._recent or txn in self._indexed.get(ledger, frozenset())
 
     async def load(self, metadata: MetadataStore) -> None:
         """Read what earlier owners of the segment recorded."""
@@ -86,7 +88,10 @@ class AbortMemory:
             LedgerCorrupt: an index is damaged or missing, so nobody can tell which entries may be shown.
             LedgerNotFound: a ledger was trimmed since the entries were read.
         """
-        ledgers = {entry.position.ledger for entry in entries if entry.txn is not None}
+        await self.prepare_ledgers({entry.position.ledger for entry in entries if entry.txn is not None})
+
+    async def prepare_ledgers(self, ledgers: Set[int]) -> None:
+        """As `prepare`, for the entries of transactions in these ledgers."""
         # Looked at again after each wait: meanwhile a ledger may have closed, or one load pushed out another.
         while missing := [ledger for ledger in ledgers if ledger not in self._indexed and not self._is_open(ledger)]:
             moves = self._moves

@@ -154,26 +154,68 @@ class TransactionBuffer:
         """
         await self._aborted.prepare(entries)
 
-    async def publish(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
-        """Append an entry, for a transaction or for none, and return its position, not yet durable.
+    async def fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
+        """What became of entries here, each given by its transaction and position, as far as this owner was told.
 
-        Durable once the ledger's `confirmed` has reached the position. A transaction's op record is durable before
-        this returns (T11).
+        Those in no transaction count as committed. True as long as the caller does not wait.
+
+        Raises:
+            LedgerCorrupt: nobody can tell which of them were aborted.
+            LedgerNotFound: a ledger was trimmed.
+        """
+        await self._aborted.prepare_ledgers({position.ledger for txn, position in places if txn is not None})
+        return [self._fate(txn, position) for txn, position in places]
+
+    def _fate(self, txn: TxnId | None, position: Position) -> TxnState:
+        if txn is None:
+            return TxnState.COMMITTED
+        write = self._writes.get(txn)
+        if write is not None and write.decided is None:
+            return TxnState.OPEN
+        return TxnState.ABORTED if self._aborted.has(txn, position.ledger) else TxnState.COMMITTED
+
+    async def publish(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
+        """`admit`, then `append`.
 
         Raises:
             TransactionNotFound, TransactionEnded: nothing was appended.
             OwnershipLost: another broker owns the segment; nothing was appended.
             LedgerSealed, LedgerFailed: nothing was appended.
         """
+        await self.admit(txn)
+        return self.append(payload, message_count, txn)
+
+    async def admit(self, txn: TxnId | None) -> None:
+        """Do what has to wait before `append`, which follows in the same step.
+
+        The transaction's op record is durable on return (T11).
+
+        Raises:
+            TransactionNotFound, TransactionEnded: the transaction takes no more.
+            OwnershipLost: another broker owns the segment.
+        """
         if txn is None:
-            return self._ledger.append(payload, message_count=message_count)
+            return
         write = self._writes.get(txn)
         if write is None or write.joining is not None:
-            write = await self._join(txn)
+            await self._join(txn)
         if not self._metadata.authoritative:
             await self._metadata.barrier()
-        # From here to the append nothing waits, so no decision can come in between (T12).
+
+    def append(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
+        """Append an entry, for a transaction or for none, and return its position, not yet durable.
+
+        Durable once the ledger's `confirmed` has reached the position. `admit` came before, and nothing was waited for
+        since, so no decision can come in between (T12).
+
+        Raises:
+            TransactionNotFound, TransactionEnded: nothing was appended.
+            LedgerSealed, LedgerFailed: nothing was appended.
+        """
+        if txn is None:
+            return self._ledger.append(payload, message_count=message_count)
         require_open(self._metadata, txn)
+        write = self._writes[txn]
         position = self._ledger.append(payload, message_count=message_count, txn=txn)
         if write.span is None:
             self._held.hold(txn, position)
@@ -207,7 +249,7 @@ class TransactionBuffer:
         try:
             await self._take_over()
         except BaseException:
-            self._leave()
+            self.leave()
             raise
 
     async def _take_over(self) -> None:
@@ -260,7 +302,7 @@ class TransactionBuffer:
                         await self._commit([*self._claim, *ops])
                         self._aborted.forget(ops)
         finally:
-            self._leave()
+            self.leave()
 
     async def discard(self) -> None:
         """Remove every record of the segment, which is about to be deleted with its data; durable on return."""
@@ -354,7 +396,7 @@ class TransactionBuffer:
         self._settling.append(write)
         self._settle.set()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """The segment is served here no more; its next owner recovers what is left."""
         for write in self._writes.values():
             self._headers.leave(write.txn, self)

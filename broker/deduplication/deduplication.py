@@ -8,10 +8,17 @@ that it is there when a crash may still lose it. A new owner reads the snapshot 
 snapshots cannot be written, publishing waits, so the tail has a bound; the topic goes on meanwhile, and one that may or
 may not have been written is written again.
 
+What a transaction stored counts by its fate (`sequences.py`). A segment's deduplication follows the headers of the
+transactions in which its producers sent something, as the segment's buffer does. A snapshot names the sends of open
+transactions apart, each with the position of an entry. A new owner asks the buffer, which has recovered by then, what
+became of each transaction at that position. Where a damaged or trimmed ledger keeps that from being known, the sends
+count as not stored: readers do not get those entries either.
+
 A topic from before there were snapshots has its last TAIL_MESSAGES read.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 from urllib.parse import quote
 
@@ -19,10 +26,11 @@ import orjson
 import structlog
 import trio
 
-from broker.deduplication.sequences import SendId, Sequences, Stored
+from broker.deduplication.sequences import InDoubt, SendId, Sequences, Stored
+from broker.errors import SendInDoubt
 from broker.unanswered import RETRY_SECONDS
-from storage.entry import Entry, EntryFormat
-from storage.errors import EntriesUnreadable
+from storage.entry import Entry, EntryFormat, TxnId
+from storage.errors import EntriesUnreadable, LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreUnavailable
 from storage.position import Position
@@ -30,7 +38,10 @@ from storage.signal import Signal
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import parse_payload
+from txn.buffer import TransactionBuffer
 from txn.errors import OwnershipLost
+from txn.header_watch import HeaderWatch
+from txn.states import TxnState
 
 KEY_PREFIX: Final = "/producers/"
 
@@ -73,12 +84,34 @@ def send_id(send: pb.CommandSend, payload: bytes) -> SendId:
 class Deduplication:
     """One topic's. `recover` it first, then let `run` write its snapshots."""
 
-    def __init__(self, ledger: ManagedLedger, metadata: MetadataStore, claim: Check) -> None:
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        metadata: MetadataStore,
+        claim: Check,
+        *,
+        buffer: TransactionBuffer | None,
+        headers: HeaderWatch,
+    ) -> None:
+        """Set up.
+
+        Args:
+            ledger: the topic's entries.
+            metadata: where snapshots stand.
+            claim: the owner's claim, a condition of every snapshot.
+            buffer: knows what became of the transactions that wrote here; None for a topic that takes none.
+            headers: tells when a transaction ends.
+        """
         self._ledger = ledger
         self._metadata = metadata
         self._claim = claim
+        self._buffer = buffer
+        self._headers = headers
         self._key = sequences_key(ledger.name)
         self._sequences = Sequences()
+        self._joined: set[TxnId] = set()
+        """Transactions of whose end this is told."""
+        self._has_left = False
         self._entries = 0
         """Noted since the last snapshot."""
         self._bytes = 0
@@ -86,11 +119,23 @@ class Deduplication:
         self._written = trio.Event()
 
     async def recover(self) -> None:
-        """Take over what the last owner's snapshot and the entries behind it say."""
+        """Take over what the last owner's snapshot and the entries behind it say; the buffer has recovered before."""
+        try:
+            await self._take_over()
+            # A decision may have been on its way to those who follow its transaction when this joined them.
+            await self._headers.catch_up(list(self._joined))
+        except BaseException:
+            self._leave()
+            raise
+
+    async def _take_over(self) -> None:
         record = await self._metadata.get(self._key)
         content = None if record is None else orjson.loads(record.value)
         if content is not None and content["creation"] == self._ledger.creation_id:
             self._sequences = Sequences.from_json(content["producers"])
+            for txn, position in self._sequences.open_transactions.items():
+                (state,) = await self._fates([(txn, position)])
+                self._apply(txn, state)
             start = self._ledger.next_after(Position(*content["upto"]))
         else:
             # There was none yet, or it is of a topic of this name that was deleted.
@@ -105,7 +150,9 @@ class Deduplication:
                 continue
             if not entries:
                 return
-            self._take(entries)
+            fates = await self._fates([(entry.txn, entry.position) for entry in entries])
+            for entry, state in zip(entries, fates, strict=True):
+                self._take(entry, state)
             start = self._ledger.next_after(entries[-1].position)
 
     async def run(self) -> None:
@@ -114,42 +161,66 @@ class Deduplication:
         Raises:
             OwnershipLost: the claim is gone.
         """
-        while True:
-            await self._due.wait()
-            # The memory as it is now says all that was appended up to here; entries that follow are not in `value`.
-            upto, entries, size = self._ledger.last_position, self._entries, self._bytes
-            value = orjson.dumps(
-                {"creation": self._ledger.creation_id, "upto": list(upto), "producers": self._sequences.to_json()}
-            )
-            await self._ledger.confirmed.wait_for(upto)
-            try:
-                await self._commit(Put(self._key, value))
-            except StoreUnavailable as unavailable:
-                log.warning("a snapshot of producers is late", topic=self._ledger.name, reason=str(unavailable))
-                await trio.sleep(RETRY_SECONDS)
-                self._due.set()
-                continue
-            self._entries -= entries
-            self._bytes -= size
-            self._wake_if_due()
-            written, self._written = self._written, trio.Event()
-            written.set()
+        try:
+            while True:
+                await self._due.wait()
+                # The memory as it is now says all that was appended up to here; entries that follow are not in `value`.
+                upto, entries, size = self._ledger.last_position, self._entries, self._bytes
+                value = orjson.dumps(
+                    {"creation": self._ledger.creation_id, "upto": list(upto), "producers": self._sequences.to_json()}
+                )
+                await self._ledger.confirmed.wait_for(upto)
+                try:
+                    await self._commit(Put(self._key, value))
+                except StoreUnavailable as unavailable:
+                    log.warning("a snapshot of producers is late", topic=self._ledger.name, reason=str(unavailable))
+                    await trio.sleep(RETRY_SECONDS)
+                    self._due.set()
+                    continue
+                self._entries -= entries
+                self._bytes -= size
+                self._wake_if_due()
+                written, self._written = self._written, trio.Event()
+                written.set()
+        finally:
+            self._leave()
 
     async def wait_room(self) -> None:
         """Return when the snapshot is not too far behind the log. Does not yield while it is not."""
         while self._entries >= BEHIND_MAX * SNAPSHOT_ENTRIES or self._bytes >= BEHIND_MAX * SNAPSHOT_BYTES:
             await self._written.wait()
 
-    def find(self, producer: str, send: SendId) -> Stored | None:
-        """Where a send is that the topic holds already; None for one that is new."""
-        return self._sequences.find(producer, send)
+    async def find(self, producer: str, send: SendId, txn: TxnId | None) -> Stored | None:
+        """Where a send is that the topic holds already; None for one that is new. Waits only for one in doubt.
 
-    def note(self, producer: str, send: SendId, position: Position, size: int) -> None:
-        """The send was appended there, in the same step."""
-        self._sequences.note(producer, send, position)
-        self._entries += 1
-        self._bytes += size
-        self._wake_if_due()
+        Raises:
+            SendInDoubt: another transaction holds it, which has not ended.
+        """
+        asked = set()
+        while isinstance(found := self._sequences.find(producer, send, txn), InDoubt):
+            if found.txn in asked:
+                raise SendInDoubt(producer, send.first, *found.txn)
+            asked.add(found.txn)
+            # Its client may have heard of the decision before this broker was told.
+            await self._headers.catch_up([found.txn])
+        return found
+
+    def is_new(self, producer: str, send: SendId, txn: TxnId | None) -> bool:
+        """Whether it may be appended now."""
+        return self._sequences.find(producer, send, txn) is None
+
+    def note(self, producer: str, send: SendId, position: Position, size: int, txn: TxnId | None) -> None:
+        """The send was appended there, in the same step; a transaction was open."""
+        self._sequences.note(producer, send, position, txn)
+        if txn is not None:
+            self._join(txn)
+        self._grew(size)
+
+    def decided(self, txn: TxnId, state: TxnState) -> None:
+        """See `Participant`: a transaction in which a producer sent something here has ended."""
+        self._sequences.decide(txn, is_committed=state is TxnState.COMMITTED)
+        self._joined.discard(txn)
+        self._headers.leave(txn, self)
 
     def knows(self, producer: str) -> bool:
         """Whether the producer is remembered."""
@@ -173,23 +244,65 @@ class Deduplication:
         except Conflict as conflict:
             raise OwnershipLost(f"{self._ledger.name} is no longer this broker's") from conflict
 
+    def _grew(self, size: int) -> None:
+        self._entries += 1
+        self._bytes += size
+        self._wake_if_due()
+
     def _wake_if_due(self) -> None:
         if self._entries >= SNAPSHOT_ENTRIES or self._bytes >= SNAPSHOT_BYTES:
             self._due.set()
 
-    def _take(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            if entry.format is not EntryFormat.PULSAR:
-                continue
+    def _join(self, txn: TxnId) -> None:
+        if not self._has_left:
+            self._joined.add(txn)
+            self._headers.join(txn, self)
+
+    def _leave(self) -> None:
+        """The topic is served here no more."""
+        self._has_left = True
+        for txn in self._joined:
+            self._headers.leave(txn, self)
+        self._joined.clear()
+
+    async def _fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
+        """What became of entries, by transaction and position; those in no transaction count as committed."""
+        if self._buffer is None:
+            return [TxnState.COMMITTED for _ in places]
+        fates: list[TxnState] = []
+        for ledger, group in groupby(places, key=lambda place: place[1].ledger):
+            some = list(group)
             try:
-                metadata, _body = parse_payload(entry.payload)
-            except WireError:
-                # Stored as it was sent; nobody can tell by whom.
-                continue
-            send = SendId(
-                metadata.sequence_id,
-                max(metadata.sequence_id, metadata.highest_sequence_id),
-                metadata.chunk_id,
-                max(metadata.num_chunks_from_msg, 1),
-            )
-            self.note(metadata.producer_name, send, entry.position, len(entry.payload))
+                fates += await self._buffer.fates(some)
+            except (LedgerCorrupt, LedgerNotFound) as unknown:
+                reason = str(unknown)
+                log.error(
+                    "sends of unknown fate are not remembered", topic=self._ledger.name, ledger=ledger, reason=reason
+                )
+                fates += [TxnState.COMMITTED if txn is None else TxnState.ABORTED for txn, _ in some]
+        return fates
+
+    def _apply(self, txn: TxnId, state: TxnState) -> None:
+        if state is TxnState.OPEN:
+            self._join(txn)
+        else:
+            self._sequences.decide(txn, is_committed=state is TxnState.COMMITTED)
+
+    def _take(self, entry: Entry, state: TxnState) -> None:
+        self._grew(len(entry.payload))
+        if entry.format is not EntryFormat.PULSAR or state is TxnState.ABORTED:
+            return
+        try:
+            metadata, _body = parse_payload(entry.payload)
+        except WireError:
+            # Stored as it was sent; nobody can tell by whom.
+            return
+        send = SendId(
+            metadata.sequence_id,
+            max(metadata.sequence_id, metadata.highest_sequence_id),
+            metadata.chunk_id,
+            max(metadata.num_chunks_from_msg, 1),
+        )
+        self._sequences.note(metadata.producer_name, send, entry.position, entry.txn)
+        if entry.txn is not None:
+            self._apply(entry.txn, state)

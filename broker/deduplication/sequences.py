@@ -1,27 +1,54 @@
-"""Which sends of which producers a topic holds: by name and sequence id, in bounded memory. Pure.
+"""Which sends of which producers a topic holds, by what became of their transactions, in bounded memory. Pure.
 
-A producer's ids are kept as ranges and not as the highest alone: a send that was refused leaves a gap, and its
-successors, sent before the refusal was heard, stand behind it. Sent again it is new, whatever came after it.
+A send is known by its producer's name, its sequence ids and its transaction. Whether the topic holds it depends on the
+transaction's fate:
 
-    at most PRODUCERS_MAX producers, the least recent forgotten first
-    at most RANGES_MAX ranges of each; the lowest two are joined, as if what is between them had been stored
-    the places of the last POSITIONS_MAX sends of all of them together
+    an earlier send of the same ids            the send is
+    in the same transaction, or both in none   a repeat: it gets the receipt of the first
+    in none, or in a committed transaction     stored already: the same
+    in another transaction, which is open      in doubt: it is refused until that transaction has ended
+    in an aborted transaction                  new: what an aborted transaction stored is not stored
+
+A producer's ids name its messages, whichever transaction carries them. A program that does not know whether its first
+transaction was committed sends the messages again in a second one: they must stand in the topic once. While the first
+transaction is open, neither answer is right. Storing the send doubles it if both commit. A receipt loses it if the
+first transaction aborts.
+
+Ids are kept as ranges and not as the highest alone. A refused send leaves a gap, and so does an aborted transaction;
+sends behind the gap were taken before the producer heard of that. Sent again, the ids of the gap are new.
+
+    at most PRODUCERS_MAX producers; the one that sent least recently is forgotten first
+    at most OPEN_MAX pairs of a producer and an open transaction; the oldest transaction is forgotten first
+    at most RANGES_MAX ranges of one producer with one fate, and about RANGES_TOTAL_MAX altogether. Beyond that, of a
+    producer's stored ids the two lowest ranges are joined, as if the ids between them had been stored; of its ids in an
+    open transaction the lowest range is forgotten
+    the positions of the last POSITIONS_MAX sends
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from broker.deduplication.id_ranges import IdRanges
+from storage.entry import TxnId
 from storage.position import EARLIEST, Position
 
 PRODUCERS_MAX: Final = 500
 """Producers that are remembered for a topic."""
 
-RANGES_MAX: Final = 8
-"""Ranges of ids that are remembered for a producer; one that numbers its messages without gaps has one."""
+OPEN_MAX: Final = 1_000
+"""Pairs of a producer and an open transaction that are remembered for a topic."""
+
+RANGES_MAX: Final = 500
+"""Ranges of ids that are remembered for a producer, of its stored ids and of those in each open transaction."""
+
+RANGES_TOTAL_MAX: Final = 6_000
+"""Ranges of ids that are remembered for a topic, so that its snapshot fits into one metadata record. A producer keeps
+one range even if there are more."""
 
 POSITIONS_MAX: Final = 4_096
-"""Sends whose places are remembered for a topic, to be named again in a second receipt."""
+"""Sends whose positions are remembered for a topic, to be named again in a second receipt."""
 
 NAME_BYTES_MAX: Final = 256
 """A producer whose name is longer in UTF-8 is not remembered: names are kept, and clients choose them."""
@@ -48,36 +75,58 @@ class Stored(NamedTuple):
     """It is durable once this position is."""
 
 
+class InDoubt(NamedTuple):
+    """A send that another transaction holds, which is not decided."""
+
+    txn: TxnId
+
+
 @dataclass(slots=True)
-class _Producer:
-    ranges: list[list[int]] = field(default_factory=list)
-    """First and last id of each, rising, with gaps between them."""
-    newest: Position = EARLIEST
-    """Of its last entry."""
+class _Sends:
+    """What one producer sent that shares one fate."""
+
+    ids: IdRanges = field(default_factory=IdRanges)
     partial: tuple[int, int] | None = None
     """Sequence id and last stored part of a message of which parts are missing."""
+    newest: Position = EARLIEST
+    """Of its last entry."""
+    positions: dict[tuple[int, int], Position] = field(default_factory=dict)
+    """Those that are remembered, by the last id and the part of a message."""
 
     def has(self, send: SendId) -> bool:
-        if any(low <= send.first and send.last <= high for low, high in self.ranges):
+        if self.ids.has_all(send.first, send.last):
             return True
         return self.partial is not None and self.partial[0] == send.last and send.chunk <= self.partial[1]
 
+    def meets(self, send: SendId) -> bool:
+        """Whether it has some message of the send, or a part of it."""
+        is_begun = self.partial is not None and self.partial[0] == send.last
+        return is_begun or self.ids.has_any(send.first, send.last)
+
     def add(self, send: SendId, position: Position) -> None:
         self.newest = position
+        self.positions[send.last, send.chunk] = position
         if send.chunk + 1 < send.chunks:
             self.partial = (send.last, send.chunk)
             return
         self.partial = None
-        low, high = send.first, max(send.first, send.last)
-        apart = [kept for kept in self.ranges if kept[1] < low - 1 or kept[0] > high + 1]
-        for kept in self.ranges:
-            if kept[1] >= low - 1 and kept[0] <= high + 1:
-                low, high = min(low, kept[0]), max(high, kept[1])
-        apart.append([low, high])
-        apart.sort()
-        while len(apart) > RANGES_MAX:
-            apart[0:2] = [[apart[0][0], apart[1][1]]]
-        self.ranges = apart
+        self.ids.add(send.first, max(send.first, send.last))
+
+
+@dataclass(slots=True)
+class _Producer:
+    stored: _Sends = field(default_factory=_Sends)
+    """Sent in no transaction, or in a committed one."""
+    open: dict[TxnId, _Sends] = field(default_factory=dict)
+    """Sent in transactions that are not decided."""
+    newest: Position = EARLIEST
+    """Of its last entry, whatever became of it."""
+    highest: int = -1
+    """No id above it was ever sent."""
+
+    @property
+    def ranges(self) -> int:
+        return len(self.stored.ids) + sum(len(sends.ids) for sends in self.open.values())
 
 
 class Sequences:
@@ -85,42 +134,105 @@ class Sequences:
 
     def __init__(self) -> None:
         self._producers: OrderedDict[str, _Producer] = OrderedDict()
-        self._positions: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
+        self._open: OrderedDict[TxnId, dict[str, None]] = OrderedDict()
+        """The producers of each open transaction, the transaction that was first seen first."""
+        self._open_pairs = 0
+        self._ranges = 0
+        self._noted: deque[tuple[str, TxnId | None, SendId]] = deque()
+        """The sends whose positions are remembered, the earliest first."""
 
-    def find(self, name: str, send: SendId) -> Stored | None:
-        """Where a send is that the topic holds already; None for one that is new."""
+    @property
+    def open_transactions(self) -> Mapping[TxnId, Position]:
+        """The transactions that are not decided, each with the position of an entry of it."""
+        return {txn: max(self._producers[name].open[txn].newest for name in names) for txn, names in self._open.items()}
+
+    def find(self, name: str, send: SendId, txn: TxnId | None) -> Stored | InDoubt | None:
+        """What the topic holds of a send in `txn`, or in no transaction; None for one that is new."""
         producer = self._producers.get(name)
-        if producer is None or not producer.has(send):
+        if producer is None or send.first > producer.highest:
             return None
-        position = self._positions.get((name, send.last, send.chunk), EARLIEST)
-        return Stored(position, producer.newest if position == EARLIEST else position)
+        own = producer.stored if txn is None else producer.open.get(txn)
+        if own is None or not own.has(send):
+            own = producer.stored if producer.stored.ids.has_all(send.first, send.last) else None
+        if own is not None:
+            position = own.positions.get((send.last, send.chunk), EARLIEST)
+            return Stored(position, producer.newest if position == EARLIEST else position)
+        for other, sends in producer.open.items():
+            if other != txn and sends.meets(send):
+                return InDoubt(other)
+        return None
 
-    def note(self, name: str, send: SendId, position: Position) -> None:
-        """The send was appended there; positions of successive calls rise."""
+    def note(self, name: str, send: SendId, position: Position, txn: TxnId | None) -> None:
+        """The send was appended there; positions of successive calls rise. A transaction is open until `decide`."""
         if len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX:
             return
         producer = self._producers.setdefault(name, _Producer())
-        producer.add(send, position)
         self._producers.move_to_end(name)
+        producer.newest = position
+        producer.highest = max(producer.highest, send.first, send.last)
+        sends = producer.stored if txn is None else self._begin(name, producer, txn)
+        self._ranges -= len(sends.ids)
+        sends.add(send, position)
+        self._ranges += len(sends.ids)
+        self._bound(producer, sends)
+        self._noted.append((name, txn, send))
+        if len(self._noted) > POSITIONS_MAX:
+            self._forget_position(*self._noted.popleft())
         if len(self._producers) > PRODUCERS_MAX:
-            self._producers.popitem(last=False)
-        self._positions[name, send.last, send.chunk] = position
-        if len(self._positions) > POSITIONS_MAX:
-            self._positions.popitem(last=False)
+            self._forget(next(iter(self._producers)))
+        while self._open_pairs > OPEN_MAX and len(self._open) > 1:
+            self.decide(next(iter(self._open)), is_committed=False)
+
+    def decide(self, txn: TxnId, *, is_committed: bool) -> None:
+        """The transaction has ended: its sends are stored, or it is as if they had not been sent."""
+        for name in self._open.pop(txn, ()):
+            producer = self._producers[name]
+            sends = producer.open.pop(txn)
+            self._open_pairs -= 1
+            self._ranges -= len(sends.ids)
+            if not is_committed:
+                continue
+            # A message of which parts are missing is not stored: nobody can read it.
+            self._ranges -= len(producer.stored.ids)
+            for first, last in sends.ids:
+                producer.stored.ids.add(first, last)
+            producer.stored.positions |= sends.positions
+            self._ranges += len(producer.stored.ids)
+            self._bound(producer, producer.stored)
 
     def knows(self, name: str) -> bool:
         """Whether the producer is remembered."""
         return name in self._producers
 
     def last_id(self, name: str) -> int:
-        """The highest sequence id that the producer has stored whole; -1 when none is remembered."""
+        """The highest sequence id that the producer has stored whole; -1 when none is remembered.
+
+        Ids in open transactions count: a producer that numbers its messages on from here must not use them again, or
+        its next messages in the same transaction would pass for repeats.
+        """
         producer = self._producers.get(name)
-        return producer.ranges[-1][1] if producer is not None and producer.ranges else -1
+        if producer is None:
+            return -1
+        return max(sends.ids.last for sends in (producer.stored, *producer.open.values()))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the places of sends."""
+        """Everything but the positions of sends."""
         return {
-            name: {"ranges": producer.ranges, "newest": list(producer.newest), "partial": producer.partial}
+            name: {
+                "ranges": list(producer.stored.ids),
+                "partial": producer.stored.partial,
+                "newest": list(producer.newest),
+                "highest": producer.highest,
+                "open": [
+                    {
+                        "txn": list(txn),
+                        "ranges": list(sends.ids),
+                        "partial": sends.partial,
+                        "newest": list(sends.newest),
+                    }
+                    for txn, sends in producer.open.items()
+                ],
+            }
             for name, producer in self._producers.items()
         }
 
@@ -129,8 +241,53 @@ class Sequences:
         """Undo `to_json`."""
         made = cls()
         for name, kept in content.items():
-            partial = kept["partial"]
-            made._producers[name] = _Producer(
-                kept["ranges"], Position(*kept["newest"]), None if partial is None else (partial[0], partial[1])
-            )
+            stored = _sends(kept, EARLIEST)
+            producer = _Producer(stored, {}, Position(*kept["newest"]), kept["highest"])
+            made._producers[name] = producer
+            for fields in kept["open"]:
+                txn = TxnId(*fields["txn"])
+                made._begin(name, producer, txn)
+                producer.open[txn] = _sends(fields, Position(*fields["newest"]))
+            made._ranges += producer.ranges
         return made
+
+    def _begin(self, name: str, producer: _Producer, txn: TxnId) -> _Sends:
+        """What the producer sent in an open transaction, to be added to."""
+        sends = producer.open.get(txn)
+        if sends is None:
+            sends = producer.open[txn] = _Sends()
+            self._open.setdefault(txn, {})[name] = None
+            self._open_pairs += 1
+        return sends
+
+    def _bound(self, producer: _Producer, sends: _Sends) -> None:
+        """Hold the bounds on ranges, after some were added to these sends of the producer."""
+        ids = sends.ids
+        while len(ids) > 1 and (len(ids) > RANGES_MAX or self._ranges > RANGES_TOTAL_MAX):
+            if sends is producer.stored:
+                ids.join_lowest()
+            else:
+                ids.drop_lowest()
+            self._ranges -= 1
+
+    def _forget_position(self, name: str, txn: TxnId | None, send: SendId) -> None:
+        producer = self._producers.get(name)
+        if producer is not None:
+            sends = producer.stored if txn is None else producer.open.get(txn, producer.stored)
+            sends.positions.pop((send.last, send.chunk), None)
+
+    def _forget(self, name: str) -> None:
+        producer = self._producers.pop(name)
+        self._ranges -= producer.ranges
+        self._open_pairs -= len(producer.open)
+        for txn in producer.open:
+            names = self._open[txn]
+            del names[name]
+            if not names:
+                del self._open[txn]
+
+
+def _sends(fields: Mapping[str, Any], newest: Position) -> _Sends:
+    partial = fields["partial"]
+    ids = IdRanges((first, last) for first, last in fields["ranges"])
+    return _Sends(ids, None if partial is None else (partial[0], partial[1]), newest)

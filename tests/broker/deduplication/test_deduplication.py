@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from unittest.mock import patch
 from zlib import crc32
 
@@ -14,8 +15,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.deduplication import deduplication as module
 from broker.deduplication.deduplication import Deduplication, send_id, sequences_key
-from broker.deduplication.sequences import SendId, Stored
-from storage.errors import LedgerFailed
+from broker.deduplication.sequences import SendId, Sequences, Stored
+from storage.entry import TxnId
+from storage.errors import LedgerCorrupt, LedgerFailed
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
@@ -25,11 +27,14 @@ from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, ledger_store
 from tests.support.rooms import now_ms
 from tests.support.schedules import every_schedule
+from tests.support.segments import Office, office
+from tests.support.segments import Segment as OwnedSegment
 from tests.support.steered_store import SteeredStore
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OwnershipLost
+from txn.header_watch import HeaderWatch
 
 TOPIC = "segment://public/default/orders/0000-ffff-0"
 NO_CLAIM = Check("/owners/nobody", ABSENT)
@@ -53,7 +58,7 @@ class Segment:
 
     def __init__(self, ledger: ManagedLedger, metadata: MetadataStore) -> None:
         self.ledger = ledger
-        self.memory = Deduplication(ledger, metadata, NO_CLAIM)
+        self.memory = Deduplication(ledger, metadata, NO_CLAIM, buffer=None, headers=HeaderWatch(metadata))
 
     async def take(self, producer: str, send: SendId) -> Stored:
         """As a topic takes a send; returns when it is durable."""
@@ -63,14 +68,14 @@ class Segment:
 
     async def publish(self, producer: str, send: SendId) -> Stored:
         """As a topic takes a send; not durable yet."""
-        stored = self.memory.find(producer, send)
+        stored = await self.memory.find(producer, send, None)
         if stored is not None:
             return stored
         await self.memory.wait_room()
         await self.ledger.wait_room()
         made = payload(producer, send)
         position = self.ledger.append(made)
-        self.memory.note(producer, send, position, len(made))
+        self.memory.note(producer, send, position, len(made), None)
         return Stored(position, position)
 
 
@@ -90,6 +95,22 @@ async def opened(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterato
         await nursery.start(ledger.run)
         nursery.start_soon(segment.memory.run)
         yield segment
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def files() -> SimulatedFiles:
+    return SimulatedFiles(seed=1)
+
+
+@asynccontextmanager
+async def deduplicating(desk: Office, segment: OwnedSegment) -> AsyncIterator[Deduplication]:
+    """The deduplication of a segment with transactions, taken over and running."""
+    memory = Deduplication(segment.ledger, desk.metadata, NO_CLAIM, buffer=segment.buffer, headers=desk.headers)
+    await memory.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.run)
+        yield memory
         nursery.cancel_scope.cancel()
 
 
@@ -158,7 +179,7 @@ async def test_a_snapshot_says_only_what_is_durable() -> None:
         async with opened(metadata, files) as segment:
             files.stop()
             made = payload("p", single(0))
-            segment.memory.note("p", single(0), segment.ledger.append(made), len(made))
+            segment.memory.note("p", single(0), segment.ledger.append(made), len(made), None)
             await wait_all_tasks_blocked()
             assert await metadata.get(sequences_key(TOPIC)) is None
             files.resume()
@@ -176,19 +197,19 @@ async def test_recovery_reads_what_stands_behind_the_snapshot_alone() -> None:
                 await segment.take("p", single(number))
             await wait_all_tasks_blocked()
         taken: list[Position] = []
-        original = Deduplication.note
+        original = Sequences.note
 
-        def note(self: Deduplication, producer: str, send: SendId, position: Position, size: int) -> None:
+        def note(self: Sequences, producer: str, send: SendId, position: Position, txn: TxnId | None) -> None:
             taken.append(position)
-            original(self, producer, send, position, size)
+            original(self, producer, send, position, txn)
 
-        with patch.object(Deduplication, "note", note):
+        with patch.object(Sequences, "note", note):
             async with opened(metadata, files) as segment:
                 assert 0 < len(taken) < 20
                 assert segment.memory.last_id("p") == 94
                 assert (await segment.take("p", single(94))).position != EARLIEST
                 assert (await segment.take("p", single(3))).position == EARLIEST
-                assert segment.memory.find("p", single(95)) is None
+                assert await segment.memory.find("p", single(95), None) is None
 
 
 async def test_a_topic_without_a_snapshot_has_its_end_read() -> None:
@@ -198,8 +219,8 @@ async def test_a_topic_without_a_snapshot_has_its_end_read() -> None:
             await segment.take("p", single(number))
     with patch.object(module, "TAIL_MESSAGES", 10):
         async with opened(metadata, files) as segment:
-            assert segment.memory.find("p", single(29)) is not None
-            assert segment.memory.find("p", single(5)) is None
+            assert await segment.memory.find("p", single(29), None) is not None
+            assert await segment.memory.find("p", single(5), None) is None
 
 
 async def test_publishing_waits_for_a_snapshot_that_is_far_behind() -> None:
@@ -259,8 +280,9 @@ async def test_an_owner_that_lost_its_claim_writes_nothing() -> None:
     metadata, files = MemoryStore(), SimulatedFiles(seed=1)
     with patch.object(module, "SNAPSHOT_ENTRIES", 1):
         async with opened(metadata, files) as segment:
-            stale = Deduplication(segment.ledger, metadata, Check("/owners/it", 12))
-            stale.note("p", single(0), segment.ledger.append(payload("p", single(0))), 1)
+            claim = Check("/owners/it", 12)
+            stale = Deduplication(segment.ledger, metadata, claim, buffer=None, headers=HeaderWatch(metadata))
+            stale.note("p", single(0), segment.ledger.append(payload("p", single(0))), 1, None)
             with pytest.raises(OwnershipLost):
                 await stale.run()
         assert await metadata.get(sequences_key(TOPIC)) is None
@@ -272,8 +294,8 @@ async def test_entries_that_nobody_can_read_are_passed_over() -> None:
         segment.ledger.append(b"no message")
         await segment.take("p", SendId(0, 0, 0, 2))
     async with opened(metadata, files) as segment:
-        assert segment.memory.find("p", SendId(0, 0, 0, 2)) is not None
-        assert segment.memory.find("p", SendId(0, 0, 1, 2)) is None
+        assert await segment.memory.find("p", SendId(0, 0, 0, 2), None) is not None
+        assert await segment.memory.find("p", SendId(0, 0, 1, 2), None) is None
 
 
 def test_the_id_of_a_send() -> None:
@@ -282,3 +304,66 @@ def test_the_id_of_a_send() -> None:
     part = commands.send(1, 4)
     part.send.is_chunk = True
     assert send_id(part.send, payload("p", SendId(4, 4, 1, 3))) == SendId(4, 4, 1, 3)
+
+
+async def test_an_abort_counts_that_stands_in_a_ledgers_index(files: SimulatedFiles) -> None:
+    """E6: the snapshot knew the transaction as open; by now its records and header are gone."""
+    metadata = MemoryStore()
+    async with office(metadata, files) as desk:
+        segment = await desk.own(ledger_bytes_max=100)
+        aborted, committed = await desk.begin(), await desk.begin()
+        with patch.object(module, "SNAPSHOT_ENTRIES", 1):
+            async with deduplicating(desk, segment) as memory:
+                for number, txn in enumerate((aborted, committed)):
+                    made = payload("p", single(number))
+                    memory.note("p", single(number), await segment.publish(made, txn), len(made), txn)
+                await wait_all_tasks_blocked()
+        assert desk.headers.transactions_joined == 2, "those of the buffer"
+        await desk.abort(aborted)
+        await desk.commit(committed)
+        await segment.publish(bytes(200))
+        await segment.publish(bytes(200))
+        await wait_all_tasks_blocked()
+        assert await desk.abort_keys() == []
+        for txn in (aborted, committed):
+            await desk.forget_header(txn)
+        segment.scope.cancel()
+        segment = await desk.own()
+        async with deduplicating(desk, segment) as memory:
+            assert await memory.find("p", single(0), None) is None
+            assert await memory.find("p", single(1), None) is not None
+        assert desk.headers.transactions_joined == 0
+
+
+async def test_sends_of_unknown_fate_are_not_remembered(files: SimulatedFiles) -> None:
+    """E6: of a ledger with a damaged index nobody is shown a transaction's entries, and the topic is served."""
+    async with office(MemoryStore(), files) as desk:
+        segment = await desk.own(ledger_bytes_max=100)
+        txn = await desk.begin()
+        await segment.publish(payload("p", single(0)), txn)
+        await segment.publish(payload("p", single(1)))
+        await desk.abort(txn)
+        await segment.publish(bytes(200))
+        await segment.publish(bytes(200))
+        await wait_all_tasks_blocked()
+        segment.scope.cancel()
+        segment = await desk.own()
+        with patch.object(ManagedLedger, "load_aborted", side_effect=LedgerCorrupt(Path("1.aborted"), 0, "torn")):
+            async with deduplicating(desk, segment) as memory:
+                assert await memory.find("p", single(0), None) is None
+                assert await memory.find("p", single(1), None) is not None
+
+
+async def test_a_take_over_that_fails_follows_nobody(files: SimulatedFiles) -> None:
+    """E6: nobody tells it of decisions any more."""
+    async with office(MemoryStore(), files) as desk:
+        segment = await desk.own()
+        txn = await desk.begin()
+        await segment.publish(payload("p", single(0)), txn)
+        memory = Deduplication(segment.ledger, desk.metadata, NO_CLAIM, buffer=segment.buffer, headers=desk.headers)
+        silent = patch.object(HeaderWatch, "catch_up", side_effect=StoreUnavailable("no answer"))
+        with silent, pytest.raises(StoreUnavailable):
+            await memory.recover()
+        segment.scope.cancel()
+        await wait_all_tasks_blocked()
+        assert desk.headers.transactions_joined == 0

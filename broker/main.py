@@ -2,8 +2,9 @@
 
     metadata store
       └ ledger store (journal)
-          └ claims, headers, coordinator, sweeps, topics, controller
-              └ faces: Pulsar, HTTP
+          └ a reign, for as long as one metadata session lasts (`reigns.py`)
+              └ claims, headers, coordinator, sweeps, topics, controller
+                  └ faces: Pulsar, HTTP
 
 What is inside may use what is outside it, and ending goes from the inside out: connections end, topics write what
 their cursors still hold, then the journal and the metadata log close.
@@ -25,9 +26,9 @@ from broker.http.listener import serve_http
 from broker.listening import open_listener
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
-from broker.metadata_setting import EMBEDDED
 from broker.names import TopicName
 from broker.pulsar.listener import PulsarServices, serve_pulsar
+from broker.reigns import again, close_connections, refuse_http, serve_reigns
 from broker.scalable.autoscale_policy import AutoScalePolicy
 from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.controller import Controller
@@ -42,12 +43,12 @@ from broker.topic import Topic
 from broker.topic_services import TopicServices
 from broker.topics import Topics
 from broker.traffic import Traffic
-from storage.clock import SteadyClock
+from storage.clock import SteadyClock, WallClock
 from storage.files import DiskFiles
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import DirectoryLedgerStore, LedgerStore, LedgerStoreConfig
 from storage.managed_ledger import ManagedLedgerConfig
-from storage.metadata.store import Check, MetadataStore, Session, SessionLost
+from storage.metadata.store import Check, MetadataStore, Session
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
@@ -92,7 +93,6 @@ async def serve(
         AlreadyLocked, DataFolderInUse: another process works on the same data.
         CorruptMetadata, JournalDamaged: a file is damaged; the message names it.
         MetadataPlaceError, StoreUnavailable: the metadata store cannot be had.
-        SessionLost: etcd could not be reached for so long that others may own the topics now; nothing is served on.
     """
     async with AsyncExitStack() as stack:
         # Listeners come first: that an address is taken is found out before any file is touched.
@@ -111,21 +111,39 @@ async def serve(
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(ledgers.run)
         bound = Address(*pulsar.socket.getsockname()[:2])
-        composed = await _compose(settings, version, metadata, ledgers, nursery, bound, loop or LoopMonitor())
-        async with trio.open_nursery() as faces:
-            faces.start_soon(
-                serve_pulsar,
-                pulsar,
-                composed.pulsar,
-                lambda reached: advertised_address(settings.advertised_pulsar, bound=bound, reached=reached),
-            )
-            application = build_application(composed.administration, composed.monitor, metadata)
-            http_bound = await faces.start(serve_http, application, http)
-            task_status.started(Ready(bound, http_bound))
-            await stop.wait()
-            faces.cancel_scope.cancel()
-        with trio.move_on_after(STOP_SECONDS_MAX):
-            await composed.pulsar.topics.close()
+        now_ms = SteadyClock()
+        traffic = Traffic()
+
+        async def reign(session: Session) -> None:
+            async with trio.open_nursery() as tasks:
+                composed = await _compose(
+                    settings, version, metadata, ledgers, session, tasks, bound, loop or LoopMonitor(), traffic, now_ms
+                )
+                async with trio.open_nursery() as faces:
+                    faces.start_soon(
+                        serve_pulsar,
+                        again(pulsar),
+                        composed.pulsar,
+                        lambda reached: advertised_address(settings.advertised_pulsar, bound=bound, reached=reached),
+                    )
+                    application = build_application(composed.administration, composed.monitor, metadata)
+                    http_bound = await faces.start(serve_http, application, again(http))
+                    if not is_ready.is_set():
+                        is_ready.set()
+                        task_status.started(Ready(bound, http_bound))
+                    await stop.wait()
+                    faces.cancel_scope.cancel()
+                with trio.move_on_after(STOP_SECONDS_MAX):
+                    await composed.pulsar.topics.close()
+                tasks.cancel_scope.cancel()
+
+        async def turn_away() -> None:
+            async with trio.open_nursery() as faces:
+                faces.start_soon(close_connections, again(pulsar))
+                faces.start_soon(serve_http, refuse_http, again(http))
+
+        is_ready = trio.Event()
+        await serve_reigns(metadata, reign, turn_away, stop, timeout_seconds=SESSION_TIMEOUT_SECONDS)
         nursery.cancel_scope.cancel()
 
 
@@ -142,12 +160,14 @@ async def _compose(
     version: str,
     metadata: MetadataStore,
     ledgers: LedgerStore,
+    session: Session,
     nursery: trio.Nursery,
     bound: Address,
     loop: LoopMonitor,
+    traffic: Traffic,
+    now_ms: WallClock,
 ) -> _Composed:
-    """Everything between the stores and the faces, running in `nursery`."""
-    now_ms = SteadyClock()
+    """Everything between the stores and the faces, running in `nursery` for as long as the session lasts."""
     timeouts = Alarm(now_ms)
     headers = HeaderWatch(metadata, deadlines=timeouts)
     await nursery.start(headers.run)
@@ -169,10 +189,6 @@ async def _compose(
     )
     await nursery.start(coordinator.groups.run)
 
-    session = await metadata.open_session(SESSION_TIMEOUT_SECONDS)
-    if settings.metadata != EMBEDDED:
-        # Embedded, it ends with the store alone, whose own error says more.
-        nursery.start_soon(_require, session)
     advertised = advertised_address(settings.advertised_pulsar, bound=bound, reached=bound)
     claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=f"pulsar://{advertised}")
     elections = Elections(claims, metadata)
@@ -246,7 +262,6 @@ async def _compose(
     nursery.start_soon(reporter.run)
     scaler = AutoScaler(controller, layouts, groups, metadata=metadata, now_ms=now_ms)
     nursery.start_soon(scaler.run)
-    traffic = Traffic()
     pulsar = PulsarServices(
         topics=topics,
         controller=controller,
@@ -266,9 +281,3 @@ async def _compose(
     )
     monitor = Monitor(topics, coordinator=coordinator, buffers=buffers, metadata=metadata, traffic=traffic, loop=loop)
     return _Composed(pulsar, administration, monitor)
-
-
-async def _require(session: Session) -> None:
-    """End the broker when its session does: it serves nothing without its claims."""
-    await session.wait_lost()
-    raise SessionLost(f"session {session.id} has ended")

@@ -7,7 +7,7 @@ from broker.metadata_setting import EMBEDDED
 from storage.errors import DataFolderInUse, JournalDamaged, LedgerFailed
 from storage.files import AlreadyLocked
 from storage.metadata.log import CorruptMetadata
-from storage.metadata.store import MetadataError, SessionLost, StoreUnavailable
+from storage.metadata.store import MetadataError, StoreUnavailable
 
 
 def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
@@ -29,11 +29,6 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
             return str(error)
         case StoreUnavailable() if settings.metadata != EMBEDDED:
             return f"Nothing can be decided without the metadata store: {error}. Check etcd and --metadata, restart."
-        case SessionLost():
-            return (
-                "The broker's session in etcd has ended, so that others may own its topics now: it has stopped serving "
-                "them. Check etcd, restart."
-            )
         case MetadataError() if settings.metadata != EMBEDDED:
             return f"The metadata in {settings.metadata} cannot be used: {error}. Nothing was changed."
         case StoreUnavailable():

@@ -40,7 +40,7 @@ def elapsed_ns() -> int:
 
 
 class SteadyClock:
-    """See the module. Calling it returns the time, as any `WallClock` does; it is right in any task of Trio's thread."""
+    """See the module. Calling it returns the time, as any `WallClock` does; to be called in Trio's thread."""
 
     def __init__(self, wall_ms: WallClock = wall_clock_ms, counted_ns: Callable[[], int] = elapsed_ns) -> None:
         """Begin with the wall clock's time; `counted_ns` must never go back."""

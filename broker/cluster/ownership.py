@@ -92,6 +92,9 @@ class Claims:
     async def release(self, claim: Check) -> None:
         """Give the claim up; harmless if it was lost."""
         self.forget(claim)
+        if self._session.has_ended:
+            # It went with the session. The store may not answer for long yet.
+            return
         try:
             await self._metadata.commit([Delete(claim.key, claim.expected)])
         except Conflict:

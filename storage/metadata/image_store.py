@@ -26,8 +26,8 @@ from storage.metadata.store import (
     Record,
     Session,
     SessionLost,
+    StoreEnded,
     StoreStatistics,
-    StoreUnavailable,
 )
 from storage.metadata.watches import Watches
 
@@ -138,8 +138,8 @@ class ImageStore(MetadataStore):
         for session in self._sessions.values():
             session.ended.set()
 
-    def _unavailable(self) -> StoreUnavailable:
-        error = StoreUnavailable(f"the metadata store has ended: {self._failure}")
+    def _unavailable(self) -> StoreEnded:
+        error = StoreEnded(f"the metadata store has ended: {self._failure}")
         error.__cause__ = self._failure
         return error
 
@@ -164,6 +164,11 @@ class LocalSession(Session):
     def id(self) -> int:
         """See `Session.id`: the revision of its opening."""
         return self._id
+
+    @property
+    def has_ended(self) -> bool:
+        """See `Session.has_ended`."""
+        return self.ended.is_set()
 
     async def close(self) -> None:
         """See `Session.close`.

@@ -185,6 +185,12 @@ class StoreUnavailable(MetadataError):
     definite = False
 
 
+class StoreEnded(StoreUnavailable):
+    """The store of this process answers nothing any more, for the cause it names; only opening it again may help."""
+
+    retriable = False
+
+
 class Session(ABC):
     """Keeps ephemeral records alive. Ends on `close`, or when its owner was silent for longer than its timeout."""
 
@@ -192,6 +198,11 @@ class Session(ABC):
     @abstractmethod
     def id(self) -> int:
         """Unique for all time in this store."""
+
+    @property
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Whether this process knows that it has ended, or must assume it."""
 
     @abstractmethod
     async def close(self) -> None:

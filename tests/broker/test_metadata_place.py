@@ -8,12 +8,14 @@ import pytest
 import trio
 
 import broker.main
+import tidewire
 from broker.config import BrokerSettings, load_settings
 from broker.main import Ready, serve
 from broker.metadata_place import MetadataPlaceError, open_metadata, root_of
 from broker.mistakes import sentence_of
 from storage.files import DiskFiles
 from storage.metadata.store import StoreUnavailable
+from tests.support.http import is_closed, request
 from tests.support.proxy import open_proxy
 from tests.support.wire import WireClient
 from tidewire.cli.demo.etcd import EtcdProcess
@@ -23,6 +25,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 ROOT = Path(__file__).resolve().parents[2]
 Type = pb.BaseCommand.Type
 PLAIN = "persistent://public/default/plain"
+ORDERS = "public/default/orders"
 
 
 def settings_with(data_dir: Path, server: str, **flags: str) -> BrokerSettings:
@@ -58,25 +61,66 @@ async def test_a_broker_goes_on_when_etcd_was_away_for_a_moment(etcd_server: Etc
             proxy.mend()
 
 
-async def test_a_broker_without_its_session_ends(
+async def test_a_broker_without_its_session_goes_on_with_a_new_one(
     etcd_server: EtcdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """M19, D4: it stops serving, rather than serve without its claims, and says why in one sentence."""
-    monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 1.0)
-    async with open_proxy(etcd_server.endpoint) as proxy:
-        settings = settings_with(tmp_path / "data", proxy.endpoint)
+    """E14, C12, M19, D4: it serves nothing without its claims, tells so, and claims anew in the same process.
 
-        async def run_until_cut() -> None:
-            async with trio.open_nursery() as nursery:
-                ready: Ready = await nursery.start(serve, settings, "test", trio.Event())
-                await produce(ready)
-                proxy.cut()
+    Clients see a closed connection and come back. The journal is the same: nobody fenced it.
+    """
+    monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 2.0)
+    data_dir = tmp_path / "data"
+    journal = data_dir / "brokers" / "broker-1" / "journal"
+    async with open_proxy(etcd_server.endpoint) as proxy, trio.open_nursery() as nursery:
+        stop = trio.Event()
+        ready: Ready = await nursery.start(serve, settings_with(data_dir, proxy.endpoint), "test", stop)
+        fences = {path.name for path in journal.glob("fence-*")}
+        created = await request(ready.http, "PUT", f"/admin/v2/scalable/{ORDERS}?numInitialSegments=2")
+        assert created.status == 204
+        async with (
+            tidewire.connect(f"pulsar://{ready.pulsar}") as client,
+            client.producer(f"topic://{ORDERS}") as producer,
+            client.stream_consumer(f"topic://{ORDERS}", "s") as consumer,
+        ):
+            for turn in (b"first", b"second"):
+                await producer.send(turn, key="key")
+                while (await consumer.receive()).value != turn:
+                    pass
+                open_txn = await client.new_transaction()
+                await producer.send(b"held " + turn, key="key", txn=open_txn)
+                async with await trio.open_tcp_stream(*ready.pulsar) as watching:
+                    proxy.cut()
+                    assert await is_closed(watching)
+                # Between two reigns: turned away, and told so.
+                async with await trio.open_tcp_stream(*ready.pulsar) as turned_away:
+                    assert await is_closed(turned_away)
+                refused = await request(ready.http, "GET", "/admin/v2/brokers/health")
+                assert (refused.status, "session" in refused.reason) == (503, True)
+                proxy.mend()
+                await producer.send(b"after " + turn, key="key")
+                await open_txn.commit()
+                while (await consumer.receive()).value != b"after " + turn:
+                    pass
+            async with client.stream_consumer(f"topic://{ORDERS}", "all") as reading:
+                got = [(await reading.receive()).value for _ in range(6)]
+            assert got == [b"first", b"held first", b"after first", b"second", b"held second", b"after second"]
+        assert (await request(ready.http, "GET", "/admin/v2/brokers/health")).status == 200
+        assert {path.name for path in journal.glob("fence-*")} == fences
+        stop.set()
 
-        with pytest.raises(BaseExceptionGroup) as caught:
-            await run_until_cut()
-    sentence = sentence_of(caught.value, settings)
-    assert sentence is not None
-    assert "session in etcd has ended" in sentence
+
+async def test_a_broker_that_waits_for_a_session_can_be_stopped(
+    etcd_server: EtcdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E14: SIGTERM between two reigns ends it in good order."""
+    monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 2.0)
+    async with open_proxy(etcd_server.endpoint) as proxy, trio.open_nursery() as nursery:
+        stop = trio.Event()
+        ready: Ready = await nursery.start(serve, settings_with(tmp_path / "data", proxy.endpoint), "test", stop)
+        async with await trio.open_tcp_stream(*ready.pulsar) as watching:
+            proxy.cut()
+            assert await is_closed(watching)
+        stop.set()
 
 
 async def test_etcd_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ power, with the process, or as an operator does. `start` begins the next one on 
 
 from collections.abc import Callable
 from typing import cast
-from unittest.mock import patch
 
 import trio
 
@@ -19,6 +18,7 @@ from broker.addresses import Address
 from broker.config import BrokerSettings, load_settings
 from broker.loop_monitor import LoopMonitor
 from broker.pulsar import listener
+from broker.traffic import Traffic
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, ledger_store
@@ -184,15 +184,25 @@ class Machine:
     async def _run(self, ready: trio.Event, over: trio.Event) -> None:
         files = self._files
         try:
-            with self._scope, patch.object(broker.main, "SteadyClock", lambda: now_ms):
+            with self._scope:
                 async with (
                     EmbeddedStore.open(files, DATA) as metadata,
                     ledger_store(files) as ledgers,
                     trio.open_nursery() as nursery,
                 ):
                     self.metadata, self._nursery = metadata, nursery
+                    session = await metadata.open_session(broker.main.SESSION_TIMEOUT_SECONDS)
                     self._composed = await broker.main._compose(
-                        self._settings, "model", metadata, ledgers, nursery, ADDRESS, LoopMonitor()
+                        self._settings,
+                        "model",
+                        metadata,
+                        ledgers,
+                        session,
+                        nursery,
+                        ADDRESS,
+                        LoopMonitor(),
+                        Traffic(),
+                        now_ms,
                     )
                     ready.set()
                     await self._asked_to_stop.wait()

@@ -48,6 +48,7 @@ from storage.metadata.store import (
     Record,
     Session,
     SessionLost,
+    StoreEnded,
     StoreStatistics,
     StoreUnavailable,
 )
@@ -329,8 +330,8 @@ class EtcdStore(MetadataStore):
         for session in self._sessions.values():
             session.lease.ended.set()
 
-    def _unavailable(self) -> StoreUnavailable:
-        error = StoreUnavailable(f"the metadata store has ended: {self._failure}")
+    def _unavailable(self) -> StoreEnded:
+        error = StoreEnded(f"the metadata store has ended: {self._failure}")
         error.__cause__ = self._failure
         return error
 
@@ -353,7 +354,7 @@ class EtcdSession(Session):
 
     @property
     def has_ended(self) -> bool:
-        """Whether this process knows that it has, or must assume it."""
+        """See `Session.has_ended`."""
         return self.lease.ended.is_set()
 
     async def close(self) -> None:

@@ -36,6 +36,10 @@ class FakeSession(Session):
     def id(self) -> int:
         return self.number
 
+    @property
+    def has_ended(self) -> bool:
+        return False
+
     async def close(self) -> None:
         raise NotImplementedError
 

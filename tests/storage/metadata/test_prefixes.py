@@ -26,6 +26,10 @@ class Numbered(Session):
     def id(self) -> int:
         return self._number
 
+    @property
+    def has_ended(self) -> bool:
+        return False
+
     async def close(self) -> None:
         raise NotImplementedError
 

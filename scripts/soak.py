@@ -16,7 +16,7 @@ import random
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -79,7 +79,7 @@ async def steadily(per_second: float, step: Callable[[], Awaitable[None]]) -> No
         await trio.sleep_until(due)
 
 
-async def transact(client: tidewire.Client, work: Work) -> None:
+async def transact(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
     """Consume, transform, produce; one transaction in five is aborted."""
     async with (
         client.producer(TOPIC) as producer,
@@ -107,7 +107,7 @@ async def transact(client: tidewire.Client, work: Work) -> None:
         await steadily(20, one)
 
 
-async def come_and_go(client: tidewire.Client, work: Work) -> None:
+async def come_and_go(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
     """A producer of a name that was never there, for one message."""
 
     async def one() -> None:
@@ -119,7 +119,7 @@ async def come_and_go(client: tidewire.Client, work: Work) -> None:
     await steadily(2, one)
 
 
-async def look_back(client: tidewire.Client, work: Work) -> None:
+async def look_back(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
     """A reader from somewhere in the past."""
 
     async def one() -> None:
@@ -148,7 +148,7 @@ async def subscribe(client: tidewire.Client, broker: RunningBroker, work: Work) 
     await steadily(1, one)
 
 
-async def use_once(client: tidewire.Client, work: Work) -> None:
+async def use_once(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
     """A regular topic for a message, with a subscription that has acknowledged it."""
 
     async def one() -> None:
@@ -161,18 +161,24 @@ async def use_once(client: tidewire.Client, work: Work) -> None:
     await steadily(2, one)
 
 
-async def soak(broker: RunningBroker, minutes: float, seed: int) -> list[Sample]:
+KINDS: Final[Mapping[str, Callable[[tidewire.Client, RunningBroker, Work], Awaitable[None]]]] = {
+    "transactions": transact,
+    "producers": come_and_go,
+    "readers": look_back,
+    "subscriptions": subscribe,
+    "topics": use_once,
+}
+
+
+async def soak(broker: RunningBroker, minutes: float, seed: int, kinds: Sequence[str]) -> list[Sample]:
     """Work so long; what the broker held meanwhile."""
     path = f"/admin/v2/scalable/{TOPIC.removeprefix('topic://')}?numInitialSegments={SEGMENTS}"
     await trio.to_thread.run_sync(_call, "PUT", broker.http_url + path)
     samples: list[Sample] = []
     work = Work(random.Random(seed))  # noqa: S311 - repeatable, not secret
     async with tidewire.connect(broker.service_url) as client, trio.open_nursery() as nursery:
-        nursery.start_soon(transact, client, work)
-        nursery.start_soon(come_and_go, client, work)
-        nursery.start_soon(look_back, client, work)
-        nursery.start_soon(subscribe, client, broker, work)
-        nursery.start_soon(use_once, client, work)
+        for kind in kinds:
+            nursery.start_soon(KINDS[kind], client, broker, work)
         start = trio.current_time()
         while (passed := trio.current_time() - start) < minutes * 60:
             samples.append(await trio.to_thread.run_sync(_sample, broker, passed))
@@ -259,6 +265,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Constant work for a long time.")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=KINDS, action="append", help="a kind of work, to find out which one grows")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args(arguments)
@@ -266,7 +273,7 @@ def main(arguments: Sequence[str]) -> int:
         tempfile.TemporaryDirectory(prefix="tidewire-soak-") as folder,
         running_broker(Path(folder) / "data", *BROKER_FLAGS) as broker,
     ):
-        samples = trio.run(soak, broker, options.minutes, options.seed)
+        samples = trio.run(soak, broker, options.minutes, options.seed, options.only or list(KINDS))
     if options.csv is not None:
         with options.csv.open("w", newline="") as file:
             csv.writer(file).writerows([Sample._fields, *samples])

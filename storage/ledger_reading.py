@@ -1,6 +1,8 @@
 """Reading across the ledgers of a managed ledger: which ledger, then which entries, then the next ledger."""
 
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from storage.entry import Entry
 from storage.errors import EntriesUnreadable, LedgerAbsent, LedgerCorrupt, LedgerNotFound
@@ -10,17 +12,23 @@ from storage.ledger_list import LedgerInfo, LedgerList
 from storage.ledger_store import LedgerStore
 from storage.position import EARLIEST, Position
 
+SEALED_KEPT_MAX: Final = 8
+"""Sealed ledgers of one managed ledger whose index stays in memory. Reading another one loads its index again, which is
+half a megabyte for a ledger of a gigabyte."""
+
 
 class LedgerReading:
     """The ledgers of one managed ledger as they are read; a closed one is opened when it is first read."""
 
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
-        self._readers: dict[int, OpenLedger | SealedLedger] = {}
+        self._readers: OrderedDict[int, OpenLedger | SealedLedger] = OrderedDict()
+        """The one that was read last comes last."""
 
     def put(self, ledger: OpenLedger | SealedLedger) -> None:
         """Read this ledger by this object from now on."""
         self._readers[ledger.id] = ledger
+        self._evict()
 
     def forget(self, ledger: int) -> None:
         """The ledger is gone."""
@@ -139,8 +147,18 @@ class LedgerReading:
             info = ledgers.info(ledger)
             if info is None:
                 raise LedgerNotFound(f"ledger {ledger} is gone")
-            reader = self._readers[ledger] = await self._store.open_sealed(ledger, info.entries - 1)
+            reader = await self._store.open_sealed(ledger, info.entries - 1)
+            # Another reader may have opened it meanwhile; then both share that one's index.
+            reader = self._readers.setdefault(ledger, reader)
+            self._evict()
+        self._readers.move_to_end(ledger)
         return reader
+
+    def _evict(self) -> None:
+        """Forget the sealed ledgers that were read longest ago. All that they hold is in their files."""
+        sealed = [id_ for id_, reader in self._readers.items() if isinstance(reader, SealedLedger)]
+        for id_ in sealed[: max(0, len(sealed) - SEALED_KEPT_MAX)]:
+            del self._readers[id_]
 
 
 async def closed_info(ledger: SealedLedger, first_index: int) -> LedgerInfo:

@@ -10,6 +10,7 @@ from storage.entry import TxnId
 from storage.errors import Fenced, LedgerFailed, LedgerSealed
 from storage.ledger_ids import IDS_PER_BLOCK, LEDGER_IDS_KEY, LedgerIds
 from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_reading import SEALED_KEPT_MAX
 from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.managed_ledger_record import record_key
@@ -566,3 +567,18 @@ async def test_c7_closing_records_the_end_and_the_next_owner_goes_on(
         assert second > first
         found = await following.read(EARLIEST, upto=LATEST, entries_max=10, bytes_max=1_000)
         assert [entry.payload for entry in found] == [b"a", b"b"]
+
+
+async def test_indexes_of_ledgers_read_long_ago_leave_memory(files: SimulatedFiles, metadata: MemoryStore) -> None:
+    """E16: reading all of a long history keeps the indexes of a few ledgers, and reading again finds everything."""
+    async with ledger_store(files) as store:
+        config = ManagedLedgerConfig(ledger_bytes_max=1)
+        ledger = await open_managed(store, metadata, config=config)
+        async with rolling(ledger):
+            positions = await publish(ledger, [bytes([number]) for number in range(3 * SEALED_KEPT_MAX)])
+        for _ in range(2):
+            for position in positions:
+                (entry,) = await ledger.read(position, upto=position, entries_max=1, bytes_max=100)
+                assert entry.position == position
+            assert len(ledger._reading._readers) <= SEALED_KEPT_MAX + 1
+        assert await ledger.position_of_index(1) == positions[1]

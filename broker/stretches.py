@@ -26,6 +26,8 @@ class Stretch(NamedTuple):
     """As stored, to within a chunk of the ledgers' index."""
     first_timestamp_ms: int | None
     """When its first entry was taken; None when it has none."""
+    last_timestamp_ms: int | None
+    """When its last entry was taken; None when it has none."""
 
 
 async def measure(
@@ -35,8 +37,11 @@ async def measure(
     *,
     messages_max: int | None = None,
     bytes_max: int | None = None,
+    until_ms: int | None = None,
 ) -> Stretch:
     """Measure what stands behind `after`, up to `last` or to as much as is wanted, but at least one entry.
+
+    With `until_ms` the stretch may be empty though entries follow: they were all taken later.
 
     Args:
         ledger: the topic's.
@@ -44,28 +49,36 @@ async def measure(
         after: any position.
         messages_max: no more messages than this, unless the first entry has more.
         bytes_max: no more bytes than this, as far as they are known, unless the first entry has more.
+        until_ms: nothing that was taken later than this, in milliseconds since the epoch.
 
     Raises:
         LedgerCorrupt: the search met damage.
     """
     first = await _entry_at(ledger, ledger.next_after(after))
-    if last is None or last.position <= after or first is None:
-        return Stretch(after, after, await _index_behind(ledger, after, first), 0, 0, None)
+    is_late = until_ms is not None and first is not None and first.timestamp_ms > until_ms
+    if last is None or last.position <= after or first is None or is_late:
+        return Stretch(after, after, await _index_behind(ledger, after, first), 0, 0, None, None)
     end = last.position
     end_index = last.first_index + last.message_count
+    if until_ms is not None and last.timestamp_ms > until_ms:
+        # Times never fall within a ledger, so one place parts what was taken by then from the rest.
+        end = min(end, ledger.previous(await ledger.position_at_time(until_ms + 1)))
     if messages_max is not None and end_index - first.first_index > messages_max:
         too_far = await ledger.position_of_index(first.first_index + messages_max)
-        end = ledger.previous(too_far)
+        end = min(end, ledger.previous(too_far))
     begin_bytes = await ledger.bytes_upto(after)
     if bytes_max is not None and await ledger.bytes_upto(end) - begin_bytes > bytes_max:
         end = min(end, await ledger.position_within(begin_bytes + bytes_max))
     end = max(end, first.position)
+    last_time_ms = last.timestamp_ms
     if end != last.position:
         entry = await _entry_at(ledger, end)
         assert entry is not None, "it is below one that can be seen"
         end_index = entry.first_index + entry.message_count
+        last_time_ms = entry.timestamp_ms
     size_bytes = max(0, await ledger.bytes_upto(end) - begin_bytes)
-    return Stretch(after, end, first.first_index, end_index - first.first_index, size_bytes, first.timestamp_ms)
+    messages = end_index - first.first_index
+    return Stretch(after, end, first.first_index, messages, size_bytes, first.timestamp_ms, last_time_ms)
 
 
 async def _entry_at(ledger: ManagedLedger, position: Position) -> Entry | None:

@@ -93,6 +93,7 @@ async def stretch_of(topic: Topic, shown: Topic | Everything, wanted: pb.Stretch
         after,
         messages_max=wanted.messages_max if wanted.HasField("messages_max") else None,
         bytes_max=wanted.bytes_max if wanted.HasField("bytes_max") else None,
+        until_ms=wanted.until_ms if wanted.HasField("until_ms") else None,
     )
     return pb.Stretch(
         after=message_id(*found.after),
@@ -101,5 +102,7 @@ async def stretch_of(topic: Topic, shown: Topic | Everything, wanted: pb.Stretch
         messages=found.messages,
         bytes=found.size_bytes,
         first_timestamp_ms=found.first_timestamp_ms,
+        last_timestamp_ms=found.last_timestamp_ms,
+        creation_id=topic.ledger.creation_id,
         is_final=is_final and (last is None or found.end >= last.position),
     )

@@ -25,12 +25,13 @@ from . import expected
 from .compare import differences
 from .flights import AircraftDay, read_flights, transactions
 from .ingest import Ingest
-from .jobs.watermark import DAYS_PER_RUN
 from .page import Facts, write_page
 from .processes import Broker, Process, ProcessFailed
 from .stream import CHAINS, FLIGHTS, HOURLY
 from .topics import Topics
 
+DAYS_PER_RUN = 2
+"""Days that are sent between two runs of the job."""
 TICK_AFTER_DAYS = 30
 """Further than any window or timer looks beyond the last event."""
 KEYS = {"hourly": ["origin", "hour"], "chains": ["tailnum", "started"]}

@@ -35,7 +35,7 @@ async def _check(ledger: ManagedLedger, entries: list[Entry], after: int, messag
     rest = entries[after + 1 :]
     whole = await measure(ledger, entries[-1], place)
     if not rest:
-        assert whole == Stretch(place, place, ledger.next_index, 0, 0, None)
+        assert whole == Stretch(place, place, ledger.next_index, 0, 0, None, None)
         return
     messages = sum(entry.message_count for entry in rest)
     assert whole[:4] == (place, rest[-1].position, rest[0].first_index, messages)
@@ -51,9 +51,25 @@ async def _check(ledger: ManagedLedger, entries: list[Entry], after: int, messag
     first_alone = small.end == rest[0].position
     assert first_alone or small.size_bytes <= bytes_max
     assert place < small.end <= rest[-1].position
+    assert (whole.first_timestamp_ms, whole.last_timestamp_ms) == (rest[0].timestamp_ms, rest[-1].timestamp_ms)
+
+
+async def _check_time(ledger: ManagedLedger, entries: list[Entry], after: int, messages_max: int) -> None:
+    place = entries[after].position if after >= 0 else EARLIEST
+    rest = entries[after + 1 :]
+    for until_ms in range(entries[0].timestamp_ms - 1, entries[-1].timestamp_ms + 2):
+        young = [entry for entry in rest if entry.timestamp_ms <= until_ms]
+        found = await measure(ledger, entries[-1], place, until_ms=until_ms)
+        assert found.end == (young[-1].position if young else place)
+        assert found.messages == sum(entry.message_count for entry in young)
+        assert found.last_timestamp_ms == (young[-1].timestamp_ms if young else None)
+        few = await measure(ledger, entries[-1], place, until_ms=until_ms, messages_max=messages_max)
+        assert few.end <= found.end
+        assert few.messages <= max(messages_max, young[0].message_count if young else 0)
 
 
 async def _story(counts: list[int], asked: list[tuple[int, int, int]]) -> None:
+    now_ms = 1_000
     async with ledger_store(SimulatedFiles(seed=3)) as store:
         ledger = await ManagedLedger.open(
             "segment://public/default/x/0000-ffff-0",
@@ -61,16 +77,19 @@ async def _story(counts: list[int], asked: list[tuple[int, int, int]]) -> None:
             ledgers=store,
             claim=None,
             config=CONFIG,
-            now_ms=lambda: 1_000,
+            now_ms=lambda: now_ms,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(ledger.run)
             for count in counts:
                 position = ledger.append(b"." * ENTRY_BYTES, message_count=count)
                 await ledger.confirmed.wait_for(position)
+                # The clock stands still, goes on, and steps back.
+                now_ms += (-1, 0, 2)[count % 3]
             entries = await _entries(ledger)
             for after, messages_max, bytes_max in asked:
                 await _check(ledger, entries, min(after, len(entries) - 1), messages_max, bytes_max)
+            await _check_time(ledger, entries, min(asked[0][0], len(entries) - 1), asked[0][1])
             nursery.cancel_scope.cancel()
 
 
@@ -89,7 +108,7 @@ async def test_nothing_stands_behind_a_place_in_a_topic_without_entries() -> Non
         ledger = await ManagedLedger.open(
             "x", metadata=MemoryStore(), ledgers=store, claim=None, config=CONFIG, now_ms=lambda: 1_000
         )
-        assert await measure(ledger, None, EARLIEST) == Stretch(EARLIEST, EARLIEST, 0, 0, 0, None)
+        assert await measure(ledger, None, EARLIEST) == Stretch(EARLIEST, EARLIEST, 0, 0, 0, None, None)
 
 
 @pytest.mark.parametrize("ledgers_on", [0, 99])
@@ -116,5 +135,5 @@ async def test_what_is_not_confirmed_yet_has_no_part_in_it() -> None:
         await ledger.confirmed.wait_for(first)
         (last,) = await _entries(ledger)
         ledger.append(b"b", message_count=2)
-        assert await measure(ledger, last, first) == Stretch(first, first, 3, 0, 0, None)
+        assert await measure(ledger, last, first) == Stretch(first, first, 3, 0, 0, None, None)
         assert (await measure(ledger, last, Position(first.ledger, 9))).first_index == 3

@@ -5,15 +5,16 @@ moment (`Snapshot`), for a query that is to stop there.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from tidewire.spark.errors import DataLost, no_topic
+from tidewire.spark.frontier import advance
 from tidewire.spark.layouts import LayoutChanged, Part
-from tidewire.spark.limits import Limit, divide
+from tidewire.spark.limits import Limit
 from tidewire.spark.measuring import Stretch
-from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, beginning, number_of, sharing
+from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, ancestors, beginning, number_of, sharing
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, Position
 
@@ -30,9 +31,22 @@ class View(Protocol):
         """A topic's parts by name; None when it does not exist."""
 
     def behind(
-        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+        self,
+        part: Part,
+        after: Position,
+        *,
+        messages_max: int | None = None,
+        bytes_max: int | None = None,
+        until_ms: int | None = None,
     ) -> Stretch:
-        """What stands in a part behind a place.
+        """What stands in a part behind a place; with `until_ms`, nothing that the broker took later.
+
+        Raises:
+            LayoutChanged: the part is gone.
+        """
+
+    def opening(self, part: Part) -> Stretch:
+        """All of a part, or what it began with.
 
         Raises:
             LayoutChanged: the part is gone.
@@ -88,15 +102,25 @@ class Snapshot:
         """See `View`."""
         return self._parts.get(topic)
 
+    def opening(self, part: Part) -> Stretch:
+        """See `View`."""
+        return self._ends[part.wire_name]
+
     def behind(
-        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+        self,
+        part: Part,
+        after: Position,
+        *,
+        messages_max: int | None = None,
+        bytes_max: int | None = None,
+        until_ms: int | None = None,
     ) -> Stretch:
         """See `View`."""
         whole = self._ends[part.wire_name]
         if after >= whole.end:
-            return Stretch(after, after, whole.next_index, 0, 0, None, whole.is_final)
+            return Stretch(after, after, whole.next_index, 0, 0, None, whole.is_final, creation=whole.creation)
         with self._noticing_changes(part):
-            found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max)
+            found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
             if found.end <= whole.end:
                 return found._replace(is_final=whole.is_final and found.end == whole.end)
             # The index has no gaps, so this many messages end where everything ended then.
@@ -257,14 +281,22 @@ class Follower:
             # Of topics that are named, a user may take one away.
             if self._options.pattern is not None:
                 self._lost(f"topic {topic}, which the stream reads, was deleted")
-        segments = [one for topic in topics for one in self._segments(topic, start.get(topic))]
+        segments: list[_Segment] = []
+        turns_ms: list[int] = []
+        for topic in topics:
+            own = self._segments(topic, start.get(topic))
+            segments += own
+            turns_ms += self._turns(topic, own)
 
-        def take(number: int, messages_max: int | None, bytes_max: int | None) -> Stretch:
-            one = segments[number]
-            return self._view.behind(one.part, one.place.position, messages_max=messages_max, bytes_max=bytes_max)
+        def take(
+            number: int, *, until_ms: int, messages_max: int | None = None, bytes_max: int | None = None
+        ) -> Stretch:
+            part, place = segments[number].part, segments[number].place.position
+            return self._view.behind(part, place, messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
 
         backlogs = [one.backlog for one in segments]
-        taken = backlogs if limit.is_none else divide(backlogs, limit, take)
+        # The segments that a parent became are read from the next micro-batch on, so no other may be beyond it by then.
+        taken = advance(backlogs, min(turns_ms, default=None), limit, take)
         end: Offsets = {}
         latest: Offsets = {}
         lag = Lag()
@@ -275,6 +307,27 @@ class Follower:
             latest.setdefault(one.topic, {})[one.name] = whole
             lag = _added(lag, self._left(one, got))
         return Step(end, lag, latest)
+
+    def _turns(self, topic: str, segments: Sequence[_Segment]) -> Iterator[int]:
+        """The moments at which something begins in segments whose turn comes once those that end are read.
+
+        One that waits for an open transaction as well has no such moment: nobody knows when that is decided.
+        """
+        by_number = {part.number: part for part in (self._view.parts(topic) or {}).values()}
+        there = {one.part.number for one in segments}
+        ending = {one.part.number: one.backlog for one in segments if one.part.is_sealed and one.backlog.is_final}
+        done = set(ending)
+        while come := admitted(there, done, by_number):
+            there = (there - done) | come
+            done = set()
+            for number in come:
+                opening = self._view.opening(by_number[number])
+                if opening.messages and opening.first_time_ms is not None:
+                    # What was sent to a child was sent after its parents ended, whatever the clocks of brokers say.
+                    before = [ending[at].last_time_ms or 0 for at in ancestors(number, by_number) & ending.keys()]
+                    yield max(opening.first_time_ms, *before)
+                elif opening.is_final and by_number[number].is_sealed:
+                    done.add(number)
 
     def _left(self, one: _Segment, got: Stretch | None) -> Stretch | None:
         """What is not taken of a segment."""

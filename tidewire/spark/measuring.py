@@ -35,6 +35,10 @@ class Stretch(NamedTuple):
     """When the broker took its first message."""
     is_final: bool = False
     """Nothing will ever stand behind its end."""
+    last_time_ms: int | None = None
+    """When the broker took its last message."""
+    creation: str = ""
+    """Tells the segment from another one of the same name."""
 
     @property
     def next_index(self) -> int:
@@ -96,9 +100,11 @@ class Gauge:
         return stretch
 
 
-def wanted(after: Position, messages_max: int | None = None, bytes_max: int | None = None) -> pb.StretchWanted:
-    """Asks for a stretch; at least one entry of it when there is one, then no more than said."""
-    return pb.StretchWanted(after=message_id(*after), messages_max=messages_max, bytes_max=bytes_max)
+def wanted(
+    after: Position, messages_max: int | None = None, bytes_max: int | None = None, until_ms: int | None = None
+) -> pb.StretchWanted:
+    """Asks for a stretch; at least one entry when there is one that was taken by then, after that no more than said."""
+    return pb.StretchWanted(after=message_id(*after), messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
 
 
 def ask_end(owner: Connection, consumer_id: int, stretch: pb.StretchWanted | None) -> End:
@@ -129,6 +135,8 @@ def ask_end(owner: Connection, consumer_id: int, stretch: pb.StretchWanted | Non
             found.bytes,
             found.first_timestamp_ms if found.HasField("first_timestamp_ms") else None,
             found.is_final,
+            found.last_timestamp_ms if found.HasField("last_timestamp_ms") else None,
+            found.creation_id,
         ),
     )
 

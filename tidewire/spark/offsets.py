@@ -106,7 +106,8 @@ def _hashes(name: str) -> tuple[int, int]:
     return (1 << 16, -1) if found is None else (int(found[1], 16), int(found[2], 16))
 
 
-def _ancestors(number: int, parts: Mapping[int, Related]) -> set[int]:
+def ancestors(number: int, parts: Mapping[int, Related]) -> set[int]:
+    """The segments that one came from, and those that these came from, as far as the layout has them."""
     found: set[int] = set()
     left = [number]
     while left:
@@ -121,7 +122,7 @@ def _ancestors(number: int, parts: Mapping[int, Related]) -> set[int]:
 def waiting(there: Iterable[int], parts: Mapping[int, Related]) -> set[int]:
     """The segments of a layout whose turn has not come, while these are being read."""
     present = set(there)
-    before = {number: _ancestors(number, parts) for number in parts}
+    before = {number: ancestors(number, parts) for number in parts}
     behind_present = {ancestor for number in present for ancestor in before.get(number, ())}
     return {
         number
@@ -149,7 +150,7 @@ def admitted(there: Iterable[int], finished: Iterable[int], parts: Mapping[int, 
     found: set[int] = set()
     # Parents have lower numbers, so a child of one whose turn comes now finds it there.
     for number in sorted(waiting(present, parts)):
-        if not _ancestors(number, parts) & (left | found):
+        if not ancestors(number, parts) & (left | found):
             found.add(number)
     return found
 
@@ -168,10 +169,10 @@ def beginning(
         The segments that are read first, `given` among them, and those that are done.
     """
     there = set(given) & parts.keys()
-    behind_given = {ancestor for number in there for ancestor in _ancestors(number, parts)}
+    behind_given = {ancestor for number in there for ancestor in ancestors(number, parts)}
     done = behind_given - there
     for number in sorted(parts):
-        if number in there or number in done or _ancestors(number, parts) & there:
+        if number in there or number in done or ancestors(number, parts) & there:
             continue
         if is_over(number):
             done.add(number)

@@ -31,7 +31,7 @@ from tidewire.spark.layouts import (
 )
 from tidewire.spark.measuring import Stretch, ask_end, subscribe_reader, wanted
 from tidewire.spark.options import SCALABLE, Address, ReadOptions
-from tidewire.spark.positions import LATEST, Position
+from tidewire.spark.positions import EARLIEST, LATEST, Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -177,23 +177,48 @@ class Watch:
             topic.owner = None
             raise
 
+    def opening(self, part: Part) -> Stretch:
+        """All of a part, or what it began with: once something stands in it, nobody is asked again.
+
+        Raises:
+            LayoutChanged, SourceError: as `behind`.
+        """
+        followed = self._follow(part)
+        known = followed.known
+        return (
+            known if known is not None and known.after == EARLIEST and known.messages else self.behind(part, EARLIEST)
+        )
+
+    def _follow(self, part: Part) -> _Followed:
+        key = (part.topic, part.name or "")
+        followed = self._followed.get(key)
+        if followed is None or followed.part.wire_name != part.wire_name:
+            followed = self._followed[key] = _Followed(part)
+        return followed
+
     def behind(
-        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+        self,
+        part: Part,
+        after: Position,
+        *,
+        messages_max: int | None = None,
+        bytes_max: int | None = None,
+        until_ms: int | None = None,
     ) -> Stretch:
-        """What stands in a part behind a place. Whoever asks for all of it again is answered from memory.
+        """What stands in a part behind a place. While there is nothing, the answer comes from memory.
 
         Raises:
             LayoutChanged: the part is gone.
             SourceError: nobody could be asked.
         """
-        key = (part.topic, part.name or "")
-        followed = self._followed.get(key)
-        if followed is None or followed.part.wire_name != part.wire_name:
-            followed = self._followed[key] = _Followed(part)
-        if messages_max is not None or bytes_max is not None:
-            return self._ask(followed, wanted(after, messages_max, bytes_max))
-        if followed.known is not None and not followed.is_stale and followed.known.after == after:
-            return followed.known
+        followed = self._follow(part)
+        if messages_max is not None or bytes_max is not None or until_ms is not None:
+            return self._ask(followed, wanted(after, messages_max, bytes_max, until_ms))
+        known = followed.known
+        # Brokers say when something comes behind an empty stretch, not when more comes behind unread messages.
+        is_told = known is not None and (known.end == after or known.is_final)
+        if known is not None and is_told and not followed.is_stale and known.after == after:
+            return known
         # Before it is asked, so that what is pushed meanwhile is not taken for what the answer tells.
         followed.is_stale = False
         known = followed.known = self._ask(followed, wanted(after))
@@ -207,9 +232,7 @@ class Watch:
         Raises:
             LayoutChanged, SourceError: as `behind`.
         """
-        key = (part.topic, part.name or "")
-        followed = self._followed.setdefault(key, _Followed(part))
-        return self._ask(followed, pb.StretchWanted(since_ms=time_ms)).after
+        return self._ask(self._follow(part), pb.StretchWanted(since_ms=time_ms)).after
 
     def forget(self, part: Part) -> None:
         """The part is not read any more."""

@@ -21,7 +21,7 @@ OPTIONS = ReadOptions(Address("b", 1), (X,))
 
 @dataclass
 class Segment:
-    """Entries of some messages each, of 10 bytes, taken at rising times."""
+    """Entries of some messages each, of 10 bytes, taken at rising times: at their numbers unless `times` says when."""
 
     part: Part
     ledger: int
@@ -30,14 +30,22 @@ class Segment:
     """Entries removed from its beginning."""
     is_final: bool = False
     """Sealed, and everything in it is decided."""
+    times: list[int] = field(default_factory=list)
+    creation: str = ""
 
-    def behind(self, after: Position, messages_max: int | None, bytes_max: int | None) -> Stretch:
+    def time(self, entry: int) -> int:
+        """When the broker took it."""
+        return self.times[entry] if self.times else entry
+
+    def behind(self, after: Position, messages_max: int | None, bytes_max: int | None, until_ms: int | None) -> Stretch:
         begin = 0 if after.ledger < self.ledger else len(self.entries)
         if after.ledger == self.ledger:
             begin = after.entry + 1
         begin = max(begin, self.removed)
         count = messages = 0
-        for size in self.entries[begin:]:
+        for at, size in enumerate(self.entries[begin:], begin):
+            if until_ms is not None and self.time(at) > until_ms:
+                break
             more = messages + size
             if count and (more > (messages_max or 1 << 60) or more * 10 > (bytes_max or 1 << 60)):
                 break
@@ -45,7 +53,8 @@ class Segment:
         end = Position(self.ledger, begin + count - 1) if count else after
         is_final = self.is_final and begin + count == len(self.entries)
         first = sum(self.entries[:begin])
-        return Stretch(after, end, first, messages, messages * 10, begin if count else None, is_final)
+        first_ms, last_ms = (self.time(begin), self.time(begin + count - 1)) if count else (None, None)
+        return Stretch(after, end, first, messages, messages * 10, first_ms, is_final, last_ms, self.creation)
 
 
 class Topics:
@@ -77,13 +86,22 @@ class Topics:
         }
 
     def behind(
-        self, part: Part, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+        self,
+        part: Part,
+        after: Position,
+        *,
+        messages_max: int | None = None,
+        bytes_max: int | None = None,
+        until_ms: int | None = None,
     ) -> Stretch:
         self.asked += 1
         found = self.segments.get(part.topic, {}).get(part.name or "")
         if found is None:
             raise LayoutChanged
-        return found.behind(after, messages_max, bytes_max)
+        return found.behind(after, messages_max, bytes_max, until_ms)
+
+    def opening(self, part: Part) -> Stretch:
+        return self.behind(part, EARLIEST)
 
     def since(self, part: Part, time_ms: int) -> Position:
         segment = self.segments.get(part.topic, {}).get(part.name or "")

@@ -193,7 +193,9 @@ def _stretch(entries: Sequence[bytes], wanted: pb.StretchWanted) -> pb.Stretch:
     if wanted.HasField("since_ms"):
         first = min(wanted.since_ms, len(entries))
     count = size = messages = 0
-    for payload in entries[first:]:
+    for number, payload in enumerate(entries[first:], first):
+        if wanted.HasField("until_ms") and number > wanted.until_ms:
+            break
         messages += _message_count(payload)
         size += len(payload)
         is_more = (wanted.HasField("messages_max") and messages > wanted.messages_max) or (
@@ -212,6 +214,7 @@ def _stretch(entries: Sequence[bytes], wanted: pb.StretchWanted) -> pb.Stretch:
         messages=messages,
         bytes=size,
         first_timestamp_ms=first if count else None,
+        last_timestamp_ms=first + count - 1 if count else None,
     )
 
 

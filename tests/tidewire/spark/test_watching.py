@@ -61,6 +61,33 @@ def test_what_becomes_readable_is_told_by_one_message() -> None:
     assert [command.flow.message_permits for command in world.commands_of(T.FLOW)] == [1]
 
 
+def test_a_segment_that_is_not_read_for_a_while_is_asked_about_again() -> None:
+    """E23: nobody tells what comes behind unread messages, and others would be read beyond it."""
+    world, watch, part = watched(batch(b"a"))
+    assert watch.behind(part, EARLIEST).messages == 1
+    world.append(WIRE, batch(b"b"))
+    assert watch.behind(part, EARLIEST).messages == 2
+    assert watch.behind(part, EARLIEST, until_ms=0).messages == 1
+    world.final.add(WIRE)
+    assert watch.behind(part, EARLIEST).is_final
+    before = spoken(world)
+    assert watch.behind(part, EARLIEST).messages == 2
+    assert spoken(world) == before
+
+
+def test_what_a_segment_began_with_is_asked_once() -> None:
+    """E23: a waiting segment is looked at whenever a micro-batch is planned."""
+    world, watch, part = watched()
+    assert watch.opening(part).messages == 0
+    world.append(WIRE, batch(b"a"))
+    watch.arrived()
+    assert watch.opening(part).messages == 1
+    before = spoken(world)
+    world.append(WIRE, batch(b"b"))
+    assert watch.opening(part).messages == 1
+    assert spoken(world) == before
+
+
 def test_what_comes_while_a_reader_is_moved_is_not_missed() -> None:
     world, watch, part = watched(batch(b"a"))
     end = Position(LEDGER, 0)

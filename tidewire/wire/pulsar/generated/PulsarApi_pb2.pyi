@@ -1080,19 +1080,21 @@ class CommandGetLastMessageId(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., stretch: _Optional[_Union[StretchWanted, _Mapping[str, object]]] = ...) -> None: ...
 
 class StretchWanted(_message.Message):
-    __slots__ = ("after", "messages_max", "bytes_max", "since_ms")
+    __slots__ = ("after", "messages_max", "bytes_max", "since_ms", "until_ms")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
     BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
     after: MessageIdData
     messages_max: int
     bytes_max: int
     since_ms: int
-    def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., since_ms: _Optional[int] = ...) -> None: ...
+    until_ms: int
+    def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
 
 class Stretch(_message.Message):
-    __slots__ = ("after", "end", "first_index", "messages", "bytes", "first_timestamp_ms", "is_final")
+    __slots__ = ("after", "end", "first_index", "messages", "bytes", "first_timestamp_ms", "is_final", "last_timestamp_ms", "creation_id")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -1100,6 +1102,8 @@ class Stretch(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     FIRST_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    CREATION_ID_FIELD_NUMBER: _ClassVar[int]
     after: MessageIdData
     end: MessageIdData
     first_index: int
@@ -1107,7 +1111,9 @@ class Stretch(_message.Message):
     bytes: int
     first_timestamp_ms: int
     is_final: bool
-    def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., end: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., first_index: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., first_timestamp_ms: _Optional[int] = ..., is_final: _Optional[bool] = ...) -> None: ...
+    last_timestamp_ms: int
+    creation_id: str
+    def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., end: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., first_index: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., first_timestamp_ms: _Optional[int] = ..., is_final: _Optional[bool] = ..., last_timestamp_ms: _Optional[int] = ..., creation_id: _Optional[str] = ...) -> None: ...
 
 class CommandGetLastMessageIdResponse(_message.Message):
     __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "stretch")

@@ -16,6 +16,10 @@ class NotSupported(BrokerError):
     """A legal request for something this broker does not do; the message says what to do instead, if anything."""
 
 
+class CredentialsUnchecked(BrokerError):
+    """A client brings credentials, which nobody here checks; taken, they would promise what is not so."""
+
+
 class TopicNotFound(BrokerError):
     """The topic, or the segment of it, does not exist."""
 

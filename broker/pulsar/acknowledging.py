@@ -113,6 +113,8 @@ class Acknowledging:
         consumer = self._consumers.get(ack.consumer_id)
         if consumer is None or consumer.consumer.was_sent_away:
             self._refuse(ack, _no_consumer(ack))
+        elif ack.properties:
+            self._refuse(ack, Fault(pb.NotAllowedError, "an acknowledgement keeps no properties; send it without them"))
         elif ack.HasField("txnid_least_bits") or ack.HasField("txnid_most_bits"):
             await self._places.acquire()
             self._nursery.start_soon(self._take_in_transaction, consumer, ack)

@@ -21,6 +21,7 @@ from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaGate
 from broker.pulsar.seeking import require_target, seek, seek_all
 from broker.pulsar.sizes import pause_between, slices
+from broker.pulsar.unserved import require_served_consumer
 from broker.scalable.controller import Controller
 from broker.scalable.layout_parts import StartPosition
 from broker.scalable.layout_parts import SubscriptionKind as ScalableKind
@@ -93,6 +94,12 @@ class ConsumerFace:
             ),
             pb.BaseCommand.SEEK: Request(self._seek),
             pb.BaseCommand.GET_LAST_MESSAGE_ID: Request(self._last_message_id),
+            pb.BaseCommand.CONSUMER_STATS: Request(
+                self._statistics,
+                lambda command, fault: commands.consumer_stats_failed(
+                    command.consumer_stats.request_id, fault.code, fault.message
+                ),
+            ),
         }
 
     def close(self) -> None:
@@ -128,6 +135,7 @@ class ConsumerFace:
             raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
         require_label("consumer", request.consumer_name)
         require_label("subscription", request.subscription)
+        require_served_consumer(request)
         if request.durable:
             require_name("subscription", request.subscription)
         wishes = {item.key: item.value for item in request.metadata}
@@ -270,6 +278,9 @@ class ConsumerFace:
         self._put(
             commands.get_last_message_id_response(request.request_id, last, mark_delete=mark_delete, stretch=stretch)
         )
+
+    async def _statistics(self, command: pb.BaseCommand) -> None:
+        raise NotSupported("statistics are not told to consumers; ask /admin/v2/scalable/.../stats or /metrics")
 
     async def _flow(self, frame: Frame) -> None:
         flow = frame.command.flow

@@ -6,6 +6,7 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import (
     BrokerError,
     ClosedMeanwhile,
+    CredentialsUnchecked,
     IncompatibleSchema,
     LayoutUnreadable,
     NotSupported,
@@ -68,6 +69,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     # For good: sent again it would be the same.
     MalformedMessage: pb.NotAllowedError,
     NotSupported: pb.NotAllowedError,
+    CredentialsUnchecked: pb.AuthenticationError,
     WrongDomain: pb.NotAllowedError,
     # The Java client fails the one send on NotAllowedError; any code it does not know would close the connection.
     TransactionEnded: pb.NotAllowedError,

@@ -19,6 +19,7 @@ from broker.pulsar.scalable import ScalableFace
 from broker.pulsar.schemas import SchemaFace, SchemaGate
 from broker.pulsar.session import Session
 from broker.pulsar.transactions import TransactionFace
+from broker.pulsar.unserved import Peer
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
@@ -87,17 +88,18 @@ async def serve_pulsar(
 
 
 def _session(stream: trio.SocketStream, services: PulsarServices, service_url: str, nursery: trio.Nursery) -> Session:
-    outbox = Outbox()
+    outbox, peer = Outbox(), Peer()
     session = Session(
         stream,
         outbox=outbox,
+        peer=peer,
         server_version=services.server_version,
         message_bytes_max=services.message_bytes_max,
     )
     session.use(LookupFace(outbox, service_url=service_url))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts)
     session.use(SchemaFace(outbox, schemas))
-    session.use(ProducerFace(outbox, services.topics, schemas, services.traffic, nursery))
+    session.use(ProducerFace(outbox, peer, services.topics, schemas, services.traffic, nursery))
     scalable = ScalableFace(
         outbox, services.layouts, services.feeds, services.groups, services.elections, service_url=service_url
     )

@@ -1,8 +1,10 @@
 """Lookup commands: which broker serves a topic, and how many partitions it has."""
 
+from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
+from broker.pulsar.unserved import require_no_principal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -43,11 +45,17 @@ class LookupFace:
 
     async def _partitions(self, command: pb.BaseCommand) -> None:
         request = command.partition_metadata
+        require_no_principal(request)
         TopicName.parse(request.topic)
         # No topic is partitioned: what grows here is a scalable topic.
         self._outbox.put(encode_command(commands.partitioned_metadata_response(request.request_id, 0)))
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.lookup_topic
+        require_no_principal(request)
+        if request.advertised_listener_name:
+            raise NotSupported(
+                f"this broker has no listener named {request.advertised_listener_name}; look up without a name"
+            )
         TopicName.parse(request.topic)
         self._outbox.put(encode_command(commands.lookup_connect(request.request_id, self._service_url)))

@@ -19,16 +19,17 @@ from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.replication import require_local
-from broker.pulsar.requests import Inline, Request, require_label
+from broker.pulsar.requests import Inline, Request, require_label, require_name
 from broker.pulsar.scalable import is_managed
 from broker.pulsar.schemas import SchemaGate
+from broker.pulsar.unserved import Peer, require_served_message, require_served_producer
 from broker.pulsar.sizes import METADATA_BYTES_MAX
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
 from storage.entry import TxnId
 from storage.errors import LedgerSealed
-from storage.position import Position
+from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from tidewire.wire.pulsar import checksums, commands
 from tidewire.wire.pulsar.errors import MalformedMessage
@@ -69,6 +70,7 @@ class ProducerSession:
         name: str,
         topic: Topic,
         outbox: Outbox,
+        peer: Peer,
         traffic: Traffic,
         on_closed: Callable[[int], None],
         *,
@@ -81,6 +83,7 @@ class ProducerSession:
             name: unique on the topic.
             topic: where it publishes.
             outbox: the connection's.
+            peer: the client.
             traffic: the broker's counters.
             on_closed: told when the broker closes the producer by itself.
             follows_layout: see `Attendee`.
@@ -90,6 +93,7 @@ class ProducerSession:
         self.topic = topic
         self.follows_layout = follows_layout
         self._outbox = outbox
+        self._peer = peer
         self._traffic = traffic
         self._on_closed = on_closed
         self._inbox: deque[tuple[pb.CommandSend, bytes]] = deque()
@@ -190,6 +194,7 @@ class ProducerSession:
                 _require_count(send.num_messages, payload)
             txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
             require_local(txn, payload)
+            require_served_message(send, payload)
             return await self.topic.publish_once(
                 self.name, send_id(send, payload), payload, message_count=max(send.num_messages, 1), txn=txn
             )
@@ -223,7 +228,7 @@ class ProducerSession:
                     self._traffic.bytes_in += size
                     frame = self._receipt(send, outcome)
                 else:
-                    frame = refusal_of(send, outcome)
+                    frame = refusal_of(send, self._for_peer(outcome))
                 self._answers.popleft()
                 self._note_room()
                 self._outbox.put(frame)
@@ -235,6 +240,10 @@ class ProducerSession:
                     self._finishing.set()
                 elif self._replaced:
                     self.topic_closed()
+
+    def _for_peer(self, fault: Fault) -> Fault:
+        """The same refusal; one for good at a code that its client takes for that."""
+        return fault._replace(code=self._peer.fails_send_at) if fault.code == pb.NotAllowedError else fault
 
     def _receipt(self, send: pb.CommandSend, stored_at: Position) -> bytes:
         return encode_command(
@@ -248,9 +257,16 @@ class ProducerFace:
     """Serves the producers of one connection."""
 
     def __init__(
-        self, outbox: Outbox, topics: Topics, schemas: SchemaGate, traffic: Traffic, nursery: trio.Nursery
+        self,
+        outbox: Outbox,
+        peer: Peer,
+        topics: Topics,
+        schemas: SchemaGate,
+        traffic: Traffic,
+        nursery: trio.Nursery,
     ) -> None:
         self._outbox = outbox
+        self._peer = peer
         self._topics = topics
         self._schemas = schemas
         self._traffic = traffic
@@ -295,12 +311,11 @@ class ProducerFace:
         self._closed_here.pop(request.producer_id, None)
         if request.producer_id in self._producers:
             raise NotSupported(f"producer id {request.producer_id} is in use on this connection")
-        if request.producer_access_mode != pb.Shared:
-            raise NotSupported("exclusive producers are not served yet; use the access mode Shared")
-        if request.encrypted:
-            raise NotSupported("topics do not require encryption; produce without the flag, payloads pass untouched")
+        require_served_producer(request)
         require_label("producer", request.producer_name)
         topic = await self._topics.get(TopicName.parse(request.topic))
+        if request.initial_subscription_name:
+            await _keep_messages(topic, request.initial_subscription_name)
         schema = request.schema if request.HasField("schema") else None
         schema_version = await self._schemas.producer_version(topic, schema)
         # From here on nothing waits: it is open, or was called off before.
@@ -311,6 +326,7 @@ class ProducerFace:
             name,
             topic,
             self._outbox,
+            self._peer,
             self._traffic,
             self._closed_by_broker,
             follows_layout=topic.name.segment is not None or is_managed(request.metadata),
@@ -365,6 +381,18 @@ def _require_count(count: int, payload: bytes) -> None:
     metadata, _body = parse_payload(payload)
     if metadata.num_messages_in_batch != count:
         raise MalformedMessage(f"{count} messages are announced, {metadata.num_messages_in_batch} were sent")
+
+
+async def _keep_messages(topic: Topic, subscription: str) -> None:
+    """Make sure that a subscription gets the producer's messages; producers of dead letters ask for it.
+
+    Raises:
+        NotSupported: its name cannot be kept, or the topic is scalable.
+    """
+    require_name("subscription", subscription)
+    if topic.scalable_topic is not None:
+        raise NotSupported("a producer makes no subscription on a scalable topic; subscribe a consumer")
+    await topic.subscribe(subscription, EARLIEST)
 
 
 def _last_sequence_id(topic: Topic, producer: str) -> int:

@@ -13,9 +13,11 @@ from typing import Final
 import structlog
 import trio
 
+from broker.errors import CredentialsUnchecked
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Face, Inline, Request, refuse_by_error
+from broker.pulsar.unserved import Peer, require_no_credentials
 from broker.pulsar.sizes import SIZES
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
@@ -49,9 +51,12 @@ class Session:
     """Runs one connection until either side ends it."""
 
     def __init__(
-        self, stream: trio.SocketStream, *, outbox: Outbox, server_version: str, message_bytes_max: int
+        self, stream: trio.SocketStream, *, outbox: Outbox, peer: Peer, server_version: str, message_bytes_max: int
     ) -> None:
-        """Set up; `use` adds the groups of commands, `run` does the work."""
+        """Set up; `use` adds the groups of commands, `run` does the work and fills in who the `peer` is."""
+        self._peer = peer
+        self._refusal: Fault | None = None
+        """Why nothing is served on this connection, to a client that must be told request by request."""
         self._stream = stream
         self._outbox = outbox
         self._server_version = server_version
@@ -114,11 +119,24 @@ class Session:
         if command.type != Type.CONNECT:
             self._put(commands.error(NO_REQUEST, pb.UnsupportedVersionError, "CONNECT must be the first command"))
             return False
+        self._peer.version = command.connect.client_version
+        try:
+            require_no_credentials(command.connect)
+        except CredentialsUnchecked as refused:
+            log.info("connection with credentials refused", client=command.connect.client_version)
+            self._refusal = fault_of(refused)
+            if not self._peer.retries_refused_connect:
+                self._put(commands.error(NO_REQUEST, pb.AuthenticationError, str(refused)))
+                return False
         self._put(commands.connected(self._server_version, max_message_size=self._message_bytes_max))
         return True
 
     async def _handle(self, frame: Frame, working: trio.Nursery) -> None:
         command = frame.command
+        if self._refusal is not None and command.type != Type.PING:
+            asked = self._requests.get(command.type)
+            self._put((refuse_by_error if asked is None else asked.refuse)(command, self._refusal))
+            return
         inline = self._inline.get(command.type)
         if inline is not None:
             await inline(frame)

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from time import time_ns
 
 import pulsar
@@ -237,6 +238,47 @@ def test_unsubscribing_forgets(broker: RunningBroker, topic: str) -> None:
         consumer.unsubscribe()
         again = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
         assert receive_all(again, 1) == [b"value"]
+
+
+def test_delayed_delivery_is_refused_at_once(broker: RunningBroker, topic: str) -> None:
+    """E20: by the one error at which this client fails a send; at any other it would send it again and again."""
+    with connected(broker) as client:
+        producer = client.create_producer(topic)
+        with pytest.raises(pulsar.ChecksumError):
+            producer.send(b"late", deliver_after=timedelta(hours=1))
+        producer.send(b"now")
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert receive_all(consumer, 1) == [b"now"]
+        expect_nothing(consumer)
+
+
+def test_credentials_are_refused_at_once(broker: RunningBroker, topic: str) -> None:
+    """E20: nobody checks them here, so nobody may believe that they count."""
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    token = pulsar.AuthenticationToken("a.b.c")
+    with (
+        closing(pulsar.Client(broker.service_url, authentication=token, logger=logger)) as client,
+        pytest.raises(pulsar.AuthenticationError),
+    ):
+        client.create_producer(topic)
+
+
+def test_a_producer_may_make_the_subscription_that_keeps_its_messages(broker: RunningBroker, topic: str) -> None:
+    """E20: as clients ask for it for topics of dead letters."""
+    with connected(broker) as client:
+        consumer = client.subscribe(
+            topic,
+            "s",
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=50,
+            dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1, f"{topic}-dead", "kept"),
+        )
+        client.create_producer(topic).send(b"value")
+        for _ in range(2):
+            consumer.negative_acknowledge(consumer.receive(timeout_millis=RECEIVE_MS_MAX))
+        kept = client.subscribe(f"{topic}-dead", "kept")
+        assert receive_all(kept, 1) == [b"value"]
 
 
 def test_an_illegal_name_is_refused(broker: RunningBroker) -> None:

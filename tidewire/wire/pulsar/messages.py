@@ -109,6 +109,18 @@ def _metadata_size_start(payload: bytes) -> int:
     return start
 
 
+def metadata_span(payload: bytes) -> tuple[int, int]:
+    """Where the metadata begin and end; beyond the payload's end when that is cut short."""
+    start = checksum_start(payload)
+    if payload[start : start + len(CHECKSUM_MAGIC)] == CHECKSUM_MAGIC:
+        start += _CHECKSUM.size
+    metadata_start = start + _SIZE.size
+    if len(payload) < metadata_start:
+        return metadata_start, metadata_start
+    (metadata_size,) = _SIZE.unpack_from(payload, start)
+    return metadata_start, metadata_start + metadata_size
+
+
 def broker_metadata(payload: bytes) -> pb.BrokerEntryMetadata | None:
     """What a broker put in front of the payload, or None.
 

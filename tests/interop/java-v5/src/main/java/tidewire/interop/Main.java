@@ -55,6 +55,7 @@ public final class Main {
         AcknowledgementScenarios.addTo(scenarios);
         RegularTopicScenarios.addTo(scenarios);
         RegularSeekScenarios.addTo(scenarios);
+        RefusalScenarios.addTo(scenarios);
         Set<String> together = Set.copyOf(scenarios.keySet());
         if (restarts) {
             RestartScenarios.addTo(scenarios, new Operator());

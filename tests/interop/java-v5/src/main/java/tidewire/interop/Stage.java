@@ -51,6 +51,10 @@ final class Stage implements AutoCloseable {
         this.regular = "persistent://public/default/" + name;
     }
 
+    String serviceUrl() {
+        return serviceUrl;
+    }
+
     /** Creates the scenario's topic and returns its segments. */
     List<Admin.Segment> createTopic(int segments) throws Exception {
         admin.create(name, segments).expect(204, "PUT " + name);

@@ -22,8 +22,8 @@ from broker.pulsar.replication import require_local
 from broker.pulsar.requests import Inline, Request, require_label, require_name
 from broker.pulsar.scalable import is_managed
 from broker.pulsar.schemas import SchemaGate
-from broker.pulsar.unserved import Peer, require_served_message, require_served_producer
 from broker.pulsar.sizes import METADATA_BYTES_MAX
+from broker.pulsar.unserved import Peer, require_served_message, require_served_producer
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic

@@ -17,8 +17,8 @@ from broker.errors import CredentialsUnchecked
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Face, Inline, Request, refuse_by_error
-from broker.pulsar.unserved import Peer, require_no_credentials
 from broker.pulsar.sizes import SIZES
+from broker.pulsar.unserved import Peer, require_no_credentials
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command

@@ -24,6 +24,7 @@ from storage.position import Position
 from txn.errors import OwnershipLost
 from txn.op_removal import remove_strange_acks
 from txn.pending_acks import PendingAcks
+from txn.pending_transaction import CommandId
 
 Running = Callable[[], trio.Nursery]
 """The topic's nursery; raises when the topic is going away."""
@@ -135,8 +136,9 @@ class DurableSubscriptions:
         acknowledgements: Iterable[Acknowledgement],
         *,
         cumulative: bool,
+        identity: CommandId | None = None,
     ) -> None:
-        """Acknowledge when `txn` is committed; durable on return.
+        """Acknowledge when `txn` is committed; durable on return. A command of the same identity is taken once.
 
         Raises:
             AcknowledgementRefused: the subscription is not one of these.
@@ -146,7 +148,7 @@ class DurableSubscriptions:
         if pending is None:
             raise AcknowledgementRefused(f"{subscription.name} remembers nothing, so it acknowledges in no transaction")
         acks = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
-        await pending.acknowledge(txn, acks, cumulative=cumulative)
+        await pending.acknowledge(txn, acks, cumulative=cumulative, identity=identity)
 
     async def caught_up(self, subscription: Subscription) -> None:
         """Return once its cursor has what was acknowledged in transactions that were decided before the call."""

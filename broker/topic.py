@@ -33,6 +33,7 @@ from storage.position import LATEST, Position
 from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
 from txn.headers import is_v5
+from txn.pending_transaction import CommandId
 
 log = structlog.get_logger(__name__)
 
@@ -354,8 +355,11 @@ class Topic(TopicSource):
         acknowledgements: Iterable[Acknowledgement],
         *,
         cumulative: bool = False,
+        identity: CommandId | None = None,
     ) -> None:
         """Acknowledge when `txn` is committed; durable on return, and nobody is sent it meanwhile.
+
+        A command that comes again with the same identity is taken once.
 
         Raises:
             WrongDomain: v5 transactions acknowledge on segments, and only they do (D6).
@@ -363,7 +367,7 @@ class Topic(TopicSource):
             TxnError, CursorError: see `PendingAcks.acknowledge`.
         """
         self._require_taking(txn)
-        await self._durable.acknowledge(subscription, txn, acknowledgements, cumulative=cumulative)
+        await self._durable.acknowledge(subscription, txn, acknowledgements, cumulative=cumulative, identity=identity)
 
     async def acknowledged(self, subscription: Subscription) -> Position:
         """Up to where all is acknowledged, by transactions too that were decided before the call."""

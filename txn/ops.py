@@ -6,7 +6,9 @@ segment next finds every unresolved entry by its record (DESIGN section 7). It n
 a segment deleted and made again under the same name is another (D16).
 
 An acknowledgement's record is durable before the acknowledgement is answered and holds all of it; the cursor is changed
-when the transaction is committed (T22, T23). It names the cursor's creation id, for the same reason.
+when the transaction is committed (T22, T23). It names the cursor's creation id, for the same reason. It also names the
+command, by its consumer and request id: whoever owns the segment next tells the repeat of a command whose answer was
+lost from a second acknowledgement of the same messages (`txn.pending_transaction.CommandId`).
 
 Pure.
 """
@@ -22,6 +24,7 @@ from storage.metadata.store import IndexEntry, PutSequential, Record, exactly, s
 from storage.position import Position
 from storage.ranges import EntryAck, bits_from_words, words_from_bits
 from txn.headers import txn_from_name, txn_name
+from txn.pending_transaction import CommandId
 
 KEY_PREFIX: Final = "/txn/op/"
 WRITES_BY_SEGMENT: Final = "writes-by-segment"
@@ -70,6 +73,7 @@ class AckOp:
     """The cursor's."""
     cumulative: bool
     acks: tuple[EntryAck, ...]
+    command: CommandId | None = None
 
     def to_put(self) -> PutSequential:
         """The record to add, with its index entry."""
@@ -83,6 +87,7 @@ class AckOp:
                 (ack.position.ledger, ack.position.entry, words_from_bits(ack.remaining), ack.batch_size)
                 for ack in self.acks
             ],
+            "command": None if self.command is None else (self.command.consumer, self.command.request),
         }
         name = txn_name(self.txn)
         index = IndexEntry(ACKS_BY_SUBSCRIPTION, _subscription_index_key(self.segment, self.subscription))
@@ -103,6 +108,7 @@ class AckOp:
             fields["creation_id"],
             fields["cumulative"],
             acks,
+            None if fields["command"] is None else CommandId(*fields["command"]),
         )
 
 

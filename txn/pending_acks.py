@@ -9,6 +9,10 @@ acknowledgements, of an aborted one the messages are sent again. The op records 
 after a commit only when the cursor is durable past them. So every step can be repeated, by the next owner too, who
 finds the records by their index (T23, T25, T26). A header outlives its op records, so the decision is always there.
 
+A message is acknowledged once: a second single acknowledgement is a conflict, in the same transaction too. The repeat
+of a command whose answer was lost is none. Its op record identifies the command (`CommandId`), over restarts too; the
+repeat waits until that record is durable, and gets the same answer.
+
 What is acknowledged outside transactions is taken at once, whoever reserved it: its consumer says that it is done.
 """
 
@@ -36,7 +40,7 @@ from txn.op_removal import remove_ops
 from txn.open_header import put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
-from txn.pending_transaction import AckTarget, Command, PendingTransaction
+from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
 from txn.reservations import overlap
 from txn.states import TxnState
 
@@ -77,6 +81,8 @@ class PendingAcks:
         self._settle = Signal()
         self._strays: dict[str, None] = {}
         """Op records of before the cursor was moved; they go once that is durable."""
+        self._landed = trio.Event()
+        """Set, and replaced, when the outcome of some put is known."""
         self._era = 0
         """Counts the times the cursor was moved or removed, or goes back; what was read before one is void after it."""
         self._lost: str | None = None
@@ -91,24 +97,37 @@ class PendingAcks:
         """See `Reservations.unreserved`: what of an entry may be sent."""
         return self._book.reserved.unreserved(position)
 
-    async def acknowledge(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+    async def acknowledge(
+        self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool, identity: CommandId | None = None
+    ) -> None:
         """Acknowledge in a transaction; durable on return, and applied when the transaction is committed.
 
         A cumulative one at or below the mark-delete position says nothing new and has no effect (FACTS 13). Of single
-        messages it is a conflict: whoever got one twice must not do its work in two transactions (T24).
+        messages it is a conflict: whoever got one twice must not do its work twice (T24). A command that comes again
+        with the same `identity` is acknowledged once.
 
         Raises:
             TransactionNotFound, TransactionEnded: nothing was acknowledged.
-            TransactionConflict: something of it is acknowledged, or pending in another transaction (T24).
+            TransactionConflict: something of it is acknowledged, or pending in this or another transaction (T24).
             PendingAcksFull, PendingAcksDiscarded: refused; nothing was acknowledged.
             OwnershipLost: another broker owns the segment.
             CursorError: the subscription has ended.
         """
         era = self._era
-        await require_open_anywhere(self._metadata, txn)
-        if self._cursor.is_moving or era != self._era:
-            # What is recorded under the cursor's new id would be nobody's if the move were lost in a crash.
-            raise self._discarded()
+        while True:
+            await require_open_anywhere(self._metadata, txn)
+            if self._cursor.is_moving or era != self._era:
+                # Recorded under the cursor's new id, it would be orphaned if the move were lost in a crash.
+                raise self._discarded()
+            first = self._book.first_of(txn, identity, acks)
+            if first is None:
+                break
+            if first.key is not None:
+                return
+            if self._lost is not None:
+                # The next owner finds out whether the first copy was recorded.
+                raise OwnershipLost(self._lost)
+            await self._landed.wait()
         assert self._subscription is not None, "recovered before anything is acknowledged"
         self._subscription.require_acknowledgeable(acks, cumulative=cumulative)
         given = [ack for ack in acks if not cumulative or ack.position > self._cursor.mark_delete]
@@ -116,8 +135,9 @@ class PendingAcks:
             await self._confirm_nothing(txn)
             return
         self._require_free(txn, given, cumulative=cumulative)
-        put = AckOp(txn, self._segment, self._cursor.name, self._cursor.creation_id, cumulative, tuple(given)).to_put()
-        command = Command(given, cumulative, len(put.value))
+        subscription = (self._segment, self._cursor.name, self._cursor.creation_id)
+        put = AckOp(txn, *subscription, cumulative, tuple(given), identity).to_put()
+        command = Command(given, cumulative, len(put.value), identity=identity)
         if not self._book.has_room(command):
             raise PendingAcksFull(f"too much is pending on subscription {self._cursor.name} of {self._segment}")
         pending = self._begin(txn, command)
@@ -180,7 +200,8 @@ class PendingAcks:
             for hit in hits:
                 op = AckOp.from_record(hit.record)
                 if op.creation_id == self._cursor.creation_id:
-                    self._begin(op.txn, Command(op.acks, op.cumulative, len(hit.record.value), hit.record.key))
+                    size = len(hit.record.value)
+                    self._begin(op.txn, Command(op.acks, op.cumulative, size, hit.record.key, op.command))
                     self._outstanding.add(1)
                 else:
                     # It belongs to a subscription of the same name that was removed (D16).
@@ -257,7 +278,7 @@ class PendingAcks:
     def _require_free(self, txn: TxnId, acks: Iterable[EntryAck], *, cumulative: bool) -> None:
         met = self._book.reserved.conflict(txn, list(acks), cumulative=cumulative)
         if met is not None:
-            raise TransactionConflict(f"{met} is acknowledged in another transaction that is not decided")
+            raise TransactionConflict(f"{met} is acknowledged in a transaction that has not ended, or named twice")
         if cumulative:
             return
         for ack in acks:
@@ -275,6 +296,8 @@ class PendingAcks:
 
     def _land(self, pending: PendingTransaction, count: int = 1) -> None:
         """The outcome of so many puts is known, or never will be."""
+        landed, self._landed = self._landed, trio.Event()
+        landed.set()
         pending.in_flight -= count
         if pending.in_flight or pending.is_discarded or self._lost is not None:
             # Once lost, it is not known which commands are the transaction's: that is the next owner's to find out.

@@ -3,11 +3,12 @@
 Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from storage.entry import TxnId
-from txn.pending_transaction import Command, PendingTransaction
+from storage.ranges import EntryAck
+from txn.pending_transaction import Command, CommandId, PendingTransaction
 from txn.reservations import Reservations
 
 PENDING_MAX: Final = 100_000
@@ -41,6 +42,14 @@ class PendingBook:
         """What the transaction has here, if anything."""
         return self._transactions.get(txn)
 
+    def first_of(self, txn: TxnId, identity: CommandId | None, acks: Sequence[EntryAck]) -> Command | None:
+        """The command of the transaction that these single acknowledgements repeat, if any."""
+        pending = self._transactions.get(txn)
+        if pending is None or identity is None:
+            return None
+        first = pending.by_identity.get(identity)
+        return first if first is not None and first.is_repeated_by(identity, acks) else None
+
     def has_room(self, command: Command) -> bool:
         """Whether one more may be taken."""
         entries = self._commands + self.reserved.entries + len(command.acks)
@@ -51,6 +60,8 @@ class PendingBook:
         """The transaction has one more command, of whose op record it is not known whether it is there."""
         pending = self._transactions.setdefault(txn, PendingTransaction(txn))
         pending.commands.append(command)
+        if command.identity is not None:
+            pending.by_identity.setdefault(command.identity, command)
         pending.in_flight += 1
         self._commands += 1
         self._bytes += command.size
@@ -59,6 +70,8 @@ class PendingBook:
     def withdraw(self, pending: PendingTransaction, command: Command) -> None:
         """The command's op record is not there: its messages are free again, but for those that its others name."""
         pending.commands.remove(command)
+        if command.identity is not None and pending.by_identity[command.identity] is command:
+            del pending.by_identity[command.identity]
         self._commands -= 1
         self._bytes -= command.size
         self.reserved.release(pending.txn)

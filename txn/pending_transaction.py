@@ -28,6 +28,22 @@ class AckTarget(Protocol):
         """These are not reserved any more: send again what of them is not acknowledged."""
 
 
+@dataclass(frozen=True, slots=True)
+class CommandId:
+    """What identifies an ACK command within its transaction and subscription, so that its repeat is recognised.
+
+    Pulsar's clients number their requests per client and not per connection (the Java client from a random start), and
+    a consumer keeps its name when its client reconnects. So a command that comes again with the same name, number and
+    messages is the same command. A connection delivers each command once, so a repeat comes by another connection.
+    """
+
+    consumer: str
+    """The consumer's name, which is not empty."""
+    request: int
+    connection: object = field(default=None, compare=False)
+    """Which connection it came by, to be told from others by identity; None if that was an earlier owner's."""
+
+
 @dataclass(eq=False, slots=True)
 class Command:
     """What one command acknowledges."""
@@ -38,6 +54,15 @@ class Command:
     """Bytes of its op record."""
     key: str | None = None
     """Of its op record; None until that is known to be durable."""
+    identity: CommandId | None = None
+    """None if a repeat of it cannot be told from another command."""
+
+    def is_repeated_by(self, identity: CommandId, acks: Sequence[EntryAck]) -> bool:
+        """Whether a command that acknowledges single messages is this one, come again."""
+        mine = self.identity
+        if mine is None or mine != identity or mine.connection is identity.connection:
+            return False
+        return not self.cumulative and tuple(self.acks) == tuple(acks)
 
 
 @dataclass(eq=False, slots=True)
@@ -46,6 +71,8 @@ class PendingTransaction:
 
     txn: TxnId
     commands: list[Command] = field(default_factory=list)
+    by_identity: dict[CommandId, Command] = field(default_factory=dict)
+    """Those commands whose repeat can be recognised."""
     in_flight: int = 0
     """Commands whose op record is being put. Until there are none, a decision is only noted."""
     decided: TxnState | None = None

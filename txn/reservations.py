@@ -4,6 +4,14 @@ An acknowledgement in a transaction changes nothing yet, but its messages belong
 other may acknowledge them, and nobody is sent them (T22, T24). Single entries stand per position, with the bits of the
 batch's messages that are left over. At most one transaction holds a cumulative acknowledgement, since two would meet.
 
+    asked, of messages that are reserved    by the same transaction    by another one
+    a single acknowledgement                conflict                   conflict
+    a cumulative acknowledgement            none                       conflict
+
+Whoever acknowledges a single message has done its work. A second time means that the work was done twice, of two copies
+of the message perhaps, also within one transaction. A cumulative acknowledgement says how far its consumer has come; it
+covers what the same transaction acknowledged below, and may be said again.
+
 Pure.
 """
 
@@ -46,14 +54,21 @@ class Reservations:
         return left
 
     def conflict(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> Position | None:
-        """The first entry of which another transaction reserved messages that `txn` would acknowledge too, if any."""
-        return next(
-            (met for ack in acks if (met := self._conflict(txn, ack, cumulative=cumulative)) is not None),
-            None,
-        )
+        """The first entry with messages that are reserved, or named twice here, and may not be acknowledged again."""
+        named: dict[Position, EntryAck] = {}
+        for ack in acks:
+            met = self._conflict(txn, ack, cumulative=cumulative)
+            if met is not None:
+                return met
+            if not cumulative:
+                before = named.get(ack.position)
+                if before is not None and overlap(before, ack):
+                    return ack.position
+                named[ack.position] = ack if before is None else _both(before, ack)
+        return None
 
     def reserve(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """Reserve messages for `txn`, beside what it has; there is no `conflict`."""
+        """Reserve messages for `txn`, beside what it has; no other transaction has any of them."""
         for ack in acks:
             if cumulative:
                 assert self._cumulative is None or self._cumulative[0] == txn, "two cumulative ones meet"
@@ -75,16 +90,15 @@ class Reservations:
             self._cumulative = None
 
     def _conflict(self, txn: TxnId, ack: EntryAck, *, cumulative: bool) -> Position | None:
-        if self._cumulative is not None and self._cumulative[0] != txn:
-            _, upto = self._cumulative
-            if cumulative or ack.position < upto.position:
+        if self._cumulative is not None:
+            holder, upto = self._cumulative
+            if cumulative and holder != txn:
                 return min(ack.position, upto.position)
-            if ack.position == upto.position and overlap(upto, ack):
+            if not cumulative and (ack.position < upto.position or _overlap_at(upto, ack)):
                 return ack.position
         if not cumulative:
-            others = self._entries.get(ack.position, {})
-            met = any(other != txn and overlap(theirs, ack) for other, theirs in others.items())
-            return ack.position if met else None
+            holders = self._entries.get(ack.position, {})
+            return ack.position if any(overlap(theirs, ack) for theirs in holders.values()) else None
         for position, holders in self._entries.items():
             if position > ack.position:
                 break
@@ -92,6 +106,10 @@ class Reservations:
                 if other != txn and (position < ack.position or overlap(theirs, ack)):
                     return position
         return None
+
+
+def _overlap_at(upto: EntryAck, ack: EntryAck) -> bool:
+    return ack.position == upto.position and overlap(upto, ack)
 
 
 def overlap(one: EntryAck, other: EntryAck) -> bool:

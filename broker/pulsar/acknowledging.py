@@ -27,6 +27,7 @@ from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import position
 from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX
+from txn.pending_transaction import CommandId
 
 IN_TRANSACTIONS_MAX: Final = 256
 """Acknowledgements in transactions of one connection that are under way at once; above it nothing more is read."""
@@ -148,12 +149,18 @@ class Acknowledging:
     async def _take_in_transaction(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
         txn = TxnId(ack.txnid_most_bits, ack.txnid_least_bits)
         try:
+            given = await _acknowledgements(ack)
+            # From here on a consumer that is sent away is noticed by the subscription.
             if consumer.consumer.was_sent_away:
                 self._refuse(ack, _no_consumer(ack))
                 return
             require_own_subscription(is_replicated=consumer.is_replicated)
             await consumer.topic.acknowledge_in_transaction(
-                consumer.subscription, txn, await _acknowledgements(ack), cumulative=_is_cumulative(ack)
+                consumer.subscription,
+                txn,
+                given,
+                cumulative=_is_cumulative(ack),
+                identity=self._identity(consumer, ack),
             )
         except Exception as error:
             fault = fault_of(error)
@@ -165,6 +172,13 @@ class Acknowledging:
                 self._outbox.put(encode_command(commands.ack_response(ack.consumer_id, ack.request_id, txn=txn)))
         finally:
             self._places.release()
+
+    def _identity(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> CommandId | None:
+        """What a client keeps of a command that it sends again after it reconnected."""
+        name = consumer.consumer.name
+        if not (name and ack.HasField("request_id")):
+            return None
+        return CommandId(name, ack.request_id, self)
 
     def _refuse(self, ack: pb.CommandAck, fault: Fault | None) -> None:
         if ack.HasField("request_id"):

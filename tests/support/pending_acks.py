@@ -30,6 +30,7 @@ from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.ops import KEY_PREFIX as OPS
 from txn.pending_acks import PendingAcks
+from txn.pending_transaction import CommandId
 from txn.states import EndAction
 
 SEGMENT = "segment://public/default/x/0000-ffff-0"
@@ -77,8 +78,11 @@ class Rig:
     async def begin(self) -> TxnId:
         return await self.coordinator.new_transaction(0, 60_000)
 
-    async def acknowledge(self, txn: TxnId, *entries: int, cumulative: bool = False) -> None:
-        await self.acks.acknowledge(txn, [EntryAck(self.stream.positions[e]) for e in entries], cumulative=cumulative)
+    async def acknowledge(
+        self, txn: TxnId, *entries: int, cumulative: bool = False, identity: CommandId | None = None
+    ) -> None:
+        acks = [EntryAck(self.stream.positions[entry]) for entry in entries]
+        await self.acks.acknowledge(txn, acks, cumulative=cumulative, identity=identity)
 
     async def end(self, txn: TxnId, action: EndAction) -> None:
         await self.coordinator.end(txn, action)
@@ -92,6 +96,11 @@ class Rig:
 
     def assert_clean(self) -> None:
         assert self.acks.transactions == self.headers.transactions_joined == self.counters.op_records_outstanding == 0
+
+
+def command(request: int = 1, consumer: str = "c") -> CommandId:
+    """The identity of a command, come by a connection of its own."""
+    return CommandId(consumer, request, object())
 
 
 def make_coordinator(store: MemoryStore) -> Coordinator:

@@ -10,7 +10,7 @@ from storage import ranges
 from storage.metadata.store import Delete, Op, Put, PutSequential
 from storage.position import EARLIEST
 from tests.support.cancellation import cancel_at_each_step
-from tests.support.pending_acks import CLAIM, owned, stream_of, writes
+from tests.support.pending_acks import CLAIM, command, owned, stream_of, writes
 from tests.support.steered_store import LaggingStore, SteeredStore
 from txn import pending_book
 from txn.errors import (
@@ -241,7 +241,7 @@ async def test_what_is_pending_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_one_that_is_refused_leaves_the_transactions_others_reserved() -> None:
-    """T24: two commands may name the same messages; refusing one frees only what no other holds."""
+    """T24: a cumulative command names messages that another one holds; refusing it frees the rest alone."""
     store = SteeredStore()
     async with owned(store, stream_of(3)) as rig:
         txn = await rig.begin()
@@ -256,12 +256,12 @@ async def test_one_that_is_refused_leaves_the_transactions_others_reserved() -> 
 
         store.before = take_over
         with pytest.raises(OwnershipLost):
-            await rig.acknowledge(txn, 1, 2)
-        assert [rig.acks.unreserved(rig.stream.positions[entry]) for entry in (1, 2)] == [0, None]
+            await rig.acknowledge(txn, 2, cumulative=True)
+        assert [rig.acks.unreserved(rig.stream.positions[entry]) for entry in (0, 1, 2)] == [None, 0, None]
 
 
 async def test_acknowledging_cancelled_at_any_step() -> None:
-    """T22: there is a record and a reservation, or there is neither; whoever cancels does not break the rest."""
+    """T22, E5: there is a record and a reservation, or there is neither. Cancelled, the command can be repeated."""
     async with owned(SteeredStore(), stream_of(3)) as rig:
         txn = await rig.begin()
 
@@ -270,7 +270,8 @@ async def test_acknowledging_cancelled_at_any_step() -> None:
             reserved = rig.acks.unreserved(rig.stream.positions[0]) == 0
             assert bool(await rig.op_keys()) is reserved is bool(rig.acks.transactions)
 
-        await cancel_at_each_step(lambda: rig.acknowledge(txn, 0), check)
+        await cancel_at_each_step(lambda: rig.acknowledge(txn, 0, identity=command()), check)
+        assert len(await rig.op_keys()) == 1
         await rig.end(txn, EndAction.COMMIT)
         rig.assert_clean()
         assert rig.is_acknowledged(0)

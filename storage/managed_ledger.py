@@ -9,8 +9,10 @@ writer, records the ends, and goes on in a new ledger with a greater id: positio
 ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of them.
 """
 
+import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import trio
 
@@ -28,6 +30,9 @@ from storage.managed_ledger_view import ManagedLedgerView
 from storage.metadata.store import Check, MetadataStore
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
+
+CREATION_ID_DIGITS: Final = 16
+"""Hexadecimal, so 64 random bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +117,8 @@ class ManagedLedger(ManagedLedgerView):
     async def _take_over(self, record: ManagedLedgerRecord | None) -> None:
         if record is None:
             ledger = await self._ids.take(above=-1)
-            # The id is unique for all time, so it also tells this managed ledger from another of its name.
-            record = ManagedLedgerRecord(str(ledger), (), ledger)
+            # Ledger ids begin again in another data folder, whose topics must not be taken for those of this one.
+            record = ManagedLedgerRecord(uuid.uuid4().hex[:CREATION_ID_DIGITS], (), ledger)
         else:
             await self._recover(record)
             ledger = record.newest_id if record.sealed else await self._ids.take(above=record.newest_id)

@@ -21,6 +21,18 @@ from tidewire.spark.positions import EARLIEST, LATEST, Position
 ADVICE: Final = "set fail_on_data_loss to false to go on with what there is"
 
 
+ANOTHER_TOPIC: Final = (
+    "the topic was deleted and created again, or the broker has another data folder; to read the new topic, start the "
+    "query with a new checkpoint"
+)
+"""What happened when places are of another topic, and what to do."""
+
+
+def made_again(part: Part) -> str:
+    """What to say of a part that is another one than the places name."""
+    return f"{part.wire_name} is not the segment that the checkpoint names: {ANOTHER_TOPIC}"
+
+
 class View(Protocol):
     """What a stream's planner knows of its topics."""
 
@@ -225,9 +237,7 @@ class Follower:
             # Also what open transactions wrote to segments that were split meanwhile is read when it is committed.
             ends = {part.number: self._view.behind(part, EARLIEST) for part in parts.values()}
             given = {
-                part.number: Place(ends[part.number].end, ends[part.number].next_index)
-                for part in parts.values()
-                if not ends[part.number].is_final
+                part.number: _end_of(ends[part.number]) for part in parts.values() if not ends[part.number].is_final
             }
             return self._from(parts, given, lambda part: ends[part.number].end)
         if isinstance(starting.everywhere, int):
@@ -266,8 +276,9 @@ class Follower:
     def _place(self, part: Part, position: Position) -> Place:
         if position == LATEST:
             found = self._view.behind(part, EARLIEST)
-            return Place(found.end, found.next_index)
-        return Place(position, self._view.behind(part, position).first_index)
+            return _end_of(found)
+        found = self._view.behind(part, position)
+        return Place(position, found.first_index, found.creation)
 
     def step(self, start: Offsets, limit: Limit) -> Step:
         """The next offset; `start` itself when there is nothing to do.
@@ -301,9 +312,9 @@ class Follower:
         latest: Offsets = {}
         lag = Lag()
         for one, got in zip(segments, taken, strict=True):
-            place = one.place if got is None or got.end == one.place.position else Place(got.end, got.next_index)
+            place = one.place if got is None or got.end == one.place.position else _end_of(got)
             end.setdefault(one.topic, {})[one.name] = place
-            whole = Place(one.backlog.end, one.backlog.next_index) if one.backlog.messages else one.place
+            whole = _end_of(one.backlog) if one.backlog.messages else one.place
             latest.setdefault(one.topic, {})[one.name] = whole
             lag = _added(lag, self._left(one, got))
         return Step(end, lag, latest)
@@ -360,7 +371,7 @@ class Follower:
             related = sharing(name, parts)
             # Ancestors are removed first.
             if number_of(name) in by_number or any(number < number_of(name) for number in related):
-                raise _MadeAgain(f"{topic} has no segment {name} any more: the topic was deleted and made again")
+                raise _MadeAgain(f"{topic} has no segment {name} any more: {ANOTHER_TOPIC}")
             if not self._was_read(topic, name, places[name].position):
                 self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
             came_of_them |= related
@@ -384,13 +395,13 @@ class Follower:
     def _segment(self, topic: str, part: Part, place: Place) -> _Segment:
         backlog = self._view.behind(part, place.position)
         first = backlog.first_index
-        if place != BEGINNING and first < place.next_index:
-            raise _MadeAgain(f"{part.wire_name} is another one now: the topic was deleted and made again")
-        if place != BEGINNING and first > place.next_index:
+        if place.is_elsewhere(backlog.creation) or (not place.is_beginning and first < place.next_index):
+            raise _MadeAgain(made_again(part))
+        if not place.is_beginning and first > place.next_index:
             self._lost(
                 f"messages {place.next_index} to {first - 1} of {part.wire_name} were removed before they were read"
             )
-        return _Segment(topic, part.name or "", part, place, backlog)
+        return _Segment(topic, part.name or "", part, place._replace(creation=backlog.creation), backlog)
 
     def _lost(self, sentence: str) -> None:
         if self._options.fail_on_data_loss:
@@ -404,6 +415,10 @@ def _is_over(part: Part, place: Position, behind: Stretch) -> bool:
     yet. Nothing follows a topic without segments; it stays, so that it is not taken for one that came anew.
     """
     return part.is_sealed and behind.is_final and behind.end <= place
+
+
+def _end_of(stretch: Stretch) -> Place:
+    return Place(stretch.end, stretch.next_index, stretch.creation)
 
 
 def _added(lag: Lag, left: Stretch | None) -> Lag:

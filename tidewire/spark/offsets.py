@@ -1,9 +1,10 @@
 """How far a stream has come: a place in each segment that it is in, as the JSON that Spark keeps in its checkpoint.
 
-    {"topic://public/default/x": {"0000-7fff-0": "5:41@1042", "8000-ffff-1": "-1:-1@0"}}
+    {"topic://public/default/x": {"0000-7fff-0": "5:41@1042#8b1fc2a07d3e4956", "8000-ffff-1": "-1:-1@0#90ab34cd12ef56"}}
 
-Behind the `@` is the index of the next message, by which it is found out that messages are gone: removed, or of a topic
-that was deleted and made again. It is also how a batch's size is known.
+Behind the `@` is the index of the next message, which tells when messages were removed. It is also how a batch's size
+is known. Behind the `#` is the creation id of the segment, which tells it from another one of the same name: of a topic
+that was deleted and created again, or in another data folder.
 
 A segment is finished when it is sealed and read to its end, and then leaves. Its children come in once all of their
 parents have left, in an offset of their own, so a key's messages are in an earlier micro-batch than those that were
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from tidewire.spark.positions import EARLIEST, Position
 
 _SEGMENT: Final = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-\d+")
-_PLACE: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})@(\d{1,19})")
+_PLACE: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})@(\d{1,19})(?:#([0-9a-f]{1,64}))?")
 
 
 class Place(NamedTuple):
@@ -30,9 +31,21 @@ class Place(NamedTuple):
     """Its last entry that was read."""
     next_index: int
     """Of the message behind that."""
+    creation: str = ""
+    """The segment's creation id; empty while nobody has asked."""
 
     def __str__(self) -> str:
-        return f"{self.position}@{self.next_index}"
+        place = f"{self.position}@{self.next_index}"
+        return f"{place}#{self.creation}" if self.creation else place
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether nothing was read yet, and nothing is known that was there to read."""
+        return self.position == EARLIEST and not self.next_index
+
+    def is_elsewhere(self, creation: str) -> bool:
+        """Whether this place is in another segment than that of this creation id, as far as both are known."""
+        return bool(self.creation and creation) and self.creation != creation
 
 
 BEGINNING: Final = Place(EARLIEST, 0)
@@ -82,7 +95,7 @@ def parse_place(text: str) -> Place:
     found = _PLACE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no place in a segment; expected LEDGER:ENTRY@INDEX")
-    return Place(Position(int(found[1]), int(found[2])), int(found[3]))
+    return Place(Position(int(found[1]), int(found[2])), int(found[3]), found[4] or "")
 
 
 def number_of(name: str) -> int:

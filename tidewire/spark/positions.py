@@ -64,7 +64,7 @@ OTHERS: Final = "*"
 """The name of the segments that are not named."""
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_POSITION: Final = re.compile(r"(-1|\d{1,18}):(-1|\d{1,18})(?:@\d+)?")
+_POSITION: Final = re.compile(r"(-1|\d{1,18}):(-1|\d{1,18})(?:@\d+)?(?:#[0-9a-f]+)?")
 _MILLISECONDS: Final = re.compile(r"\d{1,15}")
 
 

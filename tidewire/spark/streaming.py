@@ -27,9 +27,9 @@ from pyspark.sql.types import StructType
 
 from tidewire.spark.brokers import Connect
 from tidewire.spark.errors import ConnectionLost, DataLost, Refused, SourceError, SubscriptionTaken
-from tidewire.spark.following import ADVICE, Follower, Snapshot, Step, now_ms
+from tidewire.spark.following import ADVICE, Follower, Snapshot, Step, made_again, now_ms
 from tidewire.spark.held_subscription import BUSY
-from tidewire.spark.layouts import LayoutChanged
+from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Places, decode, encode
 from tidewire.spark.options import ReadOptions
@@ -220,6 +220,10 @@ class _Planner:
                 if self._options.fail_on_data_loss:
                     raise DataLost(f"{topic} has no segment {name!r} any more, of which a batch was planned; {ADVICE}")
                 continue
+            if place.creation and place.is_elsewhere(self._watch.creation(part)):
+                if self._options.fail_on_data_loss:
+                    raise DataLost(f"{made_again(part)}; {ADVICE}")
+                continue
             # When losses are put up with, the two places may be of two topics of that name, so this may be wrong.
             messages = place.next_index - begin.next_index
             if self._options.fail_on_data_loss and 0 < messages < DIVIDED_MESSAGES_MIN:
@@ -265,13 +269,18 @@ class _Planner:
         try:
             for topic, places in offsets.items():
                 parts = self._watch.parts(topic)
-                if parts is not None:
+                if parts is not None and not self._is_another(parts, places):
                     self._subscription.move(topic, parts, places)
         except SourceError:
             # Also what is held: two queries might each wait for the other's part.
             self._subscription.reset()
             raise
         self._kept = offsets
+
+    def _is_another(self, parts: Mapping[str, Part], places: Places) -> bool:
+        """Whether the places are of another topic of that name: what was read there says nothing about this one."""
+        there = ((parts[name], place) for name, place in places.items() if name in parts)
+        return any(place.creation and place.is_elsewhere(self._watch.creation(part)) for part, place in there)
 
     def _follower(self) -> Follower:
         view = self._snapshot or self._watch

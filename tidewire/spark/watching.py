@@ -177,6 +177,17 @@ class Watch:
             topic.owner = None
             raise
 
+    def creation(self, part: Part) -> str:
+        """The creation id of a part, asked for if nobody has told it since the part was opened.
+
+        Raises:
+            LayoutChanged, SourceError: as `behind`.
+        """
+        followed = self._follow(part)
+        if followed.known is not None and not followed.is_stale:
+            return followed.known.creation
+        return self._ask(followed, wanted(EARLIEST, until_ms=0)).creation
+
     def opening(self, part: Part) -> Stretch:
         """All of a part, or what it began with: once something stands in it, nobody is asked again.
 

@@ -63,6 +63,8 @@ class Readable:
         self.partitions = 0
         self.features = commands.broker_features()
         self.peers: list[tuple[Address, Address | None, BlockingPeer]] = []
+        self.creation: dict[str, str] = {}
+        """Of segments, where it is known."""
         self.final: set[str] = set()
         """Segments to which nothing is ever added."""
         self.acknowledged: dict[str, int] = {}
@@ -158,6 +160,7 @@ class Readable:
                 name = self._reading[peer, asked.consumer_id]
                 stretch = _stretch(self.topics[name], asked.stretch)
                 stretch.is_final = name in self.final and stretch.end == last
+                stretch.creation_id = self.creation.get(name, "")
             acknowledged = self.acknowledged.get(self._reading[peer, asked.consumer_id])
             here = message_id(-1, -1) if acknowledged is None else message_id(LEDGER, acknowledged)
             answered = commands.get_last_message_id_response(asked.request_id, last, mark_delete=here, stretch=stretch)

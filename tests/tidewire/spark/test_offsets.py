@@ -19,7 +19,7 @@ from tidewire.spark.offsets import (
     parse_place,
     waiting,
 )
-from tidewire.spark.positions import EARLIEST, Position, parse_boundary
+from tidewire.spark.positions import EARLIEST, Position, parse_boundary, parse_position
 
 
 class Segment(NamedTuple):
@@ -48,7 +48,19 @@ def test_offsets_can_be_given_as_a_starting_position() -> None:
     assert boundary.of("topic://a/b/c", "8000-ffff-1", Position(1, 1)) == EARLIEST
 
 
-@pytest.mark.parametrize("text", ["", "5:41", "5@3", "5:41@", "5:41@x", "a:b@c"])
+def test_offsets_carry_which_segment_they_are_in() -> None:
+    """E19: its name may be another one's in another data folder."""
+    place = Place(Position(5, 41), 1042, "8b1fc2a07d3e4956")
+    assert str(place) == "5:41@1042#8b1fc2a07d3e4956"
+    assert parse_place(str(place)) == place
+    assert parse_position(str(place)) == Position(5, 41)
+    assert place.is_elsewhere("90ab34cd12ef5678")
+    assert not place.is_elsewhere("8b1fc2a07d3e4956")
+    assert not place.is_elsewhere("")
+    assert not BEGINNING.is_elsewhere("8b1fc2a07d3e4956")
+
+
+@pytest.mark.parametrize("text", ["", "5:41", "5@3", "5:41@", "5:41@x", "a:b@c", "5:41@3#", "5:41@3#xyz"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no place in a segment"):
         parse_place(text)

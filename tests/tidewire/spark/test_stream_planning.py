@@ -1,16 +1,23 @@
 """What plans a stream's micro-batches, over brokers in memory."""
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from tests.support.admin import Admin
 from tests.support.blocking_peer import Answer, BlockingPeer
+from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
+from tests.tidewire.spark.test_end_to_end import send_all, write
 from tidewire.spark import streaming
 from tidewire.spark.errors import DataLost
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Place
+from tidewire.spark.options import ReadOptions
 from tidewire.spark.positions import Position
 from tidewire.spark.streaming import _Planner
 from tidewire.wire.pulsar import commands
@@ -118,6 +125,62 @@ def test_a_segment_that_goes_when_its_subscription_is_at_its_end_was_read(subscr
             planner.next(end, Limit())
     else:
         assert planner.next(end, Limit()) == {TOPIC: {"0000-7fff-1": BEGINNING, "8000-ffff-2": BEGINNING}}
+
+
+def test_a_batch_that_was_planned_of_another_topic_is_not_read() -> None:
+    """E19: Spark asks for it again after a restart, and has no other question before."""
+    world = world_of(batch(b"a"), batch(b"b"))
+    world.creation[WIRE] = "aa"
+    planner = _Planner(world.options, world._connect)
+    start = planner.first()
+    end = planner.next(start, Limit())
+    assert len(planner.ranges(start, end)) == 1
+    world.creation[WIRE] = "bb"
+    with pytest.raises(DataLost, match="is not the segment that the checkpoint names"):
+        _Planner(world.options, world._connect).ranges(start, end)
+    world.options = replace(world.options, fail_on_data_loss=False, subscription="query")
+    refused_acknowledgements(world)
+    planner = _Planner(world.options, world._connect)
+    assert planner.ranges(start, end) == []
+    assert planner.next(end, Limit()) == {TOPIC: {NAME: Place(Position(LEDGER, 1), 2, "bb")}}
+    # The subscription of the new topic stays where it is until that is read.
+    assert not world.commands_of(T.ACK)
+
+
+@pytest.mark.parametrize("kind", ["topic", "persistent"])
+def test_a_checkpoint_of_another_data_folder_is_refused(kind: str, tmp_path: Path) -> None:
+    """E19: and that of a deleted topic; ledgers may have the same numbers, and as many messages."""
+    topic = f"{kind}://public/default/x"
+
+    def filled(broker: RunningBroker) -> ReadOptions:
+        if kind == "topic":
+            Admin(broker.http_url).create(topic, 2)
+        write(broker, partial(send_all, topic, [b"%d" % number for number in range(9)]))
+        return ReadOptions.parse({"service_url": broker.service_url, "topic": topic, "starting_position": "earliest"})
+
+    def read_on(options: ReadOptions, start: Offsets | None) -> Offsets:
+        planner = _Planner(options)
+        with closing(planner):
+            return planner.next(start or planner.first(), Limit())
+
+    with running_broker(tmp_path / "one") as broker:
+        options = filled(broker)
+        end = read_on(options, None)
+        assert read_on(options, end) == end
+        if kind == "topic":
+            Admin(broker.http_url).delete(topic)
+            with pytest.raises(DataLost, match="is not the segment that the checkpoint names"):
+                read_on(filled(broker), end)
+        else:
+            broker.stop()
+            broker.start()
+            options = ReadOptions.parse({"service_url": broker.service_url, "topic": topic})
+            assert read_on(options, end) == end
+    with (
+        running_broker(tmp_path / "two") as broker,
+        pytest.raises(DataLost, match="the broker has another data folder"),
+    ):
+        read_on(filled(broker), end)
 
 
 @pytest.mark.parametrize("refused_by", [None, pb.ConsumerBusy])

@@ -18,6 +18,7 @@ import trio
 from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.errors import BrokerError, NotSupported, TopicClosed, TopicNotFound
 from broker.names import Domain, TopicName
+from broker.scalable.layout import Layout
 from broker.scalable.layouts import Layouts
 from broker.sought_places import SoughtPlaces
 from broker.topic import Topic
@@ -125,14 +126,17 @@ class Topics:
         return slot.topic
 
     async def redrive(self, segment: str) -> bool:
-        """Load a segment, which applies what transactions have left there. False if there is none of this name.
+        """Load a segment, which applies what transactions have left there. False if it is gone for good.
 
         One that cannot be loaded, or is another broker's, is applied there and when it can be.
         """
+        name = TopicName.parse(segment)
         try:
-            await self.get(TopicName.parse(segment))
-        except TopicNotFound:
-            return False
+            try:
+                await self.get(name)
+            except TopicNotFound:
+                # Refused, too, while somebody here tries to delete it, who may fail. Only the layout's record counts.
+                return await self._is_there(name)
         except (BrokerError, OwnedElsewhere, *_ENDS_ALONE) as error:
             log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
         return True
@@ -242,15 +246,22 @@ class Topics:
         if name.domain is Domain.TOPIC:
             raise NotSupported(f"{name} is a scalable topic: produce and consume on its segments, by a v5 client")
         layout = await self._layouts.stored(name.scalable_topic)
-        segments = [segment.descriptor for segment in layout.segments.values()]
-        children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
+        is_listed = _has(layout, name)
         if name in self._deleting:
             # Loaded once more, so that what is left of it can be removed.
-            segments += [segment.descriptor for segment in layout.pruned.values()]
+            is_listed = is_listed or name.segment in [segment.descriptor for segment in layout.pruned.values()]
         elif layout.is_deleting:
             raise TopicNotFound(f"{name.scalable_topic} is being deleted")
-        if name.segment not in segments + children:
+        if not is_listed:
             raise TopicNotFound(f"{name} does not exist")
+
+    async def _is_there(self, name: TopicName) -> bool:
+        """Whether the stored layout has the segment, and its deletion is not decided."""
+        try:
+            layout = await self._layouts.stored(name.scalable_topic)
+        except TopicNotFound:
+            return False
+        return _has(layout, name) and not layout.is_deleting
 
     async def _migrated_to(self, name: TopicName) -> TopicName | None:
         """The scalable topic of which a regular topic is a segment by now; asked when nobody else can make it one.
@@ -274,6 +285,12 @@ class Topics:
         if layout.is_deleting or str(name) in pruned_names or not await self._layouts.is_made(name):
             raise TopicNotFound(f"{name} does not exist; {scalable} does, and is for v5 clients")
         return None
+
+
+def _has(layout: Layout, name: TopicName) -> bool:
+    """Whether the segment is one of the layout's, or a child that an open intent may have made."""
+    children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
+    return name.segment in [*(segment.descriptor for segment in layout.segments.values()), *children]
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> BaseException:

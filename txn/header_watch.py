@@ -15,7 +15,7 @@ import trio
 from storage.entry import TxnId
 from storage.metadata.store import MetadataStore, Record, starting_with
 from txn.alarm import Alarm
-from txn.headers import BY_DEADLINE, KEY_PREFIX, Header, header_key, txn_of_key
+from txn.headers import BY_DEADLINE, KEY_PREFIX, Header, deadline_ms_of, header_key, txn_of_key
 from txn.open_header import state_of
 from txn.states import TxnState
 
@@ -100,7 +100,7 @@ class HeaderWatch:
         if self._deadlines is not None:
             for entry in record.indexes:
                 if entry.name == BY_DEADLINE:
-                    self._deadlines.at_latest(int(entry.key))
+                    self._deadlines.at_latest(deadline_ms_of(entry.key))
 
     async def _tell(self, txn: TxnId, state: TxnState) -> None:
         if state.is_final:

@@ -1,7 +1,8 @@
 """Transaction headers: `/txn/id/<tc>_<n>`, the one record whose compare-and-set decides a transaction.
 
 An open header stands in the index `txn-by-deadline` for the time-out sweep, a final one in `txn-by-final-state` for
-garbage collection; the entries change in the same step as the header (T32). One that belongs to a group is found by its
+garbage collection; the entries change in the same step as the header (T32). Their keys end in the transaction's name:
+no two headers have the same one, so a sweep can go on behind any of them. One that belongs to a group is found by its
 application in `txn-by-group` until it is final; while it is open, the group may have decided it (group_record.py).
 
 Ids: `most` is the coordinator's id, `least` a number from a block that the coordinator reserved, with bit 62 set, which
@@ -88,7 +89,12 @@ def final_state_until(state: TxnState, until_ms: int) -> tuple[str, str]:
 
 def finalized_ms_of(index_key: str) -> int:
     """When the header found under this key of `txn-by-final-state` was decided."""
-    return int(index_key.rpartition(":")[2])
+    return int(index_key.split(":")[1])
+
+
+def deadline_ms_of(index_key: str) -> int:
+    """The deadline of the header found under this key of `txn-by-deadline`."""
+    return int(index_key.partition(":")[0])
 
 
 def group_members(application: str) -> tuple[str, str]:
@@ -123,10 +129,11 @@ class Header:
             "created_ms": self.created_ms,
         }
         if self.finalized_ms is None:
-            indexes = [IndexEntry(BY_DEADLINE, fixed_width(self.timeout_ms))]
+            indexes = [IndexEntry(BY_DEADLINE, f"{fixed_width(self.timeout_ms)}:{txn_name(txn)}")]
         else:
             fields["finalized_ms"] = self.finalized_ms
-            indexes = [IndexEntry(BY_FINAL_STATE, f"{self.state}:{fixed_width(self.finalized_ms)}")]
+            moment = fixed_width(self.finalized_ms)
+            indexes = [IndexEntry(BY_FINAL_STATE, f"{self.state}:{moment}:{txn_name(txn)}")]
         if self.group is not None:
             fields["group"] = self.group._asdict()
             if self.finalized_ms is None:

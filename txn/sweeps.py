@@ -3,16 +3,29 @@
 Both sleep until the next moment at which there is something to do and both only propose: the abort is the same
 compare-and-set as a client's, and a header goes only when none of its op records is left (DESIGN section 7). Several
 brokers may sweep at once.
+
+A sweep goes through its index once, in pages, and looks at nothing twice: what it cannot finish stays behind it and is
+taken up by the next sweep. So its work is proportional to what is due, and nothing hides what follows.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
+from typing import Final
 
 import structlog
 import trio
 
 from storage.clock import WallClock
 from storage.entry import TxnId
-from storage.metadata.store import Conflict, Delete, MetadataStore, Record, StoreUnavailable, starting_with
+from storage.metadata.store import (
+    Conflict,
+    Delete,
+    IndexHit,
+    MetadataStore,
+    Record,
+    StoreUnavailable,
+    starting_with,
+)
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
@@ -21,6 +34,7 @@ from txn.headers import (
     BY_DEADLINE,
     BY_FINAL_STATE,
     Header,
+    deadline_ms_of,
     deadline_range,
     final_state_range,
     final_state_until,
@@ -33,14 +47,35 @@ from txn.states import EndAction, TxnState
 
 log = structlog.get_logger(__name__)
 
-SWEEP_BATCH = 100
+SWEEP_BATCH: Final = 100
 """Headers handled between two queries; bounds memory, not how many are swept, and stays below etcd's 128 operations."""
 
-UNANSWERED_MS = 1_000
-"""When the sweep of deadlines goes on after the metadata store gave no answer."""
+AGAIN_MS: Final = 1_000
+"""When a sweep that could not finish goes on at the earliest, and that of deadlines does."""
 
-LEFTOVER_OPS_SHOWN = 1000
-"""Op records of one finished transaction that one sweep re-drives; the next sweep takes the rest."""
+LEFTOVER_OPS_SHOWN: Final = 1000
+"""Op records of one finished transaction that are read together."""
+
+REDRIVES_AT_ONCE: Final = 16
+"""Segments that a sweep has loaded at a time."""
+
+REDRIVE_SECONDS_MAX: Final = 30.0
+"""How long a sweep waits for the segments of one reading. Loading a segment goes on without it."""
+
+
+async def _pages(
+    counters: BufferCounters, metadata: MetadataStore, index: str, start: str, end: str
+) -> AsyncIterator[list[IndexHit]]:
+    """What an index holds in [start, end), in pages; what a page's reader leaves there is not met again."""
+    while True:
+        page = await counters.query(metadata, index, start, end, limit=SWEEP_BATCH)
+        if page:
+            # The caller's work on a page may wait for nothing, on a store in memory.
+            await trio.lowlevel.checkpoint()
+            yield page
+        if len(page) < SWEEP_BATCH:
+            return
+        start = page[-1].index_key + "\0"
 
 
 class TimeoutSweep:
@@ -68,27 +103,27 @@ class TimeoutSweep:
                 await self._abort_due()
                 upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=1)
                 if upcoming:
-                    self._alarm.at_latest(int(upcoming[0].index_key))
+                    # What is past its deadline still could not be aborted.
+                    deadline_ms, now = deadline_ms_of(upcoming[0].index_key), self._now_ms()
+                    self._alarm.at_latest(deadline_ms if deadline_ms > now else now + AGAIN_MS)
             except* StoreUnavailable as unanswered:
                 # What it was asked was done or was not; whatever is still open is asked for again.
                 log.warning("a sweep of deadlines had no answer", reason=str(unanswered.exceptions[0]))
-                self._alarm.at_latest(self._now_ms() + UNANSWERED_MS)
+                self._alarm.at_latest(self._now_ms() + AGAIN_MS)
             await self._alarm.wait()
 
     async def _abort_due(self) -> None:
-        while True:
-            now = self._now_ms()
-            due = await self._counters.query(self._metadata, BY_DEADLINE, *deadline_range(now), limit=SWEEP_BATCH)
-            groups = {hit.record.key: Header.from_value(hit.record.value).group for hit in due}
-            # At once, so that they share the store's syncs.
-            async with trio.open_nursery() as nursery:
-                for key, group in groups.items():
-                    if group is None:
-                        nursery.start_soon(self._abort, txn_of_key(key))
-                for application in {group.application for group in groups.values() if group is not None}:
-                    nursery.start_soon(self._coordinator.groups.abort_due, application, now)
-            if len(due) < SWEEP_BATCH:
-                return
+        now = self._now_ms()
+        async with aclosing(_pages(self._counters, self._metadata, BY_DEADLINE, *deadline_range(now))) as pages:
+            async for due in pages:
+                groups = {hit.record.key: Header.from_value(hit.record.value).group for hit in due}
+                # At once, so that they share the store's syncs.
+                async with trio.open_nursery() as nursery:
+                    for key, group in groups.items():
+                        if group is None:
+                            nursery.start_soon(self._abort, txn_of_key(key))
+                    for application in {group.application for group in groups.values() if group is not None}:
+                        nursery.start_soon(self._coordinator.groups.abort_due, application, now)
 
     async def _abort(self, txn: TxnId) -> None:
         try:
@@ -144,40 +179,33 @@ class HeaderSweep:
 
     async def _sweep(self, state: TxnState) -> None:
         due_start, due_end = final_state_until(state, self._now_ms() - self._retention_ms)
-        kept: set[str] = set()
+        is_kept = False
         # Many transactions may have been on one segment, and loading it may fail each time.
         redriven: dict[str, bool] = {}
-        while True:
-            hits = await self._counters.query(
-                self._metadata, BY_FINAL_STATE, due_start, due_end, limit=SWEEP_BATCH + len(kept)
-            )
-            due = [hit.record for hit in hits if hit.record.key not in kept]
-            if not due:
-                break
-            settled = []
-            for record, leftovers in await self._leftovers(due[:SWEEP_BATCH]):
-                if leftovers:
-                    await self._see_to(leftovers, redriven)
-                    kept.add(record.key)
-                else:
-                    settled.append(record)
-            if settled:
-                await self._forget(settled)
-        if kept:
-            # Their participants are applying them; they are looked at again a retention from now.
-            self._alarm.at_latest(self._now_ms())
+        async with aclosing(_pages(self._counters, self._metadata, BY_FINAL_STATE, due_start, due_end)) as pages:
+            async for due in pages:
+                unsettled = await self._with_ops([hit.record for hit in due])
+                settled = [hit.record for hit in due if hit.record.key not in unsettled]
+                if settled:
+                    await self._forget(settled)
+                for key in unsettled:
+                    await self._see_to(txn_of_key(key), redriven)
+                is_kept = is_kept or bool(unsettled)
+        if is_kept:
+            # Their participants are applying them; they are looked at again a retention from now, or a little later.
+            self._alarm.at_latest(self._now_ms() + max(AGAIN_MS - self._retention_ms, 0))
         _, all_end = final_state_range(state)
         upcoming = await self._counters.query(self._metadata, BY_FINAL_STATE, due_end, all_end, limit=1)
         if upcoming:
             self._alarm.at_latest(finalized_ms_of(upcoming[0].index_key))
 
-    async def _leftovers(self, headers: Sequence[Record]) -> list[tuple[Record, list[Record]]]:
-        """The op records left of each decided transaction. None can follow: they are put on an open header."""
-        found: list[tuple[Record, list[Record]]] = []
+    async def _with_ops(self, headers: Sequence[Record]) -> set[str]:
+        """The keys of those headers that have op records. None can follow: they are put on an open header."""
+        found: set[str] = set()
 
         async def look(header: Record) -> None:
-            ops = await self._metadata.scan(*ops_of(txn_of_key(header.key)), limit=LEFTOVER_OPS_SHOWN)
-            found.append((header, ops))
+            if await self._metadata.scan(*ops_of(txn_of_key(header.key)), limit=1):
+                found.add(header.key)
 
         # At once, so that they share a question to the store.
         async with trio.open_nursery() as nursery:
@@ -185,15 +213,35 @@ class HeaderSweep:
                 nursery.start_soon(look, header)
         return found
 
-    async def _see_to(self, leftovers: Sequence[Record], redriven: dict[str, bool]) -> None:
+    async def _see_to(self, txn: TxnId, redriven: dict[str, bool]) -> None:
         """Have a decided transaction's op records applied, and remove those that nobody can apply."""
-        # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
-        for segment in {segment_of(op) for op in leftovers}:
-            if segment not in redriven:
+        start, end = ops_of(txn)
+        while ops := await self._metadata.scan(start, end, limit=LEFTOVER_OPS_SHOWN):
+            of_segment: dict[str, list[str]] = {}
+            for op in ops:
+                of_segment.setdefault(segment_of(op), []).append(op.key)
+            await self._redrive_all(of_segment.keys() - redriven.keys(), redriven)
+            # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
+            await remove_ops(
+                [key for segment, keys in of_segment.items() if not redriven[segment] for key in keys],
+                metadata=self._metadata,
+            )
+            start = ops[-1].key + "\0"
+
+    async def _redrive_all(self, segments: Collection[str], redriven: dict[str, bool]) -> None:
+        """Redrive several segments side by side, so that one which is not to be had hides none of the others."""
+        places = trio.CapacityLimiter(REDRIVES_AT_ONCE)
+
+        async def redrive(segment: str) -> None:
+            async with places:
                 redriven[segment] = await self._redrive(segment)
-            if not redriven[segment]:
-                gone = [op.key for op in leftovers if segment_of(op) == segment]
-                await remove_ops(gone, metadata=self._metadata)
+
+        # One that takes longer is there still, as far as anybody knows.
+        redriven.update(dict.fromkeys(segments, True))
+        with trio.move_on_after(REDRIVE_SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+                for segment in sorted(segments):
+                    nursery.start_soon(redrive, segment)
 
     async def _forget(self, headers: Sequence[Record]) -> None:
         try:

@@ -1,16 +1,18 @@
 """What transactions leave in a segment's ledgers, and what the sweep of headers makes of what a crash left behind."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.topic import Topic
+from broker.scalable.layouts import layout_key
 from dispatch.subscription import Acknowledgement, Subscription
 from storage.entry import Entry, TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import MetadataStore, starting_with
+from storage.metadata.store import MetadataStore, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, moving_clock, publish, rooms, visible
@@ -135,6 +137,34 @@ async def test_what_aborted_transactions_left_behind_goes_and_stays_aborted(auto
     async with rooms(store, files, clock=clock) as broker:
         assert await store.get(header_key(wrote)) is None
         await check(await the_segment(broker), wrote)
+
+
+async def test_a_deletion_that_fails_leaves_the_segments_op_records(autojump_clock: MockClock) -> None:
+    """T29: nobody may load the segment while it is tried, but it is not gone, and what was aborted stays hidden."""
+    store, files = SteeredStore(), SimulatedFiles(seed=1)
+    clock = moving_clock()
+    async with rooms(store, files, clock=clock) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        topic = await the_segment(broker)
+        await publish(topic, b"before")
+        txn = await broker.coordinator.new_transaction(0, 900_000)
+        await publish(topic, b"aborted", txn)
+    files.crash()
+    async with rooms(store, files, clock=clock) as broker, swept(broker):
+        await broker.coordinator.end(txn, EndAction.ABORT)
+
+        async def fail(ops: Sequence[Op]) -> None:
+            if any(isinstance(op, Put) and op.key == layout_key(TOPIC) for op in ops):
+                store.before = None
+                # The sweep comes by meanwhile.
+                await trio.sleep(2 * RETENTION_SECONDS)
+                raise StoreUnavailable("away")
+
+        store.before = fail
+        with pytest.raises(StoreUnavailable):
+            await broker.controller.delete_topic(TOPIC, force=True)
+        assert store.before is None, "the deletion came to its first write"
+        assert [entry.payload for entry in await visible(await the_segment(broker))] == [b"before"]
 
 
 async def check(topic: Topic, aborted: TxnId) -> None:

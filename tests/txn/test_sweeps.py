@@ -1,0 +1,202 @@
+"""Sweeps whose work is proportional to what is due, and in which nothing hides what follows."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import ABSENT, IndexHit, Put, Record, starting_with
+from storage.position import Position
+from txn.alarm import Alarm
+from txn.buffer import BufferCounters
+from txn.coordinator import Coordinator
+from txn.headers import BY_DEADLINE, Header, v5_id
+from txn.ops import KEY_PREFIX as OPS
+from txn.ops import WriteOp
+from txn.states import TxnState
+from txn.sweeps import (
+    AGAIN_MS,
+    LEFTOVER_OPS_SHOWN,
+    REDRIVE_SECONDS_MAX,
+    REDRIVES_AT_ONCE,
+    SWEEP_BATCH,
+    HeaderSweep,
+    TimeoutSweep,
+)
+
+RETENTION_MS = 60_000
+WAS_MS = 5
+
+
+def now_ms() -> int:
+    return 1_000_000 + round(trio.current_time() * 1000)
+
+
+class CountingStore(MemoryStore):
+    """Counts what sweeps read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hits = 0
+        self.records = 0
+        self.largest = 0
+        self.queries = 0
+
+    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+        found = await super().query(index, start, end, limit=limit)
+        self.queries += 1
+        self.hits += len(found)
+        self.largest = max(self.largest, len(found))
+        return found
+
+    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        found = await super().scan(start, end, limit=limit)
+        self.records += len(found)
+        return found
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+async def finished(store: MemoryStore, number: int, state: TxnState = TxnState.ABORTED) -> TxnId:
+    txn = v5_id(0, number)
+    await store.commit([Header(state, 10, 1, finalized_ms=WAS_MS).to_put(txn, ABSENT)])
+    return txn
+
+
+async def wrote(store: MemoryStore, txn: TxnId, segment: str) -> None:
+    await store.commit([WriteOp(txn, segment, "c", Position(1, 0)).to_put()])
+
+
+def header_sweep(
+    store: MemoryStore, redrive: Callable[[str], Awaitable[bool]], *, retention_ms: int = RETENTION_MS
+) -> HeaderSweep:
+    alarm = Alarm(now_ms, delay_ms=retention_ms)
+    return HeaderSweep(store, retention_ms=retention_ms, now_ms=now_ms, alarm=alarm, redrive=redrive)
+
+
+async def test_headers_that_stay_are_looked_at_once_a_sweep(store: CountingStore, mock_clock: MockClock) -> None:
+    """E7, E16, T31: ten pages of headers that their segment keeps, all of one millisecond; none is met twice."""
+    count = 10 * SWEEP_BATCH
+    for number in range(count):
+        await wrote(store, await finished(store, number), "segment://public/default/x/0000-ffff-0")
+    await finished(store, count)
+    redriven: list[str] = []
+
+    async def redrive(segment: str) -> bool:
+        redriven.append(segment)
+        return True
+
+    sweep = header_sweep(store, redrive)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sweep.run)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert sweep.deleted == 1
+    assert store.hits == count + 1
+    assert store.largest == SWEEP_BATCH
+    assert store.records <= 2 * count
+    assert len(redriven) == 1
+
+
+async def test_many_op_records_on_one_segment_do_not_hide_the_others(
+    store: CountingStore, mock_clock: MockClock
+) -> None:
+    """T29, T30: neither those of a segment that cannot be loaded nor those of one that is gone."""
+    first, last = ("segment://public/default/x/0000-7fff-0", "segment://public/default/x/8000-ffff-1")
+    kept, gone = await finished(store, 1), await finished(store, 2)
+    for txn, segment in ((kept, first), (gone, "segment://public/default/gone/0000-ffff-0")):
+        for _ in range(LEFTOVER_OPS_SHOWN + 1):
+            await wrote(store, txn, segment)
+    await wrote(store, kept, last)
+    redriven: list[str] = []
+
+    async def redrive(segment: str) -> bool:
+        redriven.append(segment)
+        return "gone" not in segment
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(header_sweep(store, redrive).run)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert {first, last} <= set(redriven)
+    left = [WriteOp.from_record(record) for record in await store.scan(*starting_with(OPS))]
+    assert {op.txn for op in left} == {kept}
+    assert len(left) == LEFTOVER_OPS_SHOWN + 2
+
+
+async def test_segments_that_take_for_ever_hold_up_nothing_for_good(
+    store: CountingStore, autojump_clock: MockClock
+) -> None:
+    """T30: as many as are loaded at a time, and the sweep goes on with what follows."""
+    stuck = [f"segment://public/default/stuck/0000-ffff-{number:02}" for number in range(REDRIVES_AT_ONCE)]
+    txn = await finished(store, 1)
+    for segment in stuck:
+        await wrote(store, txn, segment)
+    other = await finished(store, 2)
+    await wrote(store, other, "segment://public/default/x/0000-ffff-0")
+    await finished(store, 3)
+    redriven: list[str] = []
+
+    async def redrive(segment: str) -> bool:
+        redriven.append(segment)
+        if segment in stuck:
+            await trio.sleep_forever()
+        return True
+
+    sweep = header_sweep(store, redrive)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sweep.run)
+        await trio.sleep(REDRIVE_SECONDS_MAX + 1)
+        assert sorted(redriven) == sorted([*stuck, "segment://public/default/x/0000-ffff-0"])
+        assert sweep.deleted == 1
+        nursery.cancel_scope.cancel()
+    assert len(await store.scan(*starting_with(OPS))) == REDRIVES_AT_ONCE + 1
+
+
+async def test_without_a_retention_a_kept_header_does_not_keep_the_sweep_running(
+    store: CountingStore, autojump_clock: MockClock
+) -> None:
+    """E7: it waits a moment between two looks."""
+    await wrote(store, await finished(store, 1), "segment://public/default/x/0000-ffff-0")
+    looks: list[float] = []
+
+    async def redrive(_segment: str) -> bool:
+        looks.append(trio.current_time())
+        return True
+
+    with trio.move_on_after(10 * AGAIN_MS / 1000 + 0.5):
+        await header_sweep(store, redrive, retention_ms=0).run()
+    assert len(looks) == 11
+
+
+async def test_what_cannot_be_aborted_does_not_keep_the_sweep_of_deadlines_running(
+    store: CountingStore, autojump_clock: MockClock
+) -> None:
+    """E7, T9: more entries past their deadline than a page holds, and none of them goes."""
+    final = Header(TxnState.COMMITTED, 10, 1, finalized_ms=2)
+    for number in range(2 * SWEEP_BATCH):
+        # Such as no broker writes: it is decided, and stands in the index of open ones.
+        txn = v5_id(0, number)
+        opened = Header(TxnState.OPEN, 10, 1).to_put(txn, ABSENT)
+        decided = final.to_put(txn, ABSENT)
+        await store.commit([Put(opened.key, decided.value, ABSENT, opened.indexes)])
+    assert opened.indexes[0].name == BY_DEADLINE
+    timeouts = Alarm(now_ms)
+    coordinator = Coordinator(
+        store,
+        count=1,
+        now_ms=now_ms,
+        timeout_ms_max=1_000_000,
+        final_alarm=Alarm(now_ms),
+        once_alarm=Alarm(now_ms),
+        counters=BufferCounters(),
+    )
+    with trio.move_on_after(5 * AGAIN_MS / 1000 + 0.5):
+        await TimeoutSweep(store, coordinator, now_ms=now_ms, alarm=timeouts).run()
+    assert store.queries == 6 * 4, "three pages and a look at what is next, once a second"

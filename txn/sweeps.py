@@ -8,7 +8,7 @@ A sweep goes through its index once, in pages, and looks at nothing twice: what 
 taken up by the next sweep. So its work is proportional to what is due, and nothing hides what follows.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -65,7 +65,7 @@ REDRIVE_SECONDS_MAX: Final = 30.0
 
 async def _pages(
     counters: BufferCounters, metadata: MetadataStore, index: str, start: str, end: str
-) -> AsyncIterator[list[IndexHit]]:
+) -> AsyncGenerator[list[IndexHit], None]:
     """What an index holds in [start, end), in pages; what a page's reader leaves there is not met again."""
     while True:
         page = await counters.query(metadata, index, start, end, limit=SWEEP_BATCH)

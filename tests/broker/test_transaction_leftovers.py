@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.topic import Topic
 from broker.scalable.layouts import layout_key
+from broker.topic import Topic
 from dispatch.subscription import Acknowledgement, Subscription
 from storage.entry import Entry, TxnId
 from storage.metadata.memory import MemoryStore
@@ -163,7 +163,6 @@ async def test_a_deletion_that_fails_leaves_the_segments_op_records(autojump_clo
         store.before = fail
         with pytest.raises(StoreUnavailable):
             await broker.controller.delete_topic(TOPIC, force=True)
-        assert store.before is None, "the deletion came to its first write"
         assert [entry.payload for entry in await visible(await the_segment(broker))] == [b"before"]
 
 

@@ -34,6 +34,9 @@ UNCONFIRMED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes appended and not yet confirmed, over all ledgers, above which appenders wait."""
 JOURNAL_FILE_BYTES: Final = 16 * 1024 * 1024
 """Size of a journal file; larger than any block that respects the bound above, its last entry included."""
+FORMED_APART_BYTES: Final = 1024 * 1024
+"""A block with so many bytes is put together in a worker thread: that takes 1 to 3 ms a megabyte."""
+
 RETIRED_FILES_MAX: Final = 4
 """So many full journal files are kept before a checkpoint frees them: it syncs every ledger written to since."""
 
@@ -215,11 +218,11 @@ class Journal:
         self._noting, self._deleted = self._deleted, []
         parts = [Part(batch.header.ledger, batch.offset, batch.data) for batch in batches]
         gone = [ledger for ledger, _noted in self._noting]
-        header, block = self._form(parts, gone)
+        header, block = await self._formed(taken, parts, gone)
         if self._offset and self._offset + len(block) > self._file_bytes:
             await self._change_file()
             # Which sectors are empty depends on the place in the file.
-            header, block = self._form(parts, gone)
+            header, block = await self._formed(taken, parts, gone)
         assert self._file is not None, "begin() comes before run()"
         await self._files.run_urgent(self._write, self._file, self._offset, block)
         self._offset += len(block)
@@ -236,6 +239,12 @@ class Journal:
             noted.set()
         if self._unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
             self._room.unpark_all()
+
+    async def _formed(self, size: int, parts: Sequence[Part], deleted: Sequence[int]) -> tuple[BlockHeader, bytes]:
+        # Checksums and copies of many megabytes would hold the event loop; a small block is not worth a thread.
+        if size >= FORMED_APART_BYTES:
+            return await self._files.run_urgent(self._form, parts, deleted)
+        return self._form(parts, deleted)
 
     def _form(self, parts: Sequence[Part], deleted: Sequence[int]) -> tuple[BlockHeader, bytes]:
         return encode_block(

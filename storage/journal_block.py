@@ -222,25 +222,27 @@ def parts_by_body(header: BlockHeader, data: bytes, offset: int) -> Iterator[Par
 
 def empty_sectors(block: bytes, file_offset: int) -> list[int]:
     """Numbers of the sectors, counted from the one `file_offset` is in, of which the block's share is only zeros."""
-    found = []
-    begin = 0
-    number = 0
-    while begin < len(block):
-        stop = min(len(block), begin + SECTOR - (file_offset + begin) % SECTOR)
-        if not any(block[begin:stop]):
-            found.append(number)
-        begin = stop
-        number += 1
+    # A block of 8 MiB has 16,000 sectors, and the event loop waits meanwhile: compared whole, in one comprehension.
+    first = SECTOR - file_offset % SECTOR
+    found = [0] if _EMPTY.startswith(block[:first]) else []
+    starts = range(first, len(block), SECTOR)
+    found += [number for number, start in enumerate(starts, 1) if block[start : start + SECTOR] == _EMPTY]
+    if starts and (rest := block[starts[-1] :]) != _EMPTY and _EMPTY.startswith(rest):
+        found.append(len(starts))
     return found
 
 
 def _runs(sectors: Sequence[int]) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
+    first = stop = -1
     for sector in sectors:
-        if runs and sum(runs[-1]) == sector:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((sector, 1))
+        if sector != stop:
+            if first >= 0:
+                runs.append((first, stop - first))
+            first = sector
+        stop = sector + 1
+    if first >= 0:
+        runs.append((first, stop - first))
     return runs
 
 

@@ -1,12 +1,16 @@
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+import storage.journal
 from storage.errors import LedgerFailed, LedgerSealed
-from storage.journal import UNCONFIRMED_BYTES_MAX
+from storage.journal import FORMED_APART_BYTES, UNCONFIRMED_BYTES_MAX
+from storage.journal_block import BlockHeader, encode_block
 from storage.position import Position
 from storage.watermark import Watermark
 from tests.support.disk import PowerLost, SimulatedFiles
@@ -36,6 +40,41 @@ async def test_one_sync_confirms_all_ledgers_that_wait() -> None:
             await ledger.confirmed.wait_for(Position(ledger.id, 1))
         assert len(syncs) == 1
         assert store.statistics().journal.blocks == 1
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+async def test_a_large_block_is_formed_apart_from_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, *, is_large: bool
+) -> None:
+    """E7: checksums and copies of megabytes are a worker thread's; a small block is not worth the way there."""
+    files = SimulatedFiles()
+    apart: list[bool] = []
+    is_apart = False
+    run, form = files.run, encode_block
+
+    async def noting(call: Callable[..., object], *args: object) -> object:
+        def called() -> object:
+            nonlocal is_apart
+            is_apart = True
+            try:
+                return call(*args)
+            finally:
+                is_apart = False
+
+        return await run(called)
+
+    def noted(*args: Any, **options: Any) -> tuple[BlockHeader, bytes]:
+        apart.append(is_apart)
+        return form(*args, **options)
+
+    monkeypatch.setattr(files, "run_urgent", noting)
+    monkeypatch.setattr(storage.journal, "encode_block", noted)
+    async with ledger_store(files) as store:
+        ledger = await store.create(1)
+        payload = b"x" * (FORMED_APART_BYTES if is_large else 1000)
+        await ledger.confirmed.wait_for(add(ledger, payload))
+        assert apart == [is_large]
+        assert await payloads_of(store, 1) == [payload]
 
 
 async def test_what_is_confirmed_was_synced_before() -> None:

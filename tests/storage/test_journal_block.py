@@ -92,3 +92,18 @@ def test_an_unwritten_place_is_told_from_a_damaged_header() -> None:
     assert is_unwritten(bytes(stray), 100)
     block[0] ^= 0x40
     assert not is_unwritten(bytes(block), 0)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_sector_is_empty_if_every_byte_of_it_is_zero(seed: int) -> None:
+    """D9, E7: found by comparing whole sectors, at the block's edges too."""
+    rng = random.Random(seed)
+    for size in (1, 511, 512, 513, 1024, rng.randrange(1, 4000)):
+        block = bytearray(size)
+        for _ in range(rng.choice((0, 0, 1, 3))):
+            block[rng.randrange(size)] = 1
+        file_offset = rng.choice((0, 1, 511, 512, 700))
+        begins_in = file_offset // SECTOR
+        expected = {(file_offset + place) // SECTOR - begins_in for place in range(size)}
+        expected -= {(file_offset + place) // SECTOR - begins_in for place in range(size) if block[place]}
+        assert empty_sectors(bytes(block), file_offset) == sorted(expected)

@@ -50,6 +50,21 @@ async def test_a_stale_owner_writes_nothing(desk: Office) -> None:
     assert await desk.op_keys() == kept
 
 
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_stale_owner_that_wrote_nothing_since_settles_nothing(desk: Office, commit: bool) -> None:
+    """D4: it hears of the decision as the new owner does, and its change set is refused as a whole."""
+    stale = await desk.own()
+    txn = await desk.begin()
+    await stale.publish(b"a", txn)
+    kept = await desk.op_keys()
+    await desk.claim()
+    await (desk.commit(txn) if commit else desk.abort(txn))
+    await wait_all_tasks_blocked()
+    assert await desk.op_keys() == kept
+    assert await desk.abort_keys() == []
+    assert isinstance(stale.ended, OwnershipLost)
+
+
 async def test_an_owner_that_learns_by_a_publish_that_it_is_stale_ends(desk: Office) -> None:
     """D4: whoever runs the buffer closes the segment, so that its clients look for the new owner."""
     stale = await desk.own()

@@ -13,6 +13,7 @@ from storage.metadata.store import Conflict, Op, Record, starting_with
 from storage.position import Position
 from storage.ranges import EntryAck
 from tests.support.steered_store import SteeredStore
+from txn import coordinator as coordinator_module
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
@@ -80,6 +81,18 @@ async def office() -> AsyncIterator[Office]:
         nursery.start_soon(office.header_sweep.run)
         yield office
         nursery.cancel_scope.cancel()
+
+
+async def test_ids_are_reserved_by_blocks_that_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T4: however many brokers hand out a coordinator's ids, and however their blocks take turns."""
+    monkeypatch.setattr(coordinator_module, "ID_BLOCK", 3)
+    store = MemoryStore()
+    one, other = (Office(store).coordinator for _ in range(2))
+    handed_out = [await coordinator.new_transaction(2, 1_000) for coordinator in (one, other, one, one, one, other) * 3]
+    assert len(set(handed_out)) == len(handed_out)
+    numbers = sorted(txn.least for txn in handed_out)
+    assert numbers[0] == v5_id(2, 0).least
+    assert numbers[-1] < v5_id(2, 3 * 8).least
 
 
 async def test_a_new_transaction_is_open_with_an_absolute_deadline(autojump_clock: MockClock, office: Office) -> None:

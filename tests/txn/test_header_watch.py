@@ -11,6 +11,7 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT
 from tests.support.idle import TaskSteps
 from tests.support.schedules import every_schedule
+from tests.support.steered_store import LaggingStore
 from txn.header_watch import HeaderWatch
 from txn.headers import Header, header_key, v5_id
 from txn.states import TxnState
@@ -25,8 +26,8 @@ class Listener:
 
 
 class Desk:
-    def __init__(self) -> None:
-        self.store = MemoryStore()
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
         self.watch = HeaderWatch(self.store)
 
     async def open(self, number: int) -> TxnId:
@@ -82,14 +83,17 @@ async def test_a_header_that_opens_tells_nobody_and_one_that_goes_is_no_commit(d
     assert listener.told == [(txn, TxnState.ABORTED)]
 
 
-async def test_catching_up_needs_no_watch() -> None:
-    """T27: a decision is told by reading it, whatever became of the watch; an open header is none."""
-    desk = Desk()
+@pytest.mark.parametrize("store", [MemoryStore, LaggingStore])
+async def test_catching_up_needs_no_watch(store: type[MemoryStore]) -> None:
+    """T27, D5: a decision is told by reading it, whatever became of watch and image; an open header is none."""
+    desk = Desk(store())
     ended, still_open = await desk.open(1), await desk.open(2)
     listener = Listener()
     missing = v5_id(0, 99)
     for txn in (ended, still_open, missing):
         desk.watch.join(txn, listener)
+    # What the image shows until the next barrier.
+    await desk.store.barrier()
     await desk.end(ended, TxnState.COMMITTED)
     await desk.watch.catch_up([ended, still_open, missing])
     assert listener.told == [(ended, TxnState.COMMITTED), (missing, TxnState.ABORTED)]

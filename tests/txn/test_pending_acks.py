@@ -325,3 +325,33 @@ async def test_the_cursor_is_asked_behind_every_decision() -> None:
         assert rig.cursor.mark_delete == rig.stream.positions[1]
         await wait_all_tasks_blocked()
         await rig.end(open_one, EndAction.ABORT)
+
+
+async def test_an_acknowledgement_that_waited_through_an_abort_of_a_cumulative_one_is_of_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T24, D5: its consumer was sent what lies behind messages that come again now; it would acknowledge these."""
+    store = LaggingStore()
+    async with owned(store, stream_of(5)) as rig:
+        aborted = await rig.begin()
+        await rig.acknowledge(aborted, 2, cumulative=True)
+        txn = await rig.begin()
+        go_on, plain = trio.Event(), store.barrier
+
+        async def slow() -> int:
+            await go_on.wait()
+            return await plain()
+
+        async def acknowledge_late() -> None:
+            with pytest.raises(PendingAcksDiscarded):
+                await rig.acknowledge(txn, 3, cumulative=True)
+
+        monkeypatch.setattr(store, "barrier", slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acknowledge_late)
+            await wait_all_tasks_blocked()
+            await rig.end(aborted, EndAction.ABORT)
+            assert rig.target.given_back == [rig.stream.positions[2]]
+            go_on.set()
+        assert await rig.op_keys() == []
+        await rig.acknowledge(txn, 3, cumulative=True)

@@ -92,7 +92,7 @@ async def transact(client: tidewire.Client, _broker: RunningBroker, work: Work) 
             message = await consumer.receive()
             await consumer.acknowledge(message, transaction=transaction)
             for key in range(3):
-                sent = await producer.send(bytes(200), key=str(work.transactions + key), txn=transaction)
+                sent = await producer.send(bytes(4_000), key=str(work.transactions + key), txn=transaction)
             work.places.append(sent)
             work.transactions += 1
             if work.transactions % 5:

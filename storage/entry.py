@@ -56,6 +56,9 @@ class Entry(NamedTuple):
     format: EntryFormat = EntryFormat.PULSAR
 
 
+ENTRY_MEMORY_BYTES: Final = 400
+"""What an entry costs in memory beside its payload, measured with CPython 3.11 in the tail of a ledger."""
+
 _FLAG_TXN: Final = 1
 _LENGTH: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">BBIqq")  # format, flags, message count, timestamp, first index

@@ -22,6 +22,7 @@ from storage.aborted_index import AbortedSpan
 from storage.entry import (
     BATCH_HEADER_SIZE,
     BATCH_MAGIC,
+    ENTRY_MEMORY_BYTES,
     BatchHeader,
     CorruptEntry,
     Entry,
@@ -36,9 +37,6 @@ from storage.open_files import OpenFiles
 
 CHUNK_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of decoded chunks kept for the next read, over all ledgers."""
-_ENTRY_BYTES: Final = 200
-"""What an entry costs in memory beside its payload, roughly."""
-
 _MAGIC: Final = BATCH_MAGIC.to_bytes(4)
 _SCAN_BYTES: Final = 1024 * 1024
 _NAME: Final = re.compile(r"(\d{20})\.(ledger|index|damaged|aborted|index-new|aborted-new)")
@@ -365,7 +363,7 @@ class ChunkCache:
         """Keep a whole chunk, at the cost of those not used for the longest time."""
         if (ledger, chunk) in self._chunks:
             return
-        size = sum(len(entry.payload) + _ENTRY_BYTES for entry in entries)
+        size = sum(len(entry.payload) + ENTRY_MEMORY_BYTES for entry in entries)
         self._chunks[ledger, chunk] = (entries, size)
         self._bytes += size
         while self._bytes > self._bytes_max:

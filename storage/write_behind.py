@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from storage.entry import ENTRY_MEMORY_BYTES
 from storage.errors import LedgerFailed
 from storage.ledger import Batch
 from storage.ledger_folder import LedgerFolder
@@ -78,8 +79,10 @@ class WriteBehind:
         self._pending.setdefault(batch.header.ledger, []).append(batch)
         size = len(batch.data)
         self._pending_bytes += size
-        self._tail.append((batch.ledger.log, batch.header.last_entry, size))
-        self._tail_bytes += size
+        entries = batch.header.last_entry - batch.header.first_entry + 1
+        held = size + entries * ENTRY_MEMORY_BYTES
+        self._tail.append((batch.ledger.log, batch.header.last_entry, held))
+        self._tail_bytes += held
         if self._pending_bytes >= WRITE_BEHIND_BYTES:
             self._wake.set()
 

@@ -97,6 +97,18 @@ async def test_the_tail_in_memory_is_bounded_once_it_is_written() -> None:
         assert statistics.write_behind.tail_bytes <= 50_000 + statistics.write_behind.pending_bytes
 
 
+async def test_the_tail_of_small_messages_counts_what_they_cost_in_memory() -> None:
+    """E16: a message of one byte costs some hundred bytes in memory, and the bound is about those."""
+    async with ledger_store(SimulatedFiles(), tail_bytes_max=50_000, journal_file_bytes=8_192) as store:
+        ledger = await store.create(1)
+        for _ in range(2_000):
+            place = add(ledger, b"x")
+            await ledger.confirmed.wait_for(place)
+        await wait_all_tasks_blocked()
+        pending = store.statistics().write_behind.pending_bytes
+        assert len(ledger.log.tail) <= (50_000 + pending) // 400
+
+
 async def test_a_ledger_is_written_in_batches_of_bounded_size() -> None:
     async with ledger_store(SimulatedFiles()) as store:
         ledger = await store.create(1)

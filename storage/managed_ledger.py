@@ -81,6 +81,7 @@ class ManagedLedger(ManagedLedgerView):
         self._last_timestamp_ms = 0
         self._is_closing = False
         self._roll_due = Signal()
+        self._is_roll_requested = False
         self._changing = trio.Lock()
 
     @classmethod
@@ -152,6 +153,7 @@ class ManagedLedger(ManagedLedgerView):
 
     def _go_on_in(self, ledger: OpenLedger) -> None:
         self._current = ledger
+        self._is_roll_requested = False
         self._current_first_index = self._next_index
         self._current_opened = trio.current_time()
         self._reading.put(ledger)
@@ -231,6 +233,11 @@ class ManagedLedger(ManagedLedgerView):
         await self._current.wait_room()
 
     # -- changes
+
+    def request_roll(self) -> None:
+        """Let another ledger take over soon, if the one that takes entries is not empty."""
+        self._is_roll_requested = True
+        self._roll_due.set()
 
     async def seal(self) -> Position:
         """Take no more entries, wait for those taken, and record that for good; the last position.
@@ -349,7 +356,8 @@ class ManagedLedger(ManagedLedgerView):
     def _is_due(self, current: OpenLedger) -> bool:
         age_ms = (trio.current_time() - self._current_opened) * 1000
         is_old = age_ms >= self._config.ledger_age_max_ms and current.next_entry > 0
-        return is_old or current.size_bytes >= self._config.ledger_bytes_max
+        is_requested = self._is_roll_requested and current.next_entry > 0
+        return is_old or is_requested or current.size_bytes >= self._config.ledger_bytes_max
 
     async def _roll(self) -> None:
         """Record a new ledger, switch to it between two appends, then record where the one before it ends.

@@ -28,7 +28,11 @@ from txn.ops import segment_index_key
 KEY_PREFIX: Final = "/txn/segment-state/"
 ABORTED_BY_POSITION: Final = "aborted-by-position"
 
-INDEXES_CACHED_MAX: Final = 64
+ABORTED_IN_LEDGER_MAX: Final = 2_000
+"""Aborted transactions that end in one ledger before another one takes over, so that their records can move to its
+index: otherwise memory and metadata store would keep one record for every transaction aborted since the last roll."""
+
+INDEXES_CACHED_MAX: Final = 16
 """Ledgers of one segment whose index is kept in memory; reading further back loads it again."""
 
 MOVED_AT_ONCE_MAX: Final = 100
@@ -106,6 +110,8 @@ class AbortMemory:
         """Filter the transaction's entries from now on; `to_put` makes that durable."""
         if txn not in self._recent:
             self._recent_ledgers[span.last.ledger] += 1
+            if self._recent_ledgers[span.last.ledger] >= ABORTED_IN_LEDGER_MAX and self._is_open(span.last.ledger):
+                self._ledger.request_roll()
         self._recent[txn] = span
 
     def to_put(self, txn: TxnId) -> Put:

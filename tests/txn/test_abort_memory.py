@@ -18,6 +18,7 @@ from storage.metadata.store import starting_with
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
+from tests.support.segments import office
 from txn.abort_memory import INDEXES_CACHED_MAX, KEY_PREFIX, AbortMemory, Span
 from txn.headers import v5_id
 
@@ -319,3 +320,19 @@ async def test_an_entry_read_before_its_ledger_was_trimmed_is_not_judged_by_noth
         await on.ledger.trim(Position(bad.ledger, on.ledger.last_position.entry + 10))
         with pytest.raises(LedgerNotFound):
             await AbortMemory(on.ledger).prepare(entries)
+
+
+async def test_aborts_on_one_ledger_do_not_pile_up_until_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E16: many aborted transactions make another ledger take over, whatever size and age the open one has."""
+    monkeypatch.setattr("txn.abort_memory.ABORTED_IN_LEDGER_MAX", 20)
+    async with office(MemoryStore(), SimulatedFiles()) as made:
+        on = await made.own(NAME)
+        await on.publish(b"first")
+        for _ in range(200):
+            txn = await made.begin()
+            await on.publish(b"bad", txn)
+            await made.abort(txn)
+            await wait_all_tasks_blocked()
+        assert len(await made.abort_keys()) <= 2 * 20
+        await on.publish(b"last")
+        assert await on.visible() == [b"first", b"last"]

@@ -39,6 +39,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("one"), WHICH, st.lists(ENTRY, min_size=1, max_size=3, unique=True), st.integers(0, 7)),
         st.tuples(st.just("upto"), WHICH, ENTRY, st.integers(0, 7)),
+        st.tuples(st.just("again"), st.integers(0, 9)),
         st.tuples(st.just("end"), st.integers(0, TRANSACTIONS - 1), st.sampled_from(EndAction)),
         st.tuples(st.just("join"), st.sampled_from(KINDS)),
         st.tuples(st.just("leave")),
@@ -64,6 +65,8 @@ async def play(stage: AckedSegment, step: Step) -> None:
             # What is left over of a batch when all before a message is acknowledged.
             left = 0b111 & ~((1 << bits % 3 + 1) - 1)
             await stage.acknowledge(which, [entry_ack(stage, entry, left)], cumulative=True)
+        case ("again", int(number)):
+            await stage.repeat(number)
         case ("end", int(which), EndAction() as action):
             await stage.end(which, action)
         case ("move",):
@@ -95,7 +98,7 @@ async def end_all(stage: AckedSegment) -> None:
 async def test_the_cursor_follows_from_the_decisions(
     steps: list[Step], moves: int | None, seeks: int | None, to: int
 ) -> None:
-    """T22, T23, T24, T25, T26, D12: all of a committed transaction is applied and none of another, in any order."""
+    """T22, T23, T24, T25, T26, D12, E5: all of a committed transaction is applied and none of another, in any order."""
     history = History()
     async with rooms(MemoryStore(), SimulatedFiles(seed=3)) as broker:
         stage = await AckedSegment.prepare(broker, history)
@@ -121,6 +124,8 @@ STORY: list[Step] = [
     ("one", 0, [0, 2], 0b101),
     ("one", 1, [3], 0),
     ("one", 0, [2], 0b110),
+    ("again", 1),
+    ("one", 0, [3], 0),
     ("one", None, [1], 0),
     ("end", 0, EndAction.COMMIT),
     ("end", 1, EndAction.ABORT),
@@ -129,6 +134,7 @@ STORY: list[Step] = [
     ("move",),
     ("seek", 1),
     ("upto", 2, 4, 0),
+    ("again", 2),
     ("end", 2, EndAction.COMMIT),
 ]
 

@@ -36,6 +36,7 @@ from tests.support.rooms import TOPIC, Rooms
 from tests.support.wire import message
 from txn.errors import InvalidTxnStatus, OwnershipLost, TransactionConflict, TxnError
 from txn.ops import KEY_PREFIX as OPS
+from txn.pending_transaction import CommandId
 from txn.states import EndAction, TxnState
 
 SIZES = [1, 1, 3, 1, 3, 1]
@@ -61,6 +62,10 @@ class Attempt:
     """Whether it was taken; None: the client was not told."""
     ended: int = FOREVER
     """When it was answered."""
+    acks: tuple[EntryAck, ...] = ()
+    cumulative: bool = False
+    request: int = 0
+    """Of its command; a repeat has that of the first."""
 
 
 @dataclass
@@ -109,6 +114,24 @@ class History:
             }
         return said
 
+    def check_taken(self, taken: Attempt) -> None:
+        """E5: a single acknowledgement was taken in a transaction; no other one has any of its messages."""
+        if taken.txn is None or taken.cumulative or self.seek is not None:
+            return
+        for other in self.attempts:
+            is_before = other.is_answered is True and other.ended < taken.began
+            may_be_aborted = other.txn is not None and TxnState.ABORTED in self.asked.get(other.txn, ())
+            if is_before and not may_be_aborted and other.request != taken.request:
+                assert not other.said & taken.said, f"{taken} was taken, though {other} was"
+
+    def check_refused(self, refused: Attempt) -> None:
+        """E5: a command was refused; it is not the repeat of one that was taken in a transaction that is open."""
+        if refused.txn is None or self.seek is not None or refused.txn in self.asked:
+            return
+        for other in self.attempts:
+            is_first = other is not refused and other.request == refused.request
+            assert not (is_first and other.is_answered), f"{refused} was refused, though {other} was taken"
+
     @property
     def all_messages(self) -> set[Message]:
         """Every message there is."""
@@ -148,27 +171,45 @@ class AckedSegment:
 
     async def acknowledge(self, which: int | None, acks: Sequence[EntryAck], *, cumulative: bool = False) -> None:
         """Acknowledge in a transaction or outside; a refusal is noted as such."""
+        txn = None if which is None else self.history.txns[which]
+        await self._acknowledge(txn, tuple(acks), cumulative=cumulative, request=len(self.history.attempts))
+
+    async def repeat(self, number: int) -> None:
+        """Send one of the commands in transactions again, as its client does after its connection was lost."""
+        sent = [attempt for attempt in self.history.attempts if attempt.txn is not None]
+        if sent:
+            first = sent[number % len(sent)]
+            await self._acknowledge(first.txn, first.acks, cumulative=first.cumulative, request=first.request)
+
+    async def _acknowledge(
+        self, txn: TxnId | None, acks: tuple[EntryAck, ...], *, cumulative: bool, request: int
+    ) -> None:
         history = self.history
-        txn = None if which is None else history.txns[which]
         said = set().union(*(history.messages(ack, cumulative=cumulative) for ack in acks))
         given = [Acknowledgement(at, words_from_bits(remaining), size) for at, remaining, size in acks]
-        attempt = Attempt(txn, said, history.moment())
+        attempt = Attempt(txn, said, history.moment(), acks=acks, cumulative=cumulative, request=request)
         history.attempts.append(attempt)
+        identity = CommandId("c", request, object())
         try:
             if txn is None:
                 self.subscription.acknowledge(given, cumulative=cumulative)
                 await self.subscription.synced()
             else:
-                await self.topic.acknowledge_in_transaction(self.subscription, txn, given, cumulative=cumulative)
+                await self.topic.acknowledge_in_transaction(
+                    self.subscription, txn, given, cumulative=cumulative, identity=identity
+                )
         except (TxnError, AcknowledgementRefused, SubscriptionClosed) as refused:
             history.conflicts += isinstance(refused, TransactionConflict)
             # Whether an op record that met the loss of the claim is there, nobody knows.
             attempt.is_answered = None if isinstance(refused, OwnershipLost) else False
+            if isinstance(refused, TransactionConflict):
+                history.check_refused(attempt)
         except CursorError:
             # The topic is being unloaded: whether it was taken is not known.
             return
         else:
             attempt.is_answered = True
+            history.check_taken(attempt)
         attempt.ended = history.moment()
 
     async def seek(self, entry: int) -> None:

@@ -4,6 +4,7 @@ The session's part is to translate (ACK: `acknowledging.py`, MESSAGE: `consumer_
 when, is dispatch's.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import trio
@@ -102,11 +103,13 @@ class ConsumerFace:
             ),
         }
 
-    def close(self) -> None:
+    def close(self) -> Iterator[None]:
         """See `Face`."""
-        for session in tuple(self._consumers.values()):
-            self._closed(session)
-        self._consumers.clear()
+        for consumer_id, session in tuple(self._consumers.items()):
+            if self._consumers.get(consumer_id) is session:
+                del self._consumers[consumer_id]
+                self._closed(session)
+                yield
 
     def closed_by_broker(self, consumer_id: int) -> None:
         """Close a consumer unasked and tell its client, which then subscribes anew."""

@@ -1,7 +1,8 @@
 """One layout session of a connection: SCALABLE_TOPIC_LOOKUP is told the topic's layout, and at each change again."""
 
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.cluster.elections import Elections
 from broker.names import Domain, InvalidTopicName, TopicName
@@ -10,8 +11,12 @@ from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import Segment
 from broker.scalable.legacy import synthetic_layout
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import encode_scalable_topic_update
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+DAGS_KEPT_MAX: Final = 16
+"""Encoded layouts that are kept; one has up to some 100 KiB."""
 
 
 class Asked(NamedTuple):
@@ -47,6 +52,7 @@ class LayoutSession:
         outbox: Outbox,
         service_url: str,
         elections: Elections,
+        dags: "EncodedDags",
         on_refused: Callable[["LayoutSession"], None],
     ) -> None:
         """Set up; `on_refused` is told when it turns out that there is nothing to push."""
@@ -57,6 +63,7 @@ class LayoutSession:
         self._outbox = outbox
         self._service_url = service_url
         self._elections = elections
+        self._dags = dags
         self._sent: Layout | None = None
         self._is_deleted = False
         self._updates = 0
@@ -104,17 +111,35 @@ class LayoutSession:
         else:
             # As this client reached this broker, which may have several addresses.
             controller_url = self._service_url
-        update = commands.scalable_topic_update(
-            self.session_id,
-            dag_of(layout, self._service_url, controller_url=controller_url),
-            resolved_topic_name=str(self.topic),
-        )
-        self._outbox.put(encode_command(update))
+        dag = self._dags.of(layout, self._service_url, controller_url)
+        self._outbox.put(encode_scalable_topic_update(self.session_id, dag, str(self.topic)))
 
 
 def _version(layout: Layout) -> tuple[str, int]:
     """What differs between two layouts that clients have to tell apart."""
     return layout.creation_id, layout.epoch
+
+
+class EncodedDags:
+    """Layouts as they were encoded last, for the sessions of all connections: a change reaches all of them at once.
+
+    Encoding one of 300 segments takes 0.7 ms. With 3,000 sessions that was two seconds for each change.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[int, str, str | None], tuple[Layout, bytes]] = OrderedDict()
+        """By the layout's identity, which is its own for as long as it is kept here."""
+
+    def of(self, layout: Layout, service_url: str, controller_url: str | None) -> bytes:
+        """See `dag_of`."""
+        key = id(layout), service_url, controller_url
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = layout, dag_of(layout, service_url, controller_url=controller_url).SerializeToString()
+            self._kept[key] = kept
+            if len(self._kept) > DAGS_KEPT_MAX:
+                self._kept.popitem(last=False)
+        return kept[1]
 
 
 def dag_of(layout: Layout, service_url: str, *, controller_url: str | None) -> pb.ScalableTopicDAG:

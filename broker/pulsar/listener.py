@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -11,6 +11,7 @@ import trio
 from broker.addresses import Address
 from broker.cluster.elections import Elections
 from broker.pulsar.consuming import ConsumerFace
+from broker.pulsar.layout_sessions import EncodedDags
 from broker.pulsar.lookup import LookupFace
 from broker.pulsar.namespaces import NamespaceFace
 from broker.pulsar.outbox import Outbox
@@ -56,6 +57,7 @@ class PulsarServices:
     traffic: Traffic
     server_version: str
     message_bytes_max: int
+    dags: EncodedDags = field(default_factory=EncodedDags)
 
 
 async def serve_pulsar(
@@ -101,7 +103,13 @@ def _session(stream: trio.SocketStream, services: PulsarServices, service_url: s
     session.use(SchemaFace(outbox, schemas))
     session.use(ProducerFace(outbox, peer, services.topics, schemas, services.traffic, nursery))
     scalable = ScalableFace(
-        outbox, services.layouts, services.feeds, services.groups, services.elections, service_url=service_url
+        outbox,
+        services.layouts,
+        services.feeds,
+        services.groups,
+        services.elections,
+        services.dags,
+        service_url=service_url,
     )
     session.use(scalable)
     session.use(NamespaceFace(outbox, services.namespaces, nursery))

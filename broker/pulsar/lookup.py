@@ -1,5 +1,7 @@
 """Lookup commands: which broker serves a topic, and how many partitions it has."""
 
+from collections.abc import Iterator
+
 from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.outbox import Outbox
@@ -40,8 +42,9 @@ class LookupFace:
             ),
         }
 
-    def close(self) -> None:
+    def close(self) -> Iterator[None]:
         """See `Face`: nothing is kept."""
+        return iter(())
 
     async def _partitions(self, command: pb.BaseCommand) -> None:
         request = command.partition_metadata

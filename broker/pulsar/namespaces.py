@@ -51,11 +51,12 @@ class NamespaceFace:
         """See `Face`."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> Iterator[None]:
         """See `Face`."""
         for scope in self._watches.values():
             scope.cancel()
         self._watches.clear()
+        return iter(())
 
     async def _open(self, frame: Frame) -> None:
         request = frame.command.watch_scalable_topics

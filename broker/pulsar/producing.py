@@ -6,7 +6,7 @@ durable and sends the receipts, also in order: clients match answers to sends by
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import trio
@@ -295,11 +295,13 @@ class ProducerFace:
             ),
         }
 
-    def close(self) -> None:
+    def close(self) -> Iterator[None]:
         """See `Face`."""
-        for producer in self._producers.values():
-            producer.close()
-        self._producers.clear()
+        for producer_id, producer in tuple(self._producers.items()):
+            if self._producers.get(producer_id) is producer:
+                del self._producers[producer_id]
+                producer.close()
+                yield
 
     async def _create(self, command: pb.BaseCommand) -> None:
         request = command.producer

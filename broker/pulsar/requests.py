@@ -1,6 +1,6 @@
 """How a group of commands is plugged into a connection, and how a request that fails is answered."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from broker.errors import NotSupported
@@ -75,5 +75,5 @@ class Face(Protocol):
     def requests(self) -> dict[int, Request]:
         """What runs as a task of its own, by command type."""
 
-    def close(self) -> None:
-        """The connection is gone: give back what was held for it. Must not block."""
+    def close(self) -> Iterator[None]:
+        """The connection is gone: give back what was held for it, one piece at each step. Must not block."""

@@ -1,7 +1,7 @@
 """Scalable-topic commands of one connection: layout sessions and ordered consumers' registrations."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import trio
@@ -9,7 +9,7 @@ import trio
 from broker.cluster.elections import Elections
 from broker.errors import NotSupported, TopicNotFound
 from broker.names import TopicName
-from broker.pulsar.layout_sessions import Asked, LayoutSession, asked_for
+from broker.pulsar.layout_sessions import Asked, EncodedDags, LayoutSession, asked_for
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.registered_consumers import RegisteredConsumer
@@ -40,6 +40,7 @@ class ScalableFace:
         feeds: LayoutFeeds,
         groups: StreamGroups,
         elections: Elections,
+        dags: EncodedDags,
         *,
         service_url: str,
     ) -> None:
@@ -49,6 +50,7 @@ class ScalableFace:
         self._groups = groups
         self._elections = elections
         self._elections.attach(self._controller_changed)
+        self._dags = dags
         self._service_url = service_url
         self._sessions: dict[int, LayoutSession] = {}
         self._openings = Openings("layout session", LAYOUT_SESSIONS_MAX, lambda: len(self._sessions))
@@ -80,15 +82,17 @@ class ScalableFace:
             ),
         }
 
-    def close(self) -> None:
+    def close(self) -> Iterator[None]:
         """See `Face`. A consumer whose connection is gone keeps its segments for a while."""
         self._elections.detach(self._controller_changed)
-        for session in self._sessions.values():
-            self._feeds.unfollow(session.topic, session.layout_changed)
-        self._sessions.clear()
-        for consumer in self._consumers:
+        for number, session in tuple(self._sessions.items()):
+            if self._sessions.pop(number, None) is not None:
+                self._feeds.unfollow(session.topic, session.layout_changed)
+                yield
+        while self._consumers:
+            consumer = self._consumers.pop()
             self._groups.lose(consumer.group, consumer)
-        self._consumers.clear()
+            yield
 
     def _controller_changed(self, topic: TopicName) -> None:
         for session in self._sessions.values():
@@ -184,7 +188,13 @@ class ScalableFace:
             # From here on nothing waits: it is open, or was called off before.
             await trio.lowlevel.checkpoint_if_cancelled()
             session = LayoutSession(
-                request.session_id, asked, self._outbox, self._service_url, self._elections, self._end_session
+                request.session_id,
+                asked,
+                self._outbox,
+                self._service_url,
+                self._elections,
+                self._dags,
+                self._end_session,
             )
             self._sessions[request.session_id] = session
             self._feeds.follow(asked.topic, session.layout_changed)

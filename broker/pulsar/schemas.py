@@ -6,6 +6,7 @@ produced or consumed without one, it is refused, since nothing says what they wr
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from broker.cluster.ownership import OwnedElsewhere
@@ -136,8 +137,9 @@ class SchemaFace:
             ),
         }
 
-    def close(self) -> None:
+    def close(self) -> Iterator[None]:
         """See `Face`: nothing is kept."""
+        return iter(())
 
     async def _get(self, command: pb.BaseCommand) -> None:
         request = command.get_schema

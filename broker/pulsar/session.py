@@ -7,7 +7,7 @@ a request id run as tasks, so that loading one topic does not hold up another; t
 What goes wrong is answered by the protocol's own error and closes at most this connection (DESIGN section 9.7).
 """
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
@@ -39,6 +39,9 @@ FRAMES_AT_ONCE: Final = 32
 
 FRAME_BYTES_AT_ONCE: Final = 64 * 1024
 """Bytes of frames that are handled before other tasks have a turn; one frame may have more."""
+
+CLOSED_AT_ONCE: Final = 64
+"""Producers, consumers and sessions of a lost connection that are closed in one step of the event loop."""
 
 log = structlog.get_logger(__name__)
 
@@ -74,9 +77,9 @@ class Session:
 
     async def run(self) -> None:
         """Serve until the peer leaves or breaks the protocol; whatever happens here ends this connection alone."""
-        with ExitStack() as closing:
+        async with AsyncExitStack() as closing:
             for face in self._faces:
-                closing.callback(face.close)
+                closing.push_async_callback(_close, face)
             try:
                 async with self._stream, trio.open_nursery() as writing:
                     writing.start_soon(self._outbox.run, self._stream)
@@ -169,6 +172,14 @@ class Session:
 
     async def _pong(self, frame: Frame) -> None:
         """Nothing waits for it: dead peers are found by TCP keep-alive (DESIGN section 8)."""
+
+
+async def _close(face: Face) -> None:
+    """Give back what a connection held, thousands of producers perhaps, while others have their turns."""
+    with trio.CancelScope(shield=True):
+        for number, _ in enumerate(face.close(), 1):
+            if number % CLOSED_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
 
 class _Share:

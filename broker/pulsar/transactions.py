@@ -7,6 +7,8 @@ Every command says by `scalable` which coordinator it means. Only v5 is served; 
 answered by the wrong coordinator (T33).
 """
 
+from collections.abc import Iterator
+
 from broker.errors import NotSupported
 from broker.pulsar.faults import Fault
 from broker.pulsar.outbox import Outbox
@@ -54,8 +56,9 @@ class TransactionFace:
             pb.BaseCommand.END_TXN: Request(self._end, _end_refused),
         }
 
-    def close(self) -> None:
+    def close(self) -> Iterator[None]:
         """See `Face`: open transactions belong to no connection, they time out."""
+        return iter(())
 
     async def _watch_assignments(self, command: pb.BaseCommand) -> None:
         # Every coordinator id is served by this broker for as long as it runs, so the first answer is the last.

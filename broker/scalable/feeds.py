@@ -1,11 +1,12 @@
 """Layout changes, pushed: one metadata watch per followed topic, shared by every session that wants to know.
 
-A feed hands a new layout to all its followers in one step, without a pause. So once a feed has reached an epoch, every
-connection of this broker has the update in its outbox, and whatever is put there next reaches the client after it; a
-split relies on that when it closes producers (DESIGN section 6).
+Once a feed has reached an epoch, every connection of this broker has the update in its outbox, and whatever is put
+there next reaches the client after it; a split relies on that when it closes producers (DESIGN section 6). There may be
+thousands of followers, so they are handed a layout some at a time, and the epoch counts as reached when all have it.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 import trio
@@ -20,6 +21,9 @@ from storage.metadata.store import MetadataStore, Record
 Follower = Callable[[Layout | None], None]
 """Takes the topic's newest layout, None when it was deleted or cannot be read; must not block."""
 
+FOLLOWERS_AT_ONCE: Final = 256
+"""Followers that are handed a layout in one step of the event loop, some 3 ms."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -29,7 +33,10 @@ class _Feed:
     def __init__(self) -> None:
         self.followers: set[Follower] = set()
         self.layout: Layout | None = None
-        self.had_layout = False
+        self.handed: Layout | None = None
+        """What every follower has been handed, or a later one."""
+        self.was_handed = False
+        """Whether every follower has been handed a layout at all."""
         self.known = trio.Event()
         self.changed = trio.Event()
         self.scope = trio.CancelScope()
@@ -81,7 +88,7 @@ class LayoutFeeds:
             feed = self._feeds.get(topic)
             if feed is None:
                 return
-            if feed.had_layout if feed.layout is None else feed.layout.epoch >= epoch:
+            if feed.was_handed if feed.handed is None else feed.handed.epoch >= epoch:
                 return
             await feed.changed.wait()
 
@@ -91,12 +98,21 @@ class LayoutFeeds:
                 while True:
                     record = await watch.next()
                     feed.layout = None if record is None else _layout_of(topic, record)
-                    feed.had_layout = feed.had_layout or feed.layout is not None
                     feed.known.set()
+                    await _hand(feed)
+                    feed.handed = feed.layout
+                    feed.was_handed = feed.was_handed or feed.layout is not None
                     changed, feed.changed = feed.changed, trio.Event()
-                    for follower in tuple(feed.followers):
-                        follower(feed.layout)
                     changed.set()
+
+
+async def _hand(feed: _Feed) -> None:
+    """Hand the layout to all who follow now; those who begin meanwhile are handed it as they begin."""
+    for number, follower in enumerate(tuple(feed.followers), 1):
+        if follower in feed.followers:
+            follower(feed.layout)
+        if number % FOLLOWERS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
 
 
 def _layout_of(topic: TopicName, record: Record) -> Layout | None:

@@ -4,7 +4,6 @@ Prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when 
 goes to standard error. SIGTERM and SIGINT end it cleanly. An operator's mistake gets one sentence and exit status 2.
 """
 
-import gc
 import logging
 import signal
 import sys
@@ -89,16 +88,12 @@ def command(
 
     import trio
 
+    from broker.garbage import GarbageDuty
     from broker.loop_monitor import LoopMonitor
     from broker.main import Ready, serve
     from broker.mistakes import sentence_of
 
     def say_ready(ready: Ready) -> None:
-        # Full collections would visit all that stands now, time and again, with everybody waiting: 40 to 90 ms for a
-        # million metadata records. It is there for good, and was just found to be no garbage. Here, because this is
-        # where the process is known to be a broker's and nothing else's.
-        gc.collect()
-        gc.freeze()
         typer.echo(f"ready pulsar={ready.pulsar} http={ready.http} data={settings.data_dir}")
 
     async def until_told_to_end() -> None:
@@ -107,9 +102,16 @@ def command(
                 stop = trio.Event()
                 loop = LoopMonitor()
                 running = partial(serve, settings, version("tidewire"), stop, loop=loop)
-                say_ready(await nursery.start(running))
+                ready = await nursery.start(running)
+                garbage = GarbageDuty()
+                garbage.look_at_all()
+                say_ready(ready)
                 with loop.watching():
-                    await anext(signals)
+                    async with trio.open_nursery() as duties:
+                        # Here, because this is where the process is known to be a broker's and nothing else's.
+                        duties.start_soon(garbage.run)
+                        await anext(signals)
+                        duties.cancel_scope.cancel()
                 stop.set()
 
     try:

@@ -7,10 +7,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import NAME_BYTES_MAX, TopicName
-from broker.pulsar import acknowledging, producing, session, sizes
+from broker.pulsar import acknowledging, layout_sessions, producing, session, sizes
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_AT_ONCE, SIZES
+from broker.scalable.layout import Layout
 from storage.position import Position
-from tests.support.rooms import Rooms, publish
+from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
@@ -258,3 +259,51 @@ def test_the_bounds_are_what_clients_can_rely_on() -> None:
     """E8: clients send 1,000 ids at a time, and a batch of 5 MiB has so many messages."""
     assert sizes.IDS_BYTES_MAX == 384 * 1024
     assert BATCH_MESSAGES_MAX == 873_813
+
+
+async def test_a_layout_is_encoded_once_for_all_sessions(
+    monkeypatch: pytest.MonkeyPatch, broker: Rooms, client: WireClient, other: WireClient
+) -> None:
+    """E7: a change reaches thousands of sessions at once."""
+    encoded: list[tuple[int, str | None]] = []
+    encode = layout_sessions.dag_of
+
+    def noted(layout: Layout, service_url: str, *, controller_url: str | None) -> pb.ScalableTopicDAG:
+        encoded.append((layout.epoch, controller_url))
+        return encode(layout, service_url, controller_url=controller_url)
+
+    monkeypatch.setattr(layout_sessions, "dag_of", noted)
+    await broker.controller.create_topic(TOPIC, 2, {})
+    for connection in (client, other):
+        for number in range(10):
+            update = (await connection.ask(commands.scalable_topic_lookup(number, str(TOPIC)))).scalable_topic_update
+            assert (update.session_id, len(update.dag.segments)) == (number, 2)
+    await broker.controller.split(TOPIC, 1)
+    for connection in (client, other):
+        told: set[int] = set()
+        while len(told) < 10:
+            update = (await connection.receive()).scalable_topic_update
+            if update.dag.epoch == 1:
+                told.add(update.session_id)
+                assert len(update.dag.segments) == 4
+    assert len(set(encoded)) == len(encoded)
+
+
+async def test_a_connection_that_goes_is_cleared_in_slices(
+    monkeypatch: pytest.MonkeyPatch, broker: Rooms, client: WireClient
+) -> None:
+    """E7: it may have thousands of producers and consumers."""
+    monkeypatch.setattr(session, "CLOSED_AT_ONCE", 2)
+    for number in range(9):
+        assert (await client.ask(commands.producer(PLAIN, number, number))).type == Type.PRODUCER_SUCCESS
+        asked = commands.subscribe(PLAIN, "s", number, number, sub_type=pb.CommandSubscribe.Shared)
+        assert (await client.ask(asked)).type == Type.SUCCESS
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    seen = {(topic.producer_count, topic.consumer_count)}
+    await client.close()
+    while topic.producer_count + topic.consumer_count:
+        seen.add((topic.producer_count, topic.consumer_count))
+        await trio.lowlevel.checkpoint()
+    # Of two steps between which this task did not run, only the second was seen.
+    assert len({producers for producers, _ in seen}) >= 4
+    assert len({consumers for _, consumers in seen}) >= 4

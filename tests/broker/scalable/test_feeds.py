@@ -7,6 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
+from broker.scalable import feeds
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, create
 from broker.scalable.layouts import Layouts
@@ -155,3 +156,38 @@ async def test_followers_of_a_topic_without_a_layout_are_waited_for(room: Room) 
         assert seen == []
         await room.make()
     assert seen == [[None, 0]]
+
+
+async def test_a_layout_is_reached_when_all_of_many_followers_have_it(
+    monkeypatch: pytest.MonkeyPatch, room: Room
+) -> None:
+    """E7: they are handed it some at a time; who leaves meanwhile is handed nothing, who comes has it at once."""
+    monkeypatch.setattr(feeds, "FOLLOWERS_AT_ONCE", 2)
+    await room.make()
+    followers = [Follower() for _ in range(8)]
+    late = Follower()
+    for follower in followers:
+        room.feeds.follow(TOPIC, follower)
+    await wait_all_tasks_blocked()
+    left: list[Follower] = []
+    lacking: list[int] = []
+
+    async def look_in_between() -> None:
+        while not any(1 in follower.seen for follower in followers):
+            await trio.lowlevel.checkpoint()
+        gone, *others = [follower for follower in followers if 1 not in follower.seen]
+        assert others, "not all of them in one step"
+        room.feeds.unfollow(TOPIC, gone)
+        left.append(gone)
+        room.feeds.follow(TOPIC, late)
+        assert late.seen == [1]
+        await room.feeds.reached(TOPIC, 1)
+        lacking.append(sum(1 not in follower.seen for follower in others))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look_in_between)
+        assert await room.split(0) == 1
+    assert lacking == [0]
+    assert 1 not in left[0].seen
+    await wait_all_tasks_blocked()
+    assert late.seen == [1]

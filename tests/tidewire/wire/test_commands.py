@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import encode_scalable_topic_update
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import NO_REQUEST, message_id
@@ -190,3 +191,20 @@ def test_seek_goes_to_one_place() -> None:
         commands.seek(1, 2)
     with pytest.raises(AssertionError):
         commands.seek(1, 2, to=message_id(1, 1), publish_time_ms=3)
+
+
+@pytest.mark.parametrize("segments", [0, 1, 300])
+def test_a_layout_that_is_encoded_already_makes_the_same_command(segments: int) -> None:
+    """E7: it is encoded once for all sessions."""
+    dag = pb.ScalableTopicDAG(epoch=7)
+    for number in range(segments):
+        dag.segments.add(
+            segment_id=number, hash_start=0, hash_end=1, state=pb.ACTIVE, created_at_epoch=0, created_at_ms=1
+        )
+    whole = commands.scalable_topic_update(2**40, dag, resolved_topic_name="topic://public/default/x")
+    decoder = FrameDecoder()
+    decoder.feed(encode_scalable_topic_update(2**40, dag.SerializeToString(), "topic://public/default/x"))
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert frame.command == whole
+    assert decoder.buffered_bytes == 0

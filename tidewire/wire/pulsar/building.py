@@ -13,7 +13,7 @@ import google_crc32c
 from tidewire.wire.pulsar.checksums import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 from tidewire.wire.pulsar.compression import compress
 from tidewire.wire.pulsar.errors import MessageTooLarge
-from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
+from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, frame_of
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 CHUNKED_MESSAGE_SIZE_MAX: Final = 64 * 1024 * 1024
@@ -21,12 +21,36 @@ CHUNKED_MESSAGE_SIZE_MAX: Final = 64 * 1024 * 1024
 
 _SIZE: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">2sI")
+_WIRE_TYPE_BYTES: Final = 2
 
 
 def encode_broker_metadata(*, last_index: int, timestamp_ms: int) -> bytes:
     """What a broker puts before a payload: its last message's index, and when it was taken."""
     known = pb.BrokerEntryMetadata(broker_timestamp=timestamp_ms, index=last_index).SerializeToString()
     return b"".join((BROKER_METADATA_MAGIC, _SIZE.pack(len(known)), known))
+
+
+def encode_scalable_topic_update(session_id: int, dag: bytes, resolved_topic_name: str) -> bytes:
+    """The frame of a layout that is encoded already: many sessions are sent the same one."""
+    # A message's encoding is that of its fields in any order, so the one that is there is put behind the others.
+    content = pb.CommandScalableTopicUpdate(session_id=session_id, resolved_topic_name=resolved_topic_name)
+    update = content.SerializeToString() + _field(pb.CommandScalableTopicUpdate.DAG_FIELD_NUMBER, dag)
+    head = pb.BaseCommand(type=pb.BaseCommand.SCALABLE_TOPIC_UPDATE).SerializeToString()
+    return frame_of(head + _field(pb.BaseCommand.SCALABLE_TOPIC_UPDATE_FIELD_NUMBER, update))
+
+
+def _field(number: int, encoded: bytes) -> bytes:
+    """A field that holds a message."""
+    return b"".join((_varint(number << 3 | _WIRE_TYPE_BYTES), _varint(len(encoded)), encoded))
+
+
+def _varint(value: int) -> bytes:
+    made = bytearray()
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
 
 
 def build_payload(metadata: pb.MessageMetadata, body: bytes) -> bytes:

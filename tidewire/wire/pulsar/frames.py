@@ -151,7 +151,11 @@ class FrameDecoder:
 
 def encode_command(command: pb.BaseCommand) -> bytes:
     """The frame of a command without payload."""
-    encoded = command.SerializeToString()
+    return frame_of(command.SerializeToString())
+
+
+def frame_of(encoded: bytes) -> bytes:
+    """The frame of a command that is encoded already."""
     size = len(encoded)
     return _SIZES.pack(size + _SIZE.size, size) + encoded
 

@@ -59,8 +59,12 @@ from txn.sweeps import HeaderSweep, TimeoutSweep
 SESSION_TIMEOUT_SECONDS: Final = 10.0
 """How long after its broker fell silent a claim is released, where the metadata store outlives the broker."""
 
-STOP_SECONDS_MAX: Final = 10.0
-"""How long topics may take to write what their cursors hold, once the broker is to stop."""
+CURSORS_SECONDS_MAX: Final = 2.5
+"""How long cursors may take to write what they hold, once the broker is to stop. What is not written then is left as by
+a kill: it is delivered again."""
+
+FAREWELL_SECONDS_MAX: Final = 1.0
+"""How long the end of the broker's session may take then. A stop takes at most 5 s in all; the command sees to that."""
 
 log = structlog.get_logger(__name__)
 
@@ -133,9 +137,12 @@ async def serve(
                         task_status.started(Ready(bound, http_bound))
                     await stop.wait()
                     faces.cancel_scope.cancel()
-                with trio.move_on_after(STOP_SECONDS_MAX):
+                with trio.move_on_after(CURSORS_SECONDS_MAX):
                     await composed.pulsar.topics.close()
                 tasks.cancel_scope.cancel()
+                # Gives up every claim in one write, while the tasks end. Without an answer it ends by its timeout.
+                with trio.move_on_after(FAREWELL_SECONDS_MAX, shield=True):
+                    await session.close()
 
         async def turn_away() -> None:
             async with trio.open_nursery() as faces:

@@ -82,6 +82,7 @@ class Topics:
         self.sought_places = SoughtPlaces()
         """Of the readers of all topics; beyond the time for which a topic is loaded."""
         self._preparing: set[TopicName] = set()
+        self._is_closing = False
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
 
     def __iter__(self) -> Iterator[Topic]:
@@ -156,10 +157,15 @@ class Topics:
             await slot.gone.wait()
 
     async def close(self) -> None:
-        """Unload everything, so that what cursors hold is written; no topic is to be asked for any more."""
+        """Send every client away and write what the cursors hold, everywhere at once; durable on return.
+
+        For a broker that stops. Its tasks are to be cancelled next, and the claims go with its session: giving up each
+        by itself would be a write a topic. No topic is to be asked for any more.
+        """
+        self._is_closing = True
         async with trio.open_nursery() as nursery:
-            for name in tuple(self._slots):
-                nursery.start_soon(self.unload, name)
+            for topic in self:
+                nursery.start_soon(topic.close)
 
     @contextmanager
     def deleting(self, names: Collection[TopicName]) -> Iterator[None]:
@@ -205,8 +211,9 @@ class Topics:
                 try:
                     await self._run(name, slot, claim)
                 finally:
-                    with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
-                        await self._claims.release(claim)
+                    if not self._is_closing:
+                        with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
+                            await self._claims.release(claim)
         except (BrokerError, OwnedElsewhere, *_ENDS_ALONE) as error:
             # Whoever waits for the topic is told why it is not to be had; the other topics go on.
             log.warning("topic cannot be served", topic=str(name), reason=str(error))

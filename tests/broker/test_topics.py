@@ -277,12 +277,30 @@ async def test_a_claim_that_could_not_be_given_up_keeps_nobody_out(
     await publish(await broker.topics.get(PLAIN), b"after")
 
 
-async def test_unloading_everything(broker: Rooms) -> None:
-    await broker.topics.get(PLAIN)
-    await broker.topics.get(OTHER)
+async def test_closing_writes_all_cursors_at_once_and_leaves_the_claims_to_the_session(
+    broker: Rooms, store: SteeredStore, autojump_clock: MockClock
+) -> None:
+    """E17: two rounds of writes, cursors and then ledgers' ends, whatever is loaded. Each takes a second here."""
+    held = []
+    for number in range(10):
+        topic = await broker.topics.get(TopicName.parse(f"persistent://public/default/many-{number}"))
+        await publish(topic, b"a")
+        held += [(await topic.subscribe(f"s-{name}", EARLIEST), topic.readable.value) for name in range(5)]
+    written: list[str] = []
+
+    async def slowly(ops: Sequence[Op]) -> None:
+        written.extend(op.key for op in ops if isinstance(op, Put | Delete))
+        await trio.sleep(1)
+
+    store.before = slowly
+    for subscription, position in held:
+        subscription.cursor.acknowledge_cumulative(position)
+    began = trio.current_time()
     await broker.topics.close()
-    assert list(broker.topics) == []
-    assert await claims(broker) == []
+    assert trio.current_time() - began == 2
+    assert len(written) == len(set(written)) == len(held) + 10
+    assert not any(key.startswith(OWNERS) for key in written)
+    assert all(key.startswith("/cursors/") for key in written[: len(held)])
 
 
 async def test_asking_while_it_is_unloaded(broker: Rooms, store: SteeredStore) -> None:

@@ -290,7 +290,7 @@ class Deduplication:
 
     def _take(self, entry: Entry, state: TxnState) -> None:
         self._grew(len(entry.payload))
-        if entry.format is not EntryFormat.PULSAR or state is TxnState.ABORTED:
+        if entry.format is not EntryFormat.PULSAR:
             return
         try:
             metadata, _body = parse_payload(entry.payload)

@@ -16,6 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.deduplication import deduplication as module
 from broker.deduplication.deduplication import Deduplication, send_id, sequences_key
 from broker.deduplication.sequences import SendId, Sequences, Stored
+from broker.errors import SendInDoubt
 from storage.entry import TxnId
 from storage.errors import LedgerCorrupt, LedgerFailed
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
@@ -367,3 +368,25 @@ async def test_a_take_over_that_fails_follows_nobody(files: SimulatedFiles) -> N
         segment.scope.cancel()
         await wait_all_tasks_blocked()
         assert desk.headers.transactions_joined == 0
+
+
+async def test_a_decision_counts_before_this_broker_is_told(files: SimulatedFiles) -> None:
+    """E6: the client that has decided, and sends again at once, is not refused: the header says what became of it."""
+    async with office(MemoryStore(), files) as desk:
+        segment = await desk.own()
+        aborted, committed = await desk.begin(), await desk.begin()
+        async with deduplicating(desk, segment) as memory:
+            for number, txn in enumerate((aborted, committed)):
+                made = payload("p", single(number))
+                memory.note("p", single(number), await segment.publish(made, txn), len(made), txn)
+            with pytest.raises(SendInDoubt):
+                await memory.find("p", single(0), None)
+            # The watch's news reach nobody.
+            told = desk.headers._participants.copy()
+            desk.headers._participants.clear()
+            await desk.abort(aborted)
+            await desk.commit(committed)
+            await wait_all_tasks_blocked()
+            desk.headers._participants.update(told)
+            assert await memory.find("p", single(0), None) is None
+            assert await memory.find("p", single(1), None) is not None

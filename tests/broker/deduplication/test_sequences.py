@@ -184,6 +184,15 @@ def test_a_producer_is_forgotten_with_its_open_transactions() -> None:
         made.decide(txn, is_committed=True)
 
 
+def test_forgotten_producers_leave_room_for_open_transactions() -> None:
+    """E6, E16: what many producers came and went with does not push out those that are there."""
+    made = Sequences()
+    for number in range(2 * OPEN_MAX):
+        made.note(f"p{number}", single(0), at(number), TxnId(1, number))
+    made.note("p", single(0), at(2 * OPEN_MAX), FIRST)
+    assert len(made.open_transactions) == PRODUCERS_MAX
+
+
 def test_open_transactions_are_bounded() -> None:
     """E6, E16: the oldest is forgotten first; it holds up nobody and its decision changes nothing."""
     made = Sequences()

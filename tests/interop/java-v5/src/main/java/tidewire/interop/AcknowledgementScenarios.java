@@ -33,6 +33,7 @@ final class AcknowledgementScenarios {
         scenarios.put("ack_inside_batch_in_aborted_transaction", stage -> insideBatch(stage, false));
         scenarios.put("cumulative_ack_inside_batch_in_transaction", AcknowledgementScenarios::cumulativeInsideBatch);
         scenarios.put("ack_pending_in_another_transaction_conflicts", AcknowledgementScenarios::conflict);
+        scenarios.put("ack_twice_in_one_transaction_conflicts", AcknowledgementScenarios::twice);
         scenarios.put("ack_of_acknowledged_message_conflicts", AcknowledgementScenarios::alreadyAcknowledged);
         scenarios.put("abort_releases_acks_to_another_transaction", AcknowledgementScenarios::released);
         scenarios.put("ack_in_transaction_ended_elsewhere_is_refused", AcknowledgementScenarios::late);
@@ -224,6 +225,18 @@ final class AcknowledgementScenarios {
         first.commit();
         consumer.close();
         left(stage, numbered(1, SENT), "after the commit of the first");
+    }
+
+    /** E5: nor one that acknowledges a message twice, which its consumer may have been handed twice. */
+    private static void twice(Stage stage) throws Exception {
+        QueueConsumer<String> consumer = holder(stage);
+        Message<String> message = Receiving.first(consumer::receive, SENT).get(0);
+        Transaction transaction = stage.begin();
+        consumer.acknowledge(message.id(), transaction);
+        consumer.acknowledge(message.id(), transaction);
+        Expect.refused("commit with a message that is acknowledged twice", transaction::commit);
+        consumer.close();
+        left(stage, numbered(0, SENT), "in the end");
     }
 
     /** T24: neither can one that acknowledges what is acknowledged for good. */

@@ -7,6 +7,7 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.transaction.TxnID;
+import org.apache.pulsar.client.api.v5.MessageBuilder;
 import org.apache.pulsar.client.api.v5.MessageId;
 import org.apache.pulsar.client.api.v5.Producer;
 import org.apache.pulsar.client.api.v5.PulsarClient;
@@ -32,6 +33,8 @@ final class TransactionScenarios {
         scenarios.put("repeated_end_on_wire", TransactionScenarios::repeatedEnd);
         scenarios.put("send_in_transaction_ended_elsewhere", TransactionScenarios::sendAfterForeignEnd);
         scenarios.put("timed_out_transaction_is_never_seen", TransactionScenarios::timedOut);
+        scenarios.put("ids_of_aborted_transaction_sent_again", TransactionScenarios::abortedIdsAgain);
+        scenarios.put("ids_of_open_transaction_sent_again", TransactionScenarios::openIdsAgain);
     }
 
     /** T14: nothing before the commit, all of it afterwards, on all segments. */
@@ -65,6 +68,46 @@ final class TransactionScenarios {
         committed.commit();
         script.check(Stage.receive(consumer, script.size()));
         script.check(Stage.receive(stage.stream("latecomer"), script.size()));
+    }
+
+    private static void sendIds(Producer<String> producer, String name, Transaction transaction) throws Exception {
+        for (int id = 0; id < 3; id++) {
+            MessageBuilder<String> message = producer.newMessage().key("k").sequenceId(id).value(name + " " + id);
+            (transaction == null ? message : message.transaction(transaction)).send();
+        }
+    }
+
+    /** E6: the ids of an aborted transaction are new, outside transactions too; those of a committed one are stored. */
+    private static void abortedIdsAgain(Stage stage) throws Exception {
+        stage.createTopic(1);
+        Producer<String> producer = stage.producer();
+        for (int round = 0; round < 2; round++) {
+            Transaction aborted = stage.begin();
+            sendIds(producer, "aborted", aborted);
+            aborted.abort();
+        }
+        Transaction committed = stage.begin();
+        sendIds(producer, "committed", committed);
+        committed.commit();
+        Transaction late = stage.begin();
+        sendIds(producer, "late", late);
+        late.commit();
+        sendIds(producer, "plain", null);
+        Expect.equal("what came", Receiving.values(Receiving.exactly(stage.stream("sub")::receive, 3)),
+                List.of("committed 0", "committed 1", "committed 2"));
+    }
+
+    /** E6: while the first transaction is open nobody knows; the send fails, and can be repeated after the abort. */
+    private static void openIdsAgain(Stage stage) throws Exception {
+        stage.createTopic(1);
+        Producer<String> producer = stage.producer();
+        Transaction first = stage.begin();
+        sendIds(producer, "first", first);
+        Expect.refused("a send with the id of one in an open transaction", () -> sendIds(producer, "early", null));
+        first.abort();
+        sendIds(producer, "plain", null);
+        Expect.equal("what came", Receiving.values(Receiving.exactly(stage.stream("sub")::receive, 3)),
+                List.of("plain 0", "plain 1", "plain 2"));
     }
 
     /** T14, T15: messages outside transactions wait behind an open one and are neither lost nor reordered. */

@@ -63,6 +63,19 @@ def _address(value: object) -> Address:
     return Address.parse(value)
 
 
+def _hosts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [host.strip() for host in value.split(",")]
+    if not isinstance(value, list | tuple) or not all(isinstance(host, str) for host in value):
+        raise ValueError("it must be host names with commas between, such as broker-1.example,192.0.2.7")
+    for host in value:
+        try:
+            Address.parse(f"[{host}]:0" if ":" in host else f"{host}:0")
+        except ValueError:
+            raise ValueError(f"{host!r} is neither an IP address nor a host name; leave out ports") from None
+    return tuple(value)
+
+
 def _folder(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("a path holds no NUL character")
@@ -101,6 +114,9 @@ class BrokerSettings(BaseSettings):
     """Where the Pulsar protocol is served."""
     http: AddressSetting = Address("127.0.0.1", 8080)
     """Where administration and metrics are served."""
+    http_hosts: Annotated[tuple[str, ...], NoDecode, PlainValidator(_hosts)] = ()
+    """Names or IP addresses, with commas between, by which HTTP clients may call this broker beside its own addresses.
+    Any other is refused, since a web page could have its own name stand for the broker's address."""
     advertised_pulsar: AddressSetting | None = None
     """What clients are told to connect to, when it is not the listener's own address (see `advertised_address`)."""
     allow_unauthenticated: bool = False

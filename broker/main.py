@@ -130,7 +130,9 @@ async def serve(
                         composed.pulsar,
                         lambda reached: advertised_address(settings.advertised_pulsar, bound=bound, reached=reached),
                     )
-                    application = build_application(composed.administration, composed.monitor, metadata)
+                    application = build_application(
+                        composed.administration, composed.monitor, metadata, hosts=_hosts_of(settings)
+                    )
                     http_bound = await faces.start(serve_http, application, again(http))
                     if not is_ready.is_set():
                         is_ready.set()
@@ -288,3 +290,9 @@ async def _compose(
     )
     monitor = Monitor(topics, coordinator=coordinator, buffers=buffers, metadata=metadata, traffic=traffic, loop=loop)
     return _Composed(pulsar, administration, monitor)
+
+
+def _hosts_of(settings: BrokerSettings) -> set[str]:
+    """The names under which HTTP clients know this broker, beside those of this machine alone."""
+    addresses = {settings.http, settings.pulsar, settings.advertised_pulsar or settings.pulsar}
+    return {address.host for address in addresses if not address.is_wildcard}.union(settings.http_hosts)

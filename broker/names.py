@@ -40,6 +40,7 @@ PARTITION_INDEX_MAX: Final = 2**31 - 1
 DEFAULT_TENANT: Final = "public"
 DEFAULT_NAMESPACE: Final = "default"
 
+_UNPRINTABLE = "a name holds no control characters, line separators or lone surrogates"
 _TOO_LONG = f"a name is at most {NAME_BYTES_MAX} bytes long"
 _PARTITION = re.compile(r"(?P<base>.+)-partition-(?P<index>0|[1-9][0-9]*)", re.DOTALL)
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -239,11 +240,21 @@ class TopicName:
 
 
 def subscription_problem(text: str) -> str | None:
-    """Why administrators cannot name a subscription so; None when they can: the rules of a topic's own name."""
+    """Why administrators cannot name a subscription so; None when they can.
+
+    The rules of a topic's own name, but for a slash, which stands percent-encoded in paths.
+    """
     if len(text) > NAME_BYTES_MAX or len(text.encode(errors="replace")) > NAME_BYTES_MAX:
         return _TOO_LONG
-    problem = _local_problem(text)
+    problem = _local_problem(text.replace("/", "-"))
     return None if problem is None else problem.replace("topic's own name", "subscription's name")
+
+
+def text_problem(text: str) -> str | None:
+    """Why nobody may be named so, whatever it is; None when it can be. Logs and terminals show names as they are."""
+    if any(unicodedata.category(character) in _CATEGORIES_REFUSED for character in text):
+        return _UNPRINTABLE
+    return None
 
 
 def _domain(scheme: str, name: str) -> Domain:
@@ -272,9 +283,7 @@ def _local_problem(text: str) -> str | None:
         return "a topic's own name is neither . nor .."
     if "/" in text:
         return "a topic's own name holds no /"
-    if any(unicodedata.category(character) in _CATEGORIES_REFUSED for character in text):
-        return "a name holds no control characters, line separators or lone surrogates"
-    return None
+    return text_problem(text)
 
 
 def _number(digits: str) -> int:

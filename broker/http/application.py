@@ -1,5 +1,7 @@
 """Everything the broker serves over HTTP, put together."""
 
+from collections.abc import Collection
+
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -7,14 +9,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from broker.http import metadata, metrics, scalable, segments
-from broker.http.origin import SameOriginOnly
+from broker.http.credentials import NoCredentials
+from broker.http.origin import KnownHostsOnly, SameOriginOnly
 from broker.http.refusals import exception_handlers, refusal
 from broker.http.service import BrokerMonitor, TopicService
 from storage.metadata.store import MetadataStore
 
 
-def build_application(topics: TopicService, monitor: BrokerMonitor, store: MetadataStore) -> Starlette:
-    """The ASGI application for `serve_http`."""
+def build_application(
+    topics: TopicService, monitor: BrokerMonitor, store: MetadataStore, *, hosts: Collection[str] = ()
+) -> Starlette:
+    """The ASGI application for `serve_http`; `hosts` are names by which clients may call this broker."""
 
     async def health(_request: Request) -> Response:
         problem = monitor.problem()
@@ -28,7 +33,7 @@ def build_application(topics: TopicService, monitor: BrokerMonitor, store: Metad
             *segments.routes(topics),
             *metadata.routes(store),
         ],
-        middleware=[Middleware(SameOriginOnly)],
+        middleware=[Middleware(KnownHostsOnly, hosts), Middleware(SameOriginOnly), Middleware(NoCredentials)],
         exception_handlers=exception_handlers(),
     )
     # A slash too many is a mistake in a name, and a redirect would turn it into another name.

@@ -23,6 +23,7 @@ import trio
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Scope
 
+from broker.http.framing import AmbiguousRequest, check_head
 from broker.http.refusals import refusal
 from storage.clock import wall_clock_ms
 
@@ -56,6 +57,8 @@ class Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._waiting: trio.CancelScope | None = None
         self._is_last = False
+        self._is_unread = False
+        """Whether a head was refused, so that nobody knows what follows it."""
 
     async def run(self) -> None:
         """Return when either side wants no more; whoever called closes the stream. Raises nothing a client causes."""
@@ -66,7 +69,7 @@ class Connection:
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                     break
                 self._http.start_next_cycle()
-            if self._http.their_state in {h11.SEND_BODY, h11.ERROR}:
+            if self._is_unread or self._http.their_state in {h11.SEND_BODY, h11.ERROR}:
                 await self._linger()
         except PeerGone:
             pass
@@ -90,7 +93,7 @@ class Connection:
                 if await self.next_event() is h11.PAUSED:
                     # It has sent its next request already, which is read when this one is answered.
                     await trio.sleep_forever()
-            except h11.RemoteProtocolError:
+            except (h11.RemoteProtocolError, AmbiguousRequest):
                 return
             finally:
                 self._waiting = None
@@ -104,6 +107,10 @@ class Connection:
             except h11.RemoteProtocolError as error:
                 self._is_last = True
                 await self._refuse(error.error_status_hint, f"This is no HTTP request: {error}.")
+                return None
+            except AmbiguousRequest as error:
+                self._is_last = self._is_unread = True
+                await self._refuse(400, f"This request is refused: {error}.")
                 return None
             finally:
                 self._waiting = None
@@ -165,8 +172,9 @@ class Connection:
 
         Raises:
             h11.RemoteProtocolError: it is no HTTP, or ends in the middle.
+            AmbiguousRequest: it is a request's head, and not to be acted on.
         """
-        while (event := self._http.next_event()) is h11.NEED_DATA:
+        while (event := self._parsed()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 await self.send(h11.InformationalResponse(status_code=100, headers=[]))
             try:
@@ -175,6 +183,11 @@ class Connection:
                 data = b""
             self._http.receive_data(bytes(data))
         return event
+
+    def _parsed(self) -> object:
+        if self._http.their_state is h11.IDLE:
+            check_head(self._http.trailing_data[0])
+        return self._http.next_event()
 
     async def send(self, *events: h11.Event) -> None:
         """Hand part of an answer to the socket, in one piece.
@@ -220,7 +233,7 @@ class _Exchange:
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
             "scheme": "http",
-            "path": unquote(path.decode()),
+            "path": _decoded(path.decode()),
             "raw_path": path,
             "query_string": query_string,
             "root_path": "",
@@ -273,3 +286,8 @@ class _Exchange:
         if is_end:
             self._answered = True
             self._connection.stop_waiting()
+
+
+def _decoded(path: str) -> str:
+    """A path by which a route is chosen: decoded, but for slashes within its parts."""
+    return "/".join(unquote(part).replace("/", "%2F") for part in path.split("/"))

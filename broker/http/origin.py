@@ -1,19 +1,55 @@
 """Keeps web pages from administering the broker through their visitors' browsers.
 
-A broker on a laptop trusts whoever reaches its port, and a browser reaches it for any page it shows: a form may POST
-across sites without asking. Browsers say where such a request comes from, and it is refused unless that is the broker
-itself. Programs other than browsers send no Origin and are not concerned.
+A broker on a laptop trusts whoever reaches its port, and a browser reaches it for any page it shows. Two things tell
+such a page from a program:
+
+- A form may POST across sites without asking. Browsers say where such a request comes from (`Origin`), and it is
+  refused unless that is the broker itself. Programs other than browsers send no Origin and are not concerned.
+- A page's own name may be made to stand for the broker's address (DNS rebinding), and then the page is of the same
+  origin. Browsers say which name they were given (`Host`), and a name that is not the broker's is refused.
 """
 
+import ipaddress
+import re
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from broker.addresses import Address
 from broker.http.refusals import refusal
 
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_HOST: Final = re.compile(r"(?:\[(?P<ip>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
+
+
+class KnownHostsOnly:
+    """ASGI middleware: answers 403 to requests that came by a name which is not the broker's."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        """`hosts` are names and IP addresses beside this machine's own and the address that the client reached."""
+        self._app = app
+        self._hosts = frozenset(_plain(host) for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] == "http":
+            given = Headers(scope=scope).get("host")
+            # Without one, as HTTP/1.0 has it, it is no browser's.
+            if given is not None and not self._is_known(given, scope["server"][0]):
+                reason = f"This broker is not known as {given[:100]!r}. Use its address, or start it with --http-hosts."
+                await refusal(403, reason)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _is_known(self, given: str, reached: str) -> bool:
+        match = _HOST.fullmatch(given.lower())
+        if match is None:
+            return False
+        host = _plain(match["ip"] or match["name"])
+        return host in self._hosts or host == _plain(reached) or Address(host, 0).is_loopback
 
 
 class SameOriginOnly:
@@ -39,3 +75,14 @@ def _is_same(origin: str, host: str) -> bool:
         return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:
         return False
+
+
+def _plain(host: str) -> str:
+    """One spelling for each host: lower case, no dot at the end, IPv4 addresses not as IPv6 ones."""
+    name = host.lower().removesuffix(".")
+    try:
+        ip = ipaddress.ip_address(name)
+    except ValueError:
+        return name
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(ip if mapped is None else mapped)

@@ -23,16 +23,16 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 def check_path(request: Request) -> None:
     """Refuse a path whose decoded form, by which the route was chosen, says something else than what was sent.
 
-    An encoded slash would make `x%2Fsplit/1` a command for topic `x`, and bytes that are no UTF-8 would all decode to
-    the same replacement character.
+    Only subscriptions have names with a slash in them, and bytes that are no UTF-8 would all decode to the same
+    replacement character.
     """
     path = request.url.path
-    for part in request.scope["raw_path"].split(b"/"):
+    for number, part in enumerate(_parts(request)):
         try:
             text = unquote_to_bytes(part).decode()
         except UnicodeDecodeError:
             raise InvalidTopicName(path, "a name is encoded as UTF-8") from None
-        if "/" in text:
+        if "/" in text and number != _subscription_part(request):
             raise InvalidTopicName(path, "a name holds no /, encoded or not")
 
 
@@ -50,11 +50,27 @@ def segment_of(request: Request) -> TopicName:
 
 def subscription_of(request: Request) -> str:
     """The subscription in the path."""
-    name: str = request.path_params["subscription"]
+    check_path(request)
+    part = _subscription_part(request)
+    assert part is not None, "only paths with a subscription ask for it"
+    name = unquote_to_bytes(_parts(request)[part]).decode()
     problem = subscription_problem(name)
     if problem is not None:
         raise HTTPException(412, f"Invalid subscription name {name[:50]!r}: {problem}.")
     return name
+
+
+def _parts(request: Request) -> list[bytes]:
+    """The path between its slashes, as it was sent. Routes are chosen by the same division (`connection.py`)."""
+    raw_path: bytes = request.scope["raw_path"]
+    return raw_path.split(b"/")
+
+
+def _subscription_part(request: Request) -> int | None:
+    """Where in `_parts` the subscription stands."""
+    if "subscription" not in request.path_params:
+        return None
+    return 9 if "descriptor" in request.path_params else 8
 
 
 def kind_of(request: Request) -> SubscriptionKind:

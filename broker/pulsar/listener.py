@@ -90,7 +90,7 @@ async def serve_pulsar(
 
 
 def _session(stream: trio.SocketStream, services: PulsarServices, service_url: str, nursery: trio.Nursery) -> Session:
-    outbox, peer = Outbox(), Peer()
+    outbox, peer = Outbox(), Peer(_host_of_peer(stream))
     session = Session(
         stream,
         outbox=outbox,
@@ -118,6 +118,13 @@ def _session(stream: trio.SocketStream, services: PulsarServices, service_url: s
     )
     session.use(TransactionFace(outbox, services.coordinator, service_url=service_url))
     return session
+
+
+def _host_of_peer(stream: trio.SocketStream) -> str:
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return "one that has left"
 
 
 def _keep_alive(stream: trio.SocketStream) -> None:

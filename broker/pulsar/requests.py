@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from broker.errors import NotSupported
-from broker.names import NAME_BYTES_MAX
+from broker.names import NAME_BYTES_MAX, text_problem
 from broker.pulsar.faults import Fault
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
@@ -26,22 +26,30 @@ def require_name(whose: str, text: str) -> None:
     """Hold that records can be kept under a name that a client has chosen.
 
     Raises:
-        NotSupported: it is empty or too long.
+        NotSupported: it is empty or too long, or cannot be shown.
     """
     # The number of characters first, as a client chooses it.
     if not text or len(text) > NAME_BYTES_MAX or len(text.encode()) > NAME_BYTES_MAX:
         raise NotSupported(f"a {whose}'s name has between 1 and {NAME_BYTES_MAX} bytes in UTF-8")
+    _require_printable(whose, text)
 
 
 def require_label(whose: str, text: str) -> None:
     """Hold that a name is short that is kept in memory alone; it may be empty.
 
     Raises:
-        NotSupported: it is too long.
+        NotSupported: it is too long, or cannot be shown.
     """
     # Twice the length of other names: clients put what they read behind a consumer's name.
     if len(text) > 2 * NAME_BYTES_MAX:
         raise NotSupported(f"a {whose}'s name has at most {2 * NAME_BYTES_MAX} characters")
+    _require_printable(whose, text)
+
+
+def _require_printable(whose: str, text: str) -> None:
+    problem = text_problem(text)
+    if problem is not None:
+        raise NotSupported(f"a {whose} cannot be named {text[:50]!r}: {problem}")
 
 
 def refuse_by_error(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:

@@ -94,7 +94,7 @@ class Session:
             except* Exception:
                 # A defect of ours met by one connection must not end the others; what the storage rooms cannot
                 # survive ends the broker from there.
-                log.exception("connection ended by an unexpected error")
+                log.exception("connection ended by an unexpected error", peer=self._peer.address)
 
     async def _read(self, working: trio.Nursery) -> None:
         share = _Share()
@@ -114,7 +114,7 @@ class Session:
                     else:
                         await self._handle(frame, working)
             except FrameError as broken:
-                log.info("connection broke the protocol", reason=str(broken))
+                log.info("connection broke the protocol", peer=self._peer.address, reason=str(broken))
                 self._put(commands.error(NO_REQUEST, pb.UnknownError, f"{type(broken).__name__}: {broken}"))
                 return
 
@@ -126,7 +126,7 @@ class Session:
         try:
             require_no_credentials(command.connect)
         except CredentialsUnchecked as refused:
-            log.info("connection with credentials refused", client=command.connect.client_version)
+            log.info("connection with credentials refused", peer=self._peer.address, client=self._peer.version[:100])
             self._refusal = fault_of(refused)
             if not self._peer.retries_refused_connect:
                 self._put(commands.error(NO_REQUEST, pb.AuthenticationError, str(refused)))

@@ -26,8 +26,9 @@ _MARKER_TYPE: Final = b"\xa0\x01"
 
 @dataclass(slots=True)
 class Peer:
-    """The client of one connection, as far as answers depend on which it is."""
+    """The client of one connection: by what the log names it, and on what answers depend."""
 
+    address: str = ""
     version: str = ""
     """What it calls itself in CONNECT."""
 

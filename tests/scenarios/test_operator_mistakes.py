@@ -58,7 +58,7 @@ def stopped(tmp_path: Path) -> RunningBroker:
         with socket.create_connection(broker.http) as connection:
             connection.sendall(
                 b"PUT /admin/v2/scalable/public/default/x?numInitialSegments=2 HTTP/1.1\r\n"
-                b"Host: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                b"Host: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             )
             assert b" 204 " in connection.recv(1000)
         publish(broker, 3)

@@ -13,11 +13,15 @@ import threading
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tidewire.cli.daemon import make_importable
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 EXIT_MISTAKE: Final = 2
 EXIT_FAILED: Final = 1
@@ -34,6 +38,9 @@ def command(
     pulsar: Annotated[str | None, Option(help="HOST:PORT of the Pulsar listener (default: 127.0.0.1:6650).")] = None,
     http: Annotated[
         str | None, Option(help="HOST:PORT of administration and metrics (default: 127.0.0.1:8080).")
+    ] = None,
+    http_hosts: Annotated[
+        str | None, Option(help="Names by which HTTP clients may call this broker, with commas between.")
     ] = None,
     advertised_pulsar: Annotated[str | None, Option(help="HOST:PORT that clients are told to connect to.")] = None,
     broker_id: Annotated[
@@ -90,14 +97,16 @@ def command(
         settings = load_settings(flags, config)
     except ConfigurationError as mistake:
         _end(EXIT_MISTAKE, *mistake.problems)
-    _configure_log(logging.DEBUG if verbose else logging.INFO)
-
     import trio
 
     from broker.garbage import GarbageDuty
+    from broker.log_limit import LogLimit
     from broker.loop_monitor import LoopMonitor
     from broker.main import Ready, serve
     from broker.mistakes import sentence_of
+
+    limit = LogLimit(monotonic)
+    _configure_log(logging.DEBUG if verbose else logging.INFO, limit)
 
     def say_ready(ready: Ready) -> None:
         typer.echo(f"ready pulsar={ready.pulsar} http={ready.http} data={settings.data_dir}")
@@ -130,8 +139,14 @@ def command(
                         await stop.wait()
                         duties.cancel_scope.cancel()
 
+    async def with_limited_log() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(limit.run)
+            await until_told_to_end()
+            nursery.cancel_scope.cancel()
+
     try:
-        trio.run(until_told_to_end)
+        trio.run(with_limited_log)
     except* Exception as group:
         sentence = sentence_of(group, settings)
         if sentence is None:
@@ -156,11 +171,12 @@ def _end_now() -> None:
     os._exit(0)
 
 
-def _configure_log(level: int) -> None:
+def _configure_log(level: int, limit: "Processor") -> None:
     import structlog
 
     structlog.configure(
         processors=[
+            limit,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -137,7 +137,7 @@ async def test_stopping_ends_a_connection_whose_answer_had_begun(
         server: Address = await nursery.start(partial(serve_http, in_two_pieces, listener, stop=stop))
         connection = await connect(server)
         async with connection.stream:
-            await connection.stream.send_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            await connection.stream.send_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await begun.wait()
             stop.set()
             await wait_all_tasks_blocked()
@@ -157,7 +157,7 @@ async def test_stopping_does_not_wait_forever(
     server = await stoppable.start(nursery, listener)
     topics.gate = trio.Event()
     connection = await connect(server)
-    await connection.stream.send_all(f"GET {LAYOUT} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+    await connection.stream.send_all(f"GET {LAYOUT} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
     await topics.waiting.wait()
     stoppable.stop.set()
     await wait_all_tasks_blocked()
@@ -181,7 +181,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(
     async with trio.open_nursery() as nursery:
         server: Address = await nursery.start(partial(serve_http, endless, listener, stop=stop))
         stream = await trio.open_tcp_stream(server.host, server.port)
-        await stream.send_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await stream.send_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await wait_all_tasks_blocked()
         stop.set()
         await wait_all_tasks_blocked()
@@ -197,7 +197,7 @@ async def test_cancelling_ends_everything_at_once(
     async with trio.open_nursery() as nursery:
         server: Address = await nursery.start(serve_http, build_application(topics, monitor, MemoryStore()), listener)
         idle, busy = await connect(server), await connect(server)
-        await busy.stream.send_all(f"GET {LAYOUT} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        await busy.stream.send_all(f"GET {LAYOUT} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         await topics.waiting.wait()
         nursery.cancel_scope.cancel()
     assert mock_clock.current_time() == 0

@@ -4,7 +4,10 @@ import pytest
 import trio
 
 from broker.addresses import Address
-from tests.support.http import FakeTopics, request
+from broker.http.application import build_application
+from broker.http.listener import serve_http
+from storage.metadata.memory import MemoryStore
+from tests.support.http import FakeMonitor, FakeTopics, request
 
 PATH = "/admin/v2/scalable/public/default/x"
 
@@ -45,3 +48,71 @@ async def test_reading_is_left_to_the_browsers_own_rules(server: Address) -> Non
     answer = await request(server, "GET", "/metrics", headers={"origin": "http://evil.example"})
     assert answer.status == 200
     assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.1",
+            "0.0.0.0",
+        ),
+        *(
+            "",
+            "localhost@evil.example",
+            "user@localhost",
+            "[::2]:8080",
+            "[localhost]",
+            "a b",
+            "localhost:x",
+            "2130706433",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("PUT", PATH), ("GET", "/metrics"), ("GET", PATH)])
+async def test_a_name_that_is_not_the_brokers_is_refused(
+    server: Address, topics: FakeTopics, method: str, path: str, host: str
+) -> None:
+    """E12: a page whose own name was made to stand for this address would be of the same origin (DNS rebinding)."""
+    origin = {} if method == "GET" else {"origin": f"http://{host}"}
+    answer = await request(server, method, path, headers={"host": host, **origin})
+    assert answer.status == 403
+    assert "--http-hosts" in answer.reason
+    assert topics.layouts == {}
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LocalHost.:1", "127.0.0.1", "127.1.2.3:80", "[::1]:8080", "[::ffff:127.0.0.1]"]
+)
+async def test_this_machines_own_names_are_known(server: Address, host: str) -> None:
+    assert (await request(server, "PUT", PATH, headers={"host": host})).status == 204
+
+
+@pytest.mark.parametrize(
+    ("host", "known"), [("Broker-1.example:80", True), ("192.0.2.7", True), ("broker-2.example", False)]
+)
+async def test_names_may_be_added(
+    topics: FakeTopics,
+    monitor: FakeMonitor,
+    store: MemoryStore,
+    listener: trio.SocketListener,
+    nursery: trio.Nursery,
+    host: str,
+    known: bool,
+) -> None:
+    """E12: `--http-hosts`."""
+    application = build_application(topics, monitor, store, hosts=["broker-1.example.", "192.0.2.7"])
+    server = await nursery.start(serve_http, application, listener)
+    assert (await request(server, "PUT", PATH, headers={"host": host})).status == (204 if known else 403)
+
+
+async def test_without_a_host_it_is_no_browser(server: Address) -> None:
+    """E12: HTTP/1.0, as some health checks speak it."""
+    stream = await trio.open_tcp_stream(server.host, server.port)
+    async with stream:
+        await stream.send_all(b"GET /admin/v2/brokers/health HTTP/1.0\r\n\r\n")
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")

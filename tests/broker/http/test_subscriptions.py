@@ -114,11 +114,29 @@ async def test_what_does_not_exist_is_not_found(
     assert answer.reason
 
 
-@pytest.mark.parametrize("name", ["%00", "%20", "..%2F", "a%2Fb", "%FF", "x" * 1025, "%0A", "%2E"])
+@pytest.mark.parametrize("name", ["%00", "%20", "a%2F%0Ab", "%FF", "x" * 1025, "%0A", "%2E"])
 async def test_a_subscription_name_that_is_none_is_refused(server: Address, topic: FakeTopics, name: str) -> None:
     answer = await request(server, "PUT", f"{TOPIC}/subscriptions/{name}")
     assert answer.status == 412
     assert answer.reason
+    assert kinds(topic) == {}
+
+
+@pytest.mark.parametrize(
+    ("encoded", "name"),
+    [("job%2F1", "job/1"), ("job%2f1%2Fseek", "job/1/seek"), ("a%252Fb", "a%2Fb"), ("..%2F", "../")],
+)
+async def test_a_subscription_may_have_a_slash_in_its_name(
+    server: Address, topic: FakeTopics, encoded: str, name: str
+) -> None:
+    """E12: percent-encoded in the path; on the wire such names are made."""
+    path = f"{TOPIC}/subscriptions/{encoded}"
+    assert (await request(server, "PUT", path)).status == 204
+    assert set(kinds(topic)) == {name}
+    assert (await request(server, "POST", f"{path}/seek?timestamp=5")).status == 204
+    assert topic.moved == [(str(next(iter(topic.layouts))), name, 5)]
+    assert (await request(server, "GET", f"{SEGMENT}/subscription/{encoded}/backlog")).json == 17
+    assert (await request(server, "DELETE", path)).status == 204
     assert kinds(topic) == {}
 
 

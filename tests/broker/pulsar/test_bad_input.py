@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from broker.names import TopicName
+from broker.pulsar.requests import request_id_of
 from storage.position import EARLIEST
 from tests.support.rooms import TOPIC, Rooms, publish, visible
 from tests.support.wire import MESSAGE_BYTES_MAX, WireClient, connected, message
@@ -271,3 +272,25 @@ async def test_a_topic_made_by_name_begins_empty(broker: Rooms, client: WireClie
     assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
     topic = await broker.topics.get(TopicName.parse(PLAIN))
     assert topic.subscriptions["s"].cursor.mark_delete == EARLIEST
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x00", "\x1b[2J", "a\x7f", "a\u2028b", "\x85"])
+async def test_names_that_cannot_be_shown_are_refused(broker: Rooms, client: WireClient, name: str) -> None:
+    """E12: topics, subscriptions, consumers and producers; logs and terminals show names as they are."""
+    topic = f"persistent://public/default/{name}"
+    for asked in (commands.producer(topic, 1, 5), commands.subscribe(topic, "s", 1, 6)):
+        assert (await client.ask(asked)).error.error == pb.InvalidTopicName
+    for asked in (
+        commands.producer(PLAIN, 2, 7, name=name),
+        commands.subscribe(PLAIN, name, 2, 8),
+        commands.subscribe(PLAIN, name, 3, 9, durable=False),
+        commands.subscribe(PLAIN, "s", 4, 10, name=name),
+    ):
+        refused = (await client.ask(asked)).error
+        assert (refused.error, refused.request_id) == (pb.NotAllowedError, request_id_of(asked))
+        assert "control characters" in refused.message
+        assert name not in refused.message
+    registered = commands.scalable_topic_subscribe(11, str(TOPIC), name, "c", 5)
+    answer = (await client.ask(registered)).scalable_topic_subscribe_response
+    assert answer.error == pb.NotAllowedError
+    assert list(broker.topics) == []

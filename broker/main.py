@@ -18,6 +18,7 @@ import trio
 
 from broker.addresses import Address, advertised_address
 from broker.administration import Administration, Monitor
+from broker.background import keep_running
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import Claims
 from broker.config import BrokerSettings
@@ -253,24 +254,20 @@ async def _compose(
         retention_ms=round(settings.segment_retention_seconds * 1000),
         now_ms=now_ms,
     )
-    nursery.start_soon(pruner.run)
+    nursery.start_soon(keep_running, "pruning", pruner.run)
 
-    nursery.start_soon(TimeoutSweep(metadata, coordinator, now_ms=now_ms, alarm=timeouts, counters=buffers).run)
-    nursery.start_soon(
-        HeaderSweep(
-            metadata,
-            retention_ms=retention_ms,
-            now_ms=now_ms,
-            alarm=finals,
-            redrive=topics.redrive,
-            counters=buffers,
-        ).run
+    timeout_sweep = TimeoutSweep(metadata, coordinator, now_ms=now_ms, alarm=timeouts, counters=buffers)
+    nursery.start_soon(keep_running, "ending transactions at their deadline", timeout_sweep.run)
+    header_sweep = HeaderSweep(
+        metadata, retention_ms=retention_ms, now_ms=now_ms, alarm=finals, redrive=topics.redrive, counters=buffers
     )
-    nursery.start_soon(GroupSweep(metadata, age_ms=group_age_ms, now_ms=now_ms, alarm=forgotten, counters=buffers).run)
+    nursery.start_soon(keep_running, "forgetting finished transactions", header_sweep.run)
+    group_sweep = GroupSweep(metadata, age_ms=group_age_ms, now_ms=now_ms, alarm=forgotten, counters=buffers)
+    nursery.start_soon(keep_running, "forgetting transaction groups", group_sweep.run)
     reporter = LoadReporter(topics, services.stirred, metadata=metadata, session=session, now_ms=now_ms)
-    nursery.start_soon(reporter.run)
+    nursery.start_soon(keep_running, "reporting load", reporter.run)
     scaler = AutoScaler(controller, layouts, groups, metadata=metadata, now_ms=now_ms)
-    nursery.start_soon(scaler.run)
+    nursery.start_soon(keep_running, "splitting and merging by load", scaler.run)
     pulsar = PulsarServices(
         topics=topics,
         controller=controller,

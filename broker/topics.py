@@ -15,6 +15,7 @@ from itertools import count
 import structlog
 import trio
 
+from broker.background import UNEXPECTED, first_of
 from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.errors import BrokerError, NotSupported, TopicClosed, TopicNotFound
 from broker.names import Domain, TopicName
@@ -24,7 +25,7 @@ from broker.sought_places import SoughtPlaces
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.errors import StorageError
-from storage.metadata.store import Check, StoreUnavailable
+from storage.metadata.store import Check, MetadataError
 from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
@@ -35,9 +36,9 @@ RELEASE_SECONDS_MAX = 5
 IDLE_SECONDS_MAX = 120.0
 """How long a topic stays loaded that no client is connected to and nobody asks for."""
 
-_ENDS_ALONE = (OwnershipLost, CursorError, StorageError, StoreUnavailable)
-"""What ends one topic and leaves the others alone: it is another broker's, its data is damaged or cannot be written, or
-the metadata store did not say what became of a write. Whoever loads it next finds that out."""
+_ENDS_ALONE = (OwnershipLost, CursorError, StorageError, MetadataError)
+"""What is known to end one topic: it is another broker's, its data is damaged or cannot be written, the metadata store
+did not say what became of a write or does not take it. Whoever loads it next finds that out."""
 
 OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]
 """Takes over a claimed topic."""
@@ -218,6 +219,9 @@ class Topics:
             # Whoever waits for the topic is told why it is not to be had; the other topics go on.
             log.warning("topic cannot be served", topic=str(name), reason=str(error))
             slot.error = error
+        except UNEXPECTED as error:
+            log.exception("topic ended by an unexpected error", topic=str(name))
+            slot.error = TopicClosed(f"{name} cannot be served: {error!r}. The broker's log has more.")
         finally:
             if slot.error is None and not slot.ready.is_set():
                 slot.error = TopicClosed(f"{name} is being closed")
@@ -241,9 +245,13 @@ class Topics:
                 log.debug("topic unloaded, since nobody uses it", topic=str(name))
                 await topic.close()
                 nursery.cancel_scope.cancel()
-        except* _ENDS_ALONE as ended:
-            reason = _first(ended)
+        except* (BrokerError, OwnedElsewhere, *_ENDS_ALONE, *UNEXPECTED) as ended:
+            reason = first_of(ended)
+            if isinstance(reason, UNEXPECTED):
+                log.error("topic ended by an unexpected error", topic=str(name), exc_info=ended)
         # Raised out here, because what is raised in there would come in one group with a cancellation.
+        if isinstance(reason, BrokerError | OwnedElsewhere):
+            raise reason
         if reason is not None:
             raise TopicClosed(f"{name} is no longer served here: {reason}") from reason
 
@@ -298,11 +306,3 @@ def _has(layout: Layout, name: TopicName) -> bool:
     """Whether the segment is one of the layout's, or a child that an open intent may have made."""
     children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
     return name.segment in [*(segment.descriptor for segment in layout.segments.values()), *children]
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
-    """The first plain exception in a group of groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

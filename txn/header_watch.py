@@ -10,6 +10,7 @@ when it is due, and nobody else would end it.
 
 from typing import Final, Protocol
 
+import structlog
 import trio
 
 from storage.entry import TxnId
@@ -18,6 +19,8 @@ from txn.alarm import Alarm
 from txn.headers import BY_DEADLINE, KEY_PREFIX, Header, deadline_ms_of, header_key, txn_of_key
 from txn.open_header import state_of
 from txn.states import TxnState
+
+log = structlog.get_logger(__name__)
 
 TOLD_AT_ONCE: Final = 4
 """Participants told without a pause. Each wakes its dispatchers; with pauses in between, the answer to whoever decided
@@ -93,8 +96,14 @@ class HeaderWatch:
                     self._note_deadline(record)
                     txn = txn_of_key(record.key)
                     if txn in self._participants:
-                        # As it was at this change. What its group's record says now may be about a later batch.
-                        await self._tell(txn, Header.from_value(record.value).state)
+                        try:
+                            # As it was at this change. What its group's record says now may be about a later batch.
+                            state = Header.from_value(record.value).state
+                        except (KeyError, TypeError, ValueError) as unreadable:
+                            # Its transaction stays undecided here, and the others go on.
+                            log.error("a transaction's header is damaged", key=record.key, reason=repr(unreadable))
+                            continue
+                        await self._tell(txn, state)
 
     def _note_deadline(self, record: Record) -> None:
         if self._deadlines is not None:

@@ -116,11 +116,21 @@ class Elections:
             self._claims.forget(held)
         before = self._known.pop(topic, None)
         if record is not None:
-            claim = orjson.loads(record.value)
-            self._known[topic] = Controlling(claim["broker"], claim["service_url"])
+            self._known[topic] = _controlling(record)
         if self._known.get(topic) == before:
             return
         changed, self._changed = self._changed, trio.Event()
         changed.set()
         for listener in tuple(self._listeners):
             listener(topic)
+
+
+def _controlling(record: Record) -> Controlling:
+    """Who has the claim; a broker without a name if the record does not say."""
+    try:
+        claim = orjson.loads(record.value)
+        return Controlling(str(claim["broker"]), str(claim["service_url"]))
+    except (KeyError, TypeError, ValueError) as unreadable:
+        # Somebody has it, so this broker must not act for the topic.
+        log.error("a claim is damaged", key=record.key, reason=repr(unreadable))
+        return Controlling("", "")

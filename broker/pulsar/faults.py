@@ -22,7 +22,7 @@ from broker.names import InvalidTopicName
 from dispatch.subscription import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
 from storage.cursor import CursorError
 from storage.errors import CursorCorrupt, LedgerCorrupt, LedgerFailed, LedgerSealed
-from storage.metadata.store import StoreUnavailable
+from storage.metadata.store import MetadataError, StoreUnavailable
 from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import (
@@ -53,6 +53,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     OwnedElsewhere: pb.ServiceNotReady,
     OwnershipLost: pb.ServiceNotReady,
     StoreUnavailable: pb.MetadataError,
+    MetadataError: pb.MetadataError,
     LedgerSealed: pb.TopicTerminatedError,
     LedgerFailed: pb.PersistenceError,
     IncompatibleSchema: pb.IncompatibleSchema,

@@ -21,10 +21,11 @@ from broker.scalable.layouts import Layouts, topic_of
 from broker.scalable.load_reports import decode_load, segment_of
 from broker.scalable.stream_groups import StreamGroups
 from broker.traffic import LOAD_PREFIX
+from broker.unanswered import RETRY_SECONDS
 from storage.clock import WallClock
 from storage.cursor import CursorError
 from storage.errors import StorageError
-from storage.metadata.store import MetadataStore, starting_with
+from storage.metadata.store import MetadataError, MetadataStore, starting_with
 from txn.alarm import Alarm
 from txn.errors import OwnershipLost
 
@@ -66,6 +67,7 @@ class AutoScaler:
     async def run(self) -> None:
         """Look after the topics until cancelled."""
         self._since_ms = self._now_ms()
+        self._loads.clear()
         self._groups.attach(self._changed)
         self._controller.elections.attach(self._changed)
         try:
@@ -140,6 +142,10 @@ class AutoScaler:
         except BrokerError as error:
             log.warning("a topic is not scaled by itself", topic=str(topic), reason=str(error))
             return
+        except MetadataError as error:
+            log.warning("a topic is looked at again later", topic=str(topic), reason=str(error))
+            self._look_at(topic, self._now_ms() + round(RETRY_SECONDS * 1000))
+            return
         consumers, now_ms = self._groups.consumers_of(topic), self._now_ms()
         loads = self._loads.get(topic, {})
         situation = Situation(layout, loads, consumers, policy, self._since_ms)
@@ -160,7 +166,7 @@ class AutoScaler:
                 case Merge(first_id, second_id):
                     log.info("merging segments that nobody needs apart", topic=str(topic), segments=decision)
                     await self._controller.merge(topic, first_id, second_id)
-        except (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError) as error:
+        except (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError, MetadataError) as error:
             log.warning("a topic was not scaled", topic=str(topic), decision=str(decision), reason=str(error))
             self._look_at(topic, self._now_ms() + retry_ms)
         else:

@@ -6,16 +6,18 @@ Drained is what is durably acknowledged to its sealed end. Any broker may own th
 from collections.abc import Callable
 
 import structlog
+import trio
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError
 from broker.names import TopicName
 from broker.topic import Topic
 from broker.topics import Topics
+from broker.unanswered import RETRY_SECONDS, is_unanswered
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
 from storage.errors import CursorCorrupt, StorageError
-from storage.metadata.store import MetadataStore, Record
+from storage.metadata.store import MetadataError, MetadataStore, Record
 from storage.position import Position
 from txn.errors import OwnershipLost
 
@@ -27,15 +29,21 @@ async def follow_drained(
 ) -> None:
     """Call `tell` with whether the sealed segment `name` is drained, at first and at each change, until cancelled.
 
-    Returns when nobody can look at it: it was deleted meanwhile, or is damaged. Then it is not drained.
+    Returns when nobody can look at it: it was deleted meanwhile, or is damaged. Then it is not drained. It is not
+    drained either while another broker has it or the metadata store does not answer, and then it is asked for again.
     """
-    try:
-        topic = await topics.get(name)
-    except (BrokerError, OwnedElsewhere, StorageError, CursorError, OwnershipLost) as error:
-        # Its children stay back, and everything else goes on.
-        log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
-        tell(False)
-        return
+    while True:
+        try:
+            topic = await topics.get(name)
+            break
+        except (BrokerError, OwnedElsewhere, StorageError, CursorError, OwnershipLost, MetadataError) as error:
+            # Its children stay back, and everything else goes on.
+            log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
+            tell(False)
+            if not _passes(error):
+                return
+        await trio.sleep(RETRY_SECONDS)
+        await topics.wait_not_elsewhere(name)
     if topic.sealed_end is None:
         # Its clients are turning to its children; so it is not drained, and what they do may take a moment.
         tell(False)
@@ -47,6 +55,13 @@ async def follow_drained(
             end = topic.sealed_end
             assert end is not None, "it was sealed, and stays so"
             tell(record is not None and _stands_behind(end, record, topic))
+
+
+def _passes(error: Exception) -> bool:
+    """Whether the segment may be there in a while, without anybody changing anything."""
+    if isinstance(error, BrokerError):
+        return error.retriable or is_unanswered(error)
+    return isinstance(error, OwnedElsewhere | OwnershipLost) or is_unanswered(error)
 
 
 def _stands_behind(end: Position, cursor: Record, topic: Topic) -> bool:

@@ -34,13 +34,13 @@ from storage.clock import WallClock
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
 from storage.errors import StorageError
-from storage.metadata.store import MetadataStore, StoreUnavailable, starting_with
+from storage.metadata.store import MetadataError, MetadataStore, starting_with
 from txn.alarm import Alarm
 from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
 
-EXPECTED = (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError, StoreUnavailable)
+EXPECTED = (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError, MetadataError)
 """What may keep a segment from being looked at or removed. It stays then until the layout changes, or at most the next
 start; for want of an answer of the metadata store, until that answers."""
 
@@ -94,6 +94,8 @@ class Pruner:
 
     async def run(self) -> None:
         """Prune until cancelled; also remove what an earlier run has taken out of a layout but not removed."""
+        self._watched.clear()
+        self._removing.clear()
         async with trio.open_nursery() as nursery, self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
             while True:
                 change = await watch.next()

@@ -22,7 +22,7 @@ from broker.topics import Topics
 from broker.unanswered import RETRY_SECONDS, is_unanswered
 from storage.cursor import CursorError
 from storage.errors import StorageError
-from storage.metadata.store import StoreUnavailable
+from storage.metadata.store import MetadataError
 from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
@@ -98,7 +98,7 @@ class Unfinished:
             else:
                 log.warning("what was begun on a topic waits for a segment", topic=str(topic), reason=str(elsewhere))
                 self._take_up_later(topic, _needed(topic, layout) if layout else ())
-        except (BrokerError, OwnershipLost, CursorError, StorageError, StoreUnavailable) as error:
+        except (BrokerError, OwnershipLost, CursorError, StorageError, MetadataError) as error:
             if is_unanswered(error):
                 log.warning("what was begun on a topic is not finished yet", topic=str(topic), reason=str(error))
                 self._take_up_later(topic, ())

@@ -17,7 +17,7 @@ from broker.topics import IDLE_SECONDS_MAX
 from dispatch.consumer import Consumer
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt
-from storage.metadata.store import Check, Delete, Op, Put, StoreUnavailable, starting_with
+from storage.metadata.store import ChangeSetTooLarge, Check, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
@@ -165,10 +165,18 @@ async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms,
 
 
 @pytest.mark.parametrize(
-    "error", [OwnershipLost("gone"), LedgerCorrupt(Path("/l"), 7, "flipped bit")], ids=["lost", "corrupt"]
+    "error",
+    [
+        OwnershipLost("gone"),
+        LedgerCorrupt(Path("/l"), 7, "flipped bit"),
+        ChangeSetTooLarge("a record of 2 MiB"),
+        KeyError("defect"),
+        ExceptionGroup("several", [ValueError("defect")]),
+    ],
+    ids=["lost", "corrupt", "too-large", "defect", "defects"],
 )
 async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: Exception) -> None:
-    """Whoever asked is told why; its claim is given up; others are served, and so is it once it can be."""
+    """E11: whoever asked is told why; its claim is given up; others are served, and so is it once it can be."""
     real = broker.topics._open_topic
 
     async def broken(name: TopicName, claim: Check) -> Topic:
@@ -176,7 +184,7 @@ async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: E
         raise error
 
     broker.topics._open_topic = broken
-    with pytest.raises(TopicClosed, match=str(error)):
+    with pytest.raises(TopicClosed, match="defect" if isinstance(error, KeyError | ExceptionGroup) else str(error)):
         await broker.topics.get(PLAIN)
     assert await claims(broker) == []
     broker.topics._open_topic = real

@@ -1,5 +1,7 @@
 """Elections of controllers: one at a time, everybody hears who, and a death frees what it controlled."""
 
+from urllib.parse import quote
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -124,3 +126,13 @@ async def test_claims_of_segments_are_no_elections(nursery: trio.Nursery) -> Non
         await claims.claim(name)
     await wait_all_tasks_blocked()
     assert heard == []
+
+
+async def test_a_damaged_claim_is_somebody_elses(nursery: trio.Nursery) -> None:
+    """E11: one record that cannot be read ends no broker, and nobody acts for its topic beside whoever has it."""
+    store = MemoryStore()
+    elections, _ = await taking_part(store, "one", nursery)
+    await store.put(f"/owners/{quote(str(TOPIC), safe='')}", b"\xff")
+    await wait_all_tasks_blocked()
+    assert elections.is_elsewhere(TOPIC)
+    await elections.elect(OTHER)

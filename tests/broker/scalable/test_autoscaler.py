@@ -17,7 +17,7 @@ from broker.scalable.registrations import GroupId
 from broker.traffic import LOAD_PREFIX, load_key
 from storage.clock import WallClock
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import starting_with
+from storage.metadata.store import StoreUnavailable, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms, moving_clock, rooms
@@ -179,6 +179,32 @@ async def test_a_split_that_fails_is_tried_again_later(
         assert asked == 1
         await jump(mock_clock, 60)
         assert asked == 2
+    await jump(mock_clock, 60)
+    assert await active(broker) == [1, 2]
+
+
+async def test_a_topic_whose_layout_is_not_to_be_had_is_looked_at_again(
+    broker: Rooms, mock_clock: MockClock, clock: list[WallClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E11: the metadata store's silence ends neither the scaler nor the broker, and is not the last word."""
+    await create(broker, 1)
+
+    get, asked = broker.layouts.get, 0
+
+    async def unanswered(topic: TopicName) -> Layout:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            # The test's own question.
+            return await get(topic)
+        raise StoreUnavailable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.layouts, "get", unanswered)
+        await report(broker, 0, clock, 20_000)
+        assert asked == 2
+    assert await active(broker) == [0]
+    await jump(mock_clock, 5)
     await jump(mock_clock, 60)
     assert await active(broker) == [1, 2]
 

@@ -1,0 +1,57 @@
+"""Background work that no error ends: what fails is said in the log, and the work begins anew.
+
+What ends the process is a short list, in `broker.mistakes` with its sentences: the journal or the metadata log cannot
+be written, or another process fenced a writer. Whatever else goes wrong ends at most the topic,
+the connection or the round of background work in which it happened (E11).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
+
+import structlog
+import trio
+
+from broker.unanswered import RETRY_SECONDS, is_unanswered
+
+log = structlog.get_logger(__name__)
+
+
+UNEXPECTED: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a damaged record, a disk that cannot be read or a defect of ours raises, in whatever they are met."""
+
+
+async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoReturn:
+    """Run background work until cancelled.
+
+    Args:
+        what: names it in the log.
+        work: the work. It takes up whatever there is to do each time it is called, as it does when a broker starts.
+    """
+    while True:
+        try:
+            await work()
+        except* Exception as failed:
+            reason = first_of(failed)
+            log.error(
+                "background work failed and begins anew",
+                work=what,
+                reason=str(reason) or repr(reason),
+                exc_info=None if is_unanswered(reason) else failed,
+            )
+        await trio.sleep(RETRY_SECONDS)
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The error, or the first plain one in a group of groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

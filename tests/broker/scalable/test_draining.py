@@ -1,0 +1,77 @@
+"""Whether a sealed segment is drained, while nobody can say so at first."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import TopicClosed, TopicNotFound
+from broker.names import TopicName
+from broker.scalable.draining import follow_drained
+from broker.topic import Topic
+from storage.errors import LedgerCorrupt
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import StoreUnavailable
+from storage.position import EARLIEST
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import TOPIC, rooms
+
+
+def _unanswered() -> Exception:
+    error = TopicClosed("no longer served here")
+    error.__cause__ = StoreUnavailable("no answer")
+    return error
+
+
+PASSING: list[Callable[[], Exception]] = [
+    _unanswered,
+    lambda: StoreUnavailable("no answer"),
+    lambda: OwnedElsewhere("name", "two", "pulsar://two:1"),
+]
+LASTING: list[Callable[[], Exception]] = [
+    lambda: TopicNotFound("gone"),
+    lambda: LedgerCorrupt(Path("l"), 1, "a flipped bit"),
+]
+
+
+async def told(error: Exception, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bool], bool]:
+    """What is told of a drained segment that can be looked at only the second time, and whether that returned."""
+    tellings: list[bool] = []
+    async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        name = await broker.segment(TOPIC, 0)
+        topic = await broker.topics.get(name)
+        await topic.subscribe("s", EARLIEST)
+        await topic.seal()
+        get, is_first = broker.topics.get, True
+
+        async def get_later(asked: TopicName, *, creates: bool = True) -> Topic:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                raise error
+            return await get(asked, creates=creates)
+
+        monkeypatch.setattr(broker.topics, "get", get_later)
+        with trio.move_on_after(60) as watching:
+            await follow_drained(name, "s", tellings.append, topics=broker.topics, metadata=broker.metadata)
+    return tellings, not watching.cancelled_caught
+
+
+@pytest.mark.parametrize("error", PASSING, ids=["closed", "unanswered", "elsewhere"])
+async def test_a_segment_that_cannot_be_had_at_the_moment_is_asked_for_again(
+    error: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """E11, D11: its children would stay back for good."""
+    assert await told(error(), monkeypatch) == ([False, True], False)
+
+
+@pytest.mark.parametrize("error", LASTING, ids=["gone", "damaged"])
+async def test_a_segment_that_is_not_to_be_had_is_not_drained(
+    error: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """E11: and nobody asks for it time and again."""
+    assert await told(error(), monkeypatch) == ([False], True)

@@ -1,0 +1,67 @@
+"""A metadata store in memory that fails at every n-th call, as one whose server comes and goes.
+
+    store = FailingStore(seed=3)
+    store.fails_every = 5         # from now on; None: no more
+    store.failures                # how many calls have failed
+
+Of change sets it says that they are too large (nothing was done), or gives no answer: then they were made or not. Of
+questions it gives no answer. The seed decides which.
+"""
+
+import random
+from collections.abc import Sequence
+
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import ChangeSetTooLarge, Committed, IndexHit, Op, Record, StoreUnavailable
+
+
+class FailingStore(MemoryStore):
+    """See the module's docstring."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        super().__init__()
+        self.fails_every: int | None = None
+        self.failures = 0
+        self._calls = 0
+        self._random = random.Random(seed)
+
+    def _is_failing(self) -> bool:
+        self._calls += 1
+        is_failing = self.fails_every is not None and self._calls % self.fails_every == 0
+        self.failures += is_failing
+        return is_failing
+
+    def _question(self) -> None:
+        if self._is_failing():
+            raise StoreUnavailable("no answer")
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        """As the contract says, or not at all, or without an answer."""
+        if not self._is_failing():
+            return await super().commit(ops)
+        kind = self._random.randrange(3)
+        if kind == 0:
+            raise ChangeSetTooLarge("too large")
+        if kind == 1:
+            await super().commit(ops)
+        raise StoreUnavailable("no answer")
+
+    async def get(self, key: str) -> Record | None:
+        """As the contract says, or without an answer."""
+        self._question()
+        return await super().get(key)
+
+    async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        """As the contract says, or without an answer."""
+        self._question()
+        return await super().scan(start, end, limit=limit)
+
+    async def query(self, index: str, start: str, end: str, *, limit: int | None = None) -> list[IndexHit]:
+        """As the contract says, or without an answer."""
+        self._question()
+        return await super().query(index, start, end, limit=limit)
+
+    async def barrier(self) -> int:
+        """As the contract says, or without an answer."""
+        self._question()
+        return await super().barrier()

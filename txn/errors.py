@@ -59,6 +59,23 @@ class AppliedByAnother(TxnError):
         )
 
 
+class AppliedOtherwise(TxnError):
+    """A batch has the number of one that was applied, or a lower one, and holds something else; nothing was done."""
+
+    def __init__(self, application: str, batch: int, applied: int) -> None:
+        what = (
+            f"Batch {batch} of application {application!r} is not the one that was written under this number"
+            if batch == applied
+            else f"Batch {batch} of application {application!r} comes again, but batches up to {applied} were written"
+        )
+        super().__init__(
+            f"{what}, so it is neither written nor taken as written. A checkpoint that was copied or restored gives "
+            "numbers to other rows: go on with the newest checkpoint, or name another application (txn_app_id), under "
+            "which rows that are read again are written again. If this batch only has other rows each time that it is "
+            "computed, let it count as written with trust_batch_numbers"
+        )
+
+
 class CoordinatorNotFound(TxnError):
     """No coordinator has this id."""
 

@@ -21,6 +21,7 @@ import orjson
 
 from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, Put
+from txn.errors import AppliedOtherwise
 from txn.headers import Group, fixed_width, txn_from_name, txn_name
 from txn.states import TxnState
 
@@ -46,6 +47,22 @@ class Standing(NamedTuple):
     """The record is about it, and undecided: transactions may join."""
 
 
+class Content(NamedTuple):
+    """What a batch holds, in the words of whoever writes it, which are only compared. None is unknown."""
+
+    plan: str | None = None
+    """How it was planned: equal plans are the same batch, even if its rows cannot be computed twice alike."""
+    rows: str | None = None
+    """Its rows: with equal rows nothing is lost by not writing them."""
+
+    def is_same(self, other: "Content") -> bool:
+        """Whether one of the two is known to be the same."""
+        return any(own is not None and own == others for own, others in zip(self, other, strict=True))
+
+
+UNKNOWN: Final = Content()
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
     """An application's last batch."""
@@ -62,6 +79,8 @@ class GroupRecord:
     """Of a committed batch: the transactions that are."""
     origin: str | None = None
     """Who numbers the batches, if anybody ever said; another one's numbers mean other batches."""
+    content: Content = UNKNOWN
+    """Of the last batch that was committed."""
 
     def to_put(self, application: str, expected: int) -> Put:
         """The conditional write of this record with its index entry."""
@@ -75,6 +94,7 @@ class GroupRecord:
         indexes: tuple[IndexEntry, ...] = ()
         if self.origin is not None:
             fields["origin"] = self.origin
+        fields.update((name, value) for name, value in self.content._asdict().items() if value is not None)
         if self.once:
             fields["once"] = True
             indexes = (IndexEntry(ONCE_BY_TIME, fixed_width(self.since_ms)),)
@@ -92,6 +112,7 @@ class GroupRecord:
             fields["applied"],
             frozenset(txn_from_name(name) for name in fields["winners"]),
             fields.get("origin"),
+            Content(fields.get("plan"), fields.get("rows")),
         )
 
 
@@ -116,6 +137,21 @@ def standing(record: GroupRecord | None, batch: int) -> Standing:
         return Standing(is_applied=False, is_current=False)
     is_applied = record.applied is not None and batch <= record.applied
     return Standing(is_applied, not is_applied and batch == record.batch)
+
+
+def require_same(record: GroupRecord | None, group: Group, content: Content | None) -> None:
+    """Hold that a batch which is applied is the one that is meant. None goes by the number alone.
+
+    Whoever writes batch after batch repeats the last one only. So an earlier number comes from somebody who went back,
+    and what that batch held is not known any more.
+
+    Raises:
+        AppliedOtherwise: it is not, or nobody knows.
+    """
+    if record is None or record.applied is None or content is None:
+        return
+    if group.batch < record.applied or not content.is_same(record.content):
+        raise AppliedOtherwise(group.application, group.batch, record.applied)
 
 
 def state_in(record: GroupRecord | None, group: Group, txn: TxnId) -> TxnState:

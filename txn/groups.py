@@ -33,10 +33,13 @@ from txn.buffer import BufferCounters
 from txn.errors import AppliedByAnother, GroupAborted, InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import (
     KEY_PREFIX,
+    UNKNOWN,
+    Content,
     GroupRecord,
     GroupState,
     application_of,
     group_key,
+    require_same,
     standing,
     state_in,
 )
@@ -115,16 +118,36 @@ class TransactionGroups:
         now = self._now_ms()
         if once:
             self._once_alarm.at_latest(now)
-        applied, before = (None, None) if record is None else (record.applied, record.origin)
-        begun = GroupRecord(group.batch, GroupState.OPEN, now, once, applied, origin=origin or before)
+        last = record or GroupRecord(group.batch, GroupState.OPEN, now)
+        begun = GroupRecord(
+            group.batch, GroupState.OPEN, now, once, last.applied, origin=origin or last.origin, content=last.content
+        )
         return begun.to_put(group.application, ABSENT if found is None else found.version)
 
-    async def commit(self, group: Group, winners: Sequence[TxnId], *, once: bool, origin: str | None = None) -> None:
+    async def commit(
+        self,
+        group: Group,
+        winners: Sequence[TxnId],
+        *,
+        once: bool,
+        origin: str | None = None,
+        content: Content | None = None,
+        trusts_number: bool = False,
+    ) -> None:
         """Commit these transactions of the group and abort its others; durable on return, and headers follow.
 
         Nothing happens, and that is no error, when the batch is applied already.
 
+        Args:
+            group: the batch.
+            winners: its transactions that count.
+            once: see `admission`.
+            origin: see `admission`.
+            content: what the batch holds; None for somebody who goes by its number alone.
+            trusts_number: a batch that is applied is taken for this one, whatever it holds.
+
         Raises:
+            AppliedOtherwise: the batch is applied, or a later one is, and it holds something else.
             TransactionNotFound: a winner is no transaction of this group.
             InvalidTxnStatus: a winner is aborted; nothing is decided.
             TooManyWinners: nothing is decided.
@@ -138,6 +161,8 @@ class TransactionGroups:
             is_applied, is_current = standing(record, group.batch)
             if is_applied:
                 _require_origin(record, group, origin)
+                if not trusts_number:
+                    require_same(record, group, content)
                 return
             # Without a pause since the record was read: once another broker has decided, winners are open no more.
             for txn in winners:
@@ -161,6 +186,7 @@ class TransactionGroups:
                 group.batch,
                 frozenset(winners),
                 origin or record.origin,
+                content or UNKNOWN,
             )
             if await self._try([decided.to_put(group.application, found.version)]):
                 return

@@ -27,6 +27,7 @@ from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import (
     AppliedByAnother,
+    AppliedOtherwise,
     CoordinatorNotFound,
     GroupAborted,
     GroupDecides,
@@ -83,6 +84,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     GroupDecides: pb.NotAllowedError,
     TooManyWinners: pb.NotAllowedError,
     AppliedByAnother: pb.NotAllowedError,
+    AppliedOtherwise: pb.NotAllowedError,
     CoordinatorNotFound: pb.TransactionCoordinatorNotFound,
     # Whatever else is refused is refused for good; at a code that fits worse the Java client would ask again.
     BrokerError: pb.NotAllowedError,

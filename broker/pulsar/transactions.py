@@ -19,12 +19,14 @@ from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.coordinator import Coordinator
 from txn.errors import WrongDomain
+from txn.group_record import UNKNOWN, Content
 from txn.headers import Group, is_v5
 from txn.states import EndAction
 
 _ACTIONS = {pb.COMMIT: EndAction.COMMIT, pb.ABORT: EndAction.ABORT}
 
 APPLICATION_CHARACTERS_MAX = 256
+CONTENT_CHARACTERS_MAX = 256
 BATCH_MAX = 2**63 - 1
 """As Spark numbers them."""
 
@@ -117,8 +119,14 @@ class TransactionFace:
         group = _group_of(request.group)
         winners = [_txn_of(txn.most, txn.least, scalable=request.scalable) for txn in request.winners]
         if _action_of(request) is EndAction.COMMIT:
-            origin = _origin_of(request.group)
-            await self._coordinator.groups.commit(group, winners, once=request.group.once, origin=origin)
+            await self._coordinator.groups.commit(
+                group,
+                winners,
+                once=request.group.once,
+                origin=_origin_of(request.group),
+                content=_content_of(request.group),
+                trusts_number=request.group.trusts_number,
+            )
             self._put(commands.end_group_response(request.request_id, pb.GroupState.APPLIED))
         elif winners:
             raise NotSupported("a group that is aborted has no winners")
@@ -183,6 +191,13 @@ def _origin_of(group: pb.TransactionGroup) -> str | None:
     if len(group.origin) > APPLICATION_CHARACTERS_MAX:
         raise NotSupported(f"the origin of a group has a name of up to {APPLICATION_CHARACTERS_MAX} characters")
     return group.origin or None
+
+
+def _content_of(group: pb.TransactionGroup) -> Content | None:
+    if max(len(group.plan), len(group.rows)) > CONTENT_CHARACTERS_MAX:
+        raise NotSupported(f"what a batch holds is said in up to {CONTENT_CHARACTERS_MAX} characters")
+    content = Content(group.plan or None, group.rows or None)
+    return None if content == UNKNOWN else content
 
 
 def _txn_of(most: int, least: int, *, scalable: bool) -> TxnId:

@@ -3,7 +3,7 @@
 import pytest
 
 from storage.metadata.store import Put
-from txn.group_record import GroupRecord, GroupState, state_in
+from txn.group_record import Content, GroupRecord, GroupState, state_in
 from txn.headers import Group, v5_id
 from txn.states import TxnState
 
@@ -15,6 +15,8 @@ def test_a_record_reads_as_it_was_written(applied: int | None) -> None:
         GroupRecord(7, state=GroupState.COMMITTED, since_ms=5, once=True, applied=7, winners=winners),
         GroupRecord(7, state=GroupState.OPEN, since_ms=5, applied=applied),
         GroupRecord(7, state=GroupState.OPEN, since_ms=5, applied=applied, origin="query"),
+        GroupRecord(7, state=GroupState.OPEN, since_ms=5, applied=applied, content=Content("plan", "rows")),
+        GroupRecord(7, state=GroupState.OPEN, since_ms=5, applied=applied, content=Content(None, "rows")),
     ):
         put = record.to_put("a/b", 3)
         assert isinstance(put, Put)

@@ -16,13 +16,14 @@ from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore
 from txn.errors import (
     AppliedByAnother,
+    AppliedOtherwise,
     GroupAborted,
     GroupDecides,
     InvalidTxnStatus,
     TooManyWinners,
     TransactionNotFound,
 )
-from txn.group_record import KEY_PREFIX, group_key
+from txn.group_record import KEY_PREFIX, Content, group_key
 from txn.groups import WINNERS_MAX
 from txn.headers import Group, v5_id
 from txn.states import EndAction, TxnState
@@ -99,6 +100,29 @@ async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
         await groups.commit(again, [], once=False, origin="two")
     # One that goes on behind them has come by the numbers in some other way.
     assert await coordinator.new_in_group(0, 60_000, Group("app", 3), once=False, origin="two") is not None
+
+
+async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_applied(
+    autojump_clock: MockClock, office: Office
+) -> None:
+    """E19: neither the last one, nor one before it, of which nothing is known any more."""
+    groups = office.groups
+    await groups.commit(ONE, [await office.join(ONE)], once=False, content=Content("plan", "rows"))
+    left_open = await office.join(TWO)
+    for same in Content("plan", "others"), Content("another", "rows"), Content(None, "rows"), None:
+        await groups.commit(ONE, [], once=False, content=same)
+    for other in Content("another", "others"), Content(None, "others"), Content("another", None):
+        with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' is not the one that was written"):
+            await groups.commit(ONE, [], once=False, content=other)
+        await groups.commit(ONE, [], once=False, content=other, trusts_number=True)
+    # Of one that was written by its number alone nothing is known.
+    await groups.commit(TWO, [left_open], once=False)
+    with pytest.raises(AppliedOtherwise):
+        await groups.commit(TWO, [], once=False, content=Content("plan", "rows"))
+    with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' comes again, but batches up to 2"):
+        await groups.commit(ONE, [], once=False, content=Content("plan", "rows"))
+    await wait_all_tasks_blocked()
+    assert await office.state(left_open) is TxnState.COMMITTED
 
 
 async def test_a_batch_without_writers_is_applied_too(autojump_clock: MockClock, office: Office) -> None:

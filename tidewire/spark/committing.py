@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import CommitFailed, Refused, SourceError
+from tidewire.spark.fingerprint import plan_of
 from tidewire.spark.persisting import persistently
 from tidewire.spark.write_options import WriteOptions
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -41,16 +42,26 @@ class Group(NamedTuple):
         return pb.TransactionGroup(application=self.application, batch=self.batch, once=self.once, origin=self.origin)
 
 
-def commit(options: WriteOptions, group: Group, winners: list[TransactionId]) -> None:
+def commit(options: WriteOptions, group: Group, winners: list[TransactionId], *, rows: str | None = None) -> None:
     """Commit these transactions and no others of the group, unless the batch is committed already.
+
+    Args:
+        options: where brokers are.
+        group: the batch.
+        winners: the transactions that count.
+        rows: what the batch holds (`fingerprint.py`); None goes by its number alone.
 
     Raises:
         CommitFailed: they cannot be committed, or nobody answered whether they are.
     """
+    wire = group.on_the_wire
+    if rows is not None:
+        plan = plan_of(options.checkpoint, group.batch)
+        wire.MergeFrom(pb.TransactionGroup(plan=plan, rows=rows, trusts_number=options.trust_batch_numbers))
 
     def ask() -> None:
         with Brokers(options) as brokers:
-            Coordinator(brokers).commit_group(group.on_the_wire, winners)
+            Coordinator(brokers).commit_group(wire, winners)
 
     try:
         persistently(ask, options.operation_timeout_seconds)

@@ -60,7 +60,13 @@ READ_NAMES: Final = (
     *("service_url", "topic", "topic_pattern", "starting_position", "ending_position", "isolation", "schema"),
     *("columns", "fail_on_data_loss", "partition_bytes", "push_filters", *_STREAM_ONLY, "operation_timeout_seconds"),
 )
-WRITE_ONLY_NAMES: Final = ("txn_app_id", "txn_version", "also_commit", "transaction_timeout_seconds")
+WRITE_ONLY_NAMES: Final = (
+    "txn_app_id",
+    "txn_version",
+    "also_commit",
+    "trust_batch_numbers",
+    "transaction_timeout_seconds",
+)
 TOPIC: Final = re.compile(r"(?:topic|persistent)://[^/,]+/[^/,]+/[^,]+")
 _PATTERN: Final = re.compile(r"topic://([^/]+/[^/]+)/(.+)")
 
@@ -162,12 +168,12 @@ class ReadOptions:
             operation_timeout_seconds=operation_timeout_of(options),
             starting=starting,
             ending=ending,
-            uncommitted=_choice(options, "isolation", "read_committed", "read_uncommitted"),
-            decoded=_choice(options, "schema", "none", "auto"),
+            uncommitted=choice_of(options, "isolation", "read_committed", "read_uncommitted"),
+            decoded=choice_of(options, "schema", "none", "auto"),
             columns=_columns(options),
-            fail_on_data_loss=_choice(options, "fail_on_data_loss", "false", "true", default=True),
+            fail_on_data_loss=choice_of(options, "fail_on_data_loss", "false", "true", default=True),
             partition_bytes=count_of(options, "partition_bytes", PARTITION_BYTES_MIN) or PARTITION_BYTES_DEFAULT,
-            push_filters=_choice(options, "push_filters", "false", "true"),
+            push_filters=choice_of(options, "push_filters", "false", "true"),
             rows_max=count_of(options, "max_rows_per_trigger", 1),
             bytes_max=count_of(options, "max_bytes_per_trigger", 1),
             subscription=options.get("subscription") or None,
@@ -258,7 +264,12 @@ def _columns(options: Mapping[str, str]) -> frozenset[str]:
     return frozenset(named)
 
 
-def _choice(options: Mapping[str, str], name: str, no: str, yes: str, *, default: bool = False) -> bool:
+def choice_of(options: Mapping[str, str], name: str, no: str, yes: str, *, default: bool = False) -> bool:
+    """Whether the user chose the second of two words.
+
+    Raises:
+        InvalidOption: it is neither.
+    """
     text = options.get(name)
     if text is None:
         return default

@@ -3,7 +3,7 @@
 Each attempt of a task that has rows opens a transaction of its own in the batch's group, and reports its id when all
 rows are stored. `commit` names those whose reports Spark took; one decision commits these and aborts all others, of
 attempts that failed, were lost, or were slower than another one of the same task. A batch that was committed before is
-not written again.
+not written again; its tasks only say what they would have written, by which the decision knows it (`fingerprint.py`).
 
 Objects are made in a planning process, pickled, and used in executors, so they hold what was asked for and no
 connection. For a stream every call is made on a fresh object: what `commit` knows, it knows from the reports.
@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from tidewire.spark.committing import Group, abort, abort_one, commit
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import ProtocolViolation, UnwritableRow
+from tidewire.spark.fingerprint import NOTHING, Fingerprint, fingerprint
 from tidewire.spark.persisting import persistently
 from tidewire.spark.values import Values, values_of
 from tidewire.spark.worker_memory import settle
@@ -54,6 +56,8 @@ class Written(WriterCommitMessage):
     """None when it had no rows, or the batch is committed already."""
     is_late: bool = False
     """Whether it had rows, and the batch was committed already."""
+    rows: Fingerprint = NOTHING
+    """Of all its rows."""
 
 
 class RowWriting:
@@ -89,16 +93,15 @@ class RowWriting:
             brokers, coordinator, transaction = self._begin(group)
             stack.enter_context(brokers)
             if transaction is None:
-                for _ in batches:
-                    pass
-                return Written(group, None, is_late=True)
+                return Written(group, None, is_late=True, rows=self._write(None, group, first, batches))
             try:
-                self._write(Attempt(brokers, coordinator, transaction, self._values().declared), first, batches)
+                attempt = Attempt(brokers, coordinator, transaction, self._values().declared)
+                written = self._write(attempt, group, first, batches)
             except Exception:
                 stack.close()
                 abort_one(self._options, transaction)
                 raise
-        return Written(group, transaction)
+        return Written(group, transaction, rows=written)
 
     def _begin(self, group: Group) -> tuple[Brokers, Coordinator, TransactionId | None]:
         # Until there is a transaction nothing is in doubt; what of it was not answered ends by its time-out.
@@ -115,22 +118,30 @@ class RowWriting:
 
         return persistently(ask, self._options.operation_timeout_seconds)
 
-    def _write(self, attempt: Attempt, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> None:
+    def _write(
+        self, attempt: Attempt | None, group: Group, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]
+    ) -> Fingerprint:
+        """Write all rows, if there is an attempt to write them in; what they are."""
         values = self._values()
-        self._write_batch(attempt, values, first)
-        for batch in others:
-            self._write_batch(attempt, values, batch)
-        attempt.finish()
+        written = NOTHING
+        for batch in chain([first], others):
+            for topic, rows in self._encoded(values, batch):
+                if attempt is not None:
+                    attempt.write(topic, rows)
+                # Nobody asks again for what is written once.
+                if not group.once:
+                    written += fingerprint(topic, rows)
+        if attempt is not None:
+            attempt.finish()
+        return written
 
-    def _write_batch(self, attempt: Attempt, values: Values, batch: pa.RecordBatch) -> None:
+    def _encoded(self, values: Values, batch: pa.RecordBatch) -> Iterator[tuple[str, Rows]]:
         if batch.num_rows > 1 and batch.nbytes > ENCODED_BYTES_MAX:
             middle = batch.num_rows // 2
-            self._write_batch(attempt, values, batch.slice(0, middle))
-            self._write_batch(attempt, values, batch.slice(middle))
+            yield from self._encoded(values, batch.slice(0, middle))
+            yield from self._encoded(values, batch.slice(middle))
             return
-        rows = self._encode(values, batch)
-        for topic, own in self._by_topic(batch, rows):
-            attempt.write(topic, own)
+        yield from self._by_topic(batch, self._encode(values, batch))
 
     def _encode(self, values: Values, batch: pa.RecordBatch) -> Rows:
         places = self._columns
@@ -193,7 +204,8 @@ class TidewireWriter(DataSourceArrowWriter):
         Raises:
             CommitFailed: they are not, or nobody answered whether they are.
         """
-        commit(self._options, self._group, [*self._options.also_commit, *_winners(self._group, messages)])
+        winners = [*self._options.also_commit, *_winners(self._group, messages)]
+        commit(self._options, self._group, winners, rows=None if self._group.once else _rows(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Let no rows be read."""
@@ -229,7 +241,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         group = _reported(messages, batchId)
         # Of a micro-batch without tasks nobody has written anything, or said whose it is.
         if group is not None:
-            commit(self._options, group, _winners(group, messages))
+            commit(self._options, group, _winners(group, messages), rows=_rows(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Let no rows be read, unless the micro-batch is committed; it may be tried again."""
@@ -268,6 +280,11 @@ def group_of_task(application: str | None) -> Group:
         raise ProtocolViolation(f"this Spark does not tell a task its {QUERY_ID} and {BATCH_ID}; pyspark 4.3 does")
     # A query that lost its checkpoint is another one, whose batches have numbers that were used for others.
     return Group(application, int(batch), origin=query) if application else Group(query, int(batch))
+
+
+def _rows(messages: Sequence[WriterCommitMessage | None]) -> str:
+    """What all tasks together have written, or would have."""
+    return str(sum((message.rows for message in messages if isinstance(message, Written)), NOTHING))
 
 
 def _winners(group: Group, messages: Sequence[WriterCommitMessage | None]) -> list[TransactionId]:

@@ -10,9 +10,11 @@
                                  tried. Of a stream it takes the place of the query's id; another query may not
                                  go back behind what one has written [stream: the query's id]
     txn_version                  with txn_app_id, the number of this batch: nothing is written, which the log says, if
-                                 one of this number or a higher one was. A stream counts by itself
+                                 one of this number was that had the same rows. A stream counts by itself
     also_commit                  with txn_version, transactions of the same batch, MOST:LEAST with commas in between,
                                  that its commit commits, too
+    trust_batch_numbers          true: a batch whose number was written, or a higher one, counts as written, whatever
+                                 rows it has; for one that cannot compute its rows twice alike [false]
     transaction_timeout_seconds  how long a task may take from its first row to the commit of the batch; after that
                                  its rows are given up [600]
     operation_timeout_seconds    how long a broker may take to connect or to answer [30]
@@ -44,6 +46,7 @@ from tidewire.spark.options import (
     Address,
     Use,
     by_name,
+    choice_of,
     count_of,
     missing,
     operation_timeout_of,
@@ -82,6 +85,9 @@ class WriteOptions:
     operation_timeout_seconds: float = OPERATION_TIMEOUT_SECONDS_DEFAULT
     also_commit: tuple[tuple[int, int], ...] = ()
     """Ids of transactions that others have opened in the batch's group."""
+    trust_batch_numbers: bool = False
+    checkpoint: str | None = None
+    """The folder of a stream's checkpoint, where its option names it."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Self:
@@ -115,6 +121,8 @@ class WriteOptions:
                 options, "transaction_timeout_seconds", TRANSACTION_TIMEOUT_SECONDS_DEFAULT
             ),
             operation_timeout_seconds=operation_timeout_of(options),
+            trust_batch_numbers=choice_of(options, "trust_batch_numbers", "false", "true"),
+            checkpoint=options.get("checkpoint_location"),
         )
 
 

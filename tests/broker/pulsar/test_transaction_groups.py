@@ -43,6 +43,24 @@ async def test_the_way_of_a_group(broker: Rooms, client: WireClient, other: Wire
     assert answer.group_state == pb.GroupState.APPLIED, "what is committed stays so"
 
 
+async def test_a_batch_says_what_it_holds(client: WireClient) -> None:
+    """E19: another one of its number is refused, in a sentence; what is too long is, too."""
+
+    def holding(**content: str | bool) -> pb.TransactionGroup:
+        return pb.TransactionGroup(application="app", batch=1, **content)  # type: ignore[arg-type]
+
+    async def commit(group: pb.TransactionGroup) -> pb.CommandEndTxnResponse:
+        return (await client.ask(commands.end_group(2, group, [], commit=True))).end_txn_response
+
+    assert (await commit(holding(plan="a", rows="b"))).group_state == pb.GroupState.APPLIED
+    for same in holding(plan="a", rows="c"), holding(rows="b"), holding(rows="c", trusts_number=True), FIRST:
+        assert (await commit(same)).group_state == pb.GroupState.APPLIED
+    refused = await commit(holding(plan="c", rows="d"))
+    assert refused.error == pb.NotAllowedError
+    assert "go on with the newest checkpoint" in refused.message
+    assert (await commit(holding(rows="b" * 257))).HasField("error")
+
+
 async def test_a_group_that_is_aborted_can_be_tried_again(client: WireClient) -> None:
     """Its transactions are over."""
     txn = await join(client)

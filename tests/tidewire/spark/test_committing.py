@@ -4,6 +4,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from urllib.request import urlopen
@@ -88,7 +89,7 @@ def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
     commit(options, group, ids(attempt(options, group, 1)))
     left = rows(1, 2, 3)
     late = RowWriting(options, SCHEMA).write(group, left)
-    assert late == Written(group, None, is_late=True)
+    assert (late.transaction, late.is_late, late.rows.count) == (None, True, 3)
     assert list(left) == []
     commit(options, group, ids(late))
     commit(options, Group(group.application, 3), ids(attempt(options, Group(group.application, 3), 4)))
@@ -136,7 +137,7 @@ def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> Non
         assert report.transaction is not None
         commit(options, group, ids(report))
         until_forgotten(broker, report.transaction)
-        assert attempt(options, group, 3) == Written(group, None, is_late=True)
+        assert attempt(options, group, 3).is_late
         commit(options, group, ids(report))
         assert values(broker, topic) == [2]
 
@@ -304,6 +305,50 @@ def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
     TidewireStreamWriter(named, SCHEMA).commit([attempt(options, again, 2)], 6)
     TidewireStreamWriter(options, SCHEMA).abort([attempt(options, Group(group.application, 7), 3), None], 7)
     assert values(broker, topic) == [1, 2]
+
+
+def written(options: WriteOptions, group: Group, *tasks: tuple[int, ...]) -> None:
+    """A micro-batch of these tasks, as Spark has it written and committed."""
+    reports = [attempt(options, group, *numbers) for numbers in tasks]
+    TidewireStreamWriter(options, SCHEMA).commit([*reports], group.batch)
+
+
+def test_a_batch_is_known_by_its_rows_and_not_by_its_number(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+) -> None:
+    """E19, D17: however tasks divide them; a checkpoint that was restored has the numbers count other rows."""
+    written(options, group, (1, 2), (3,), ())
+    written(options, group, (3, 1), (2,))
+    for other in ((1, 2), ()), ((1, 2, 4),), ((1, 2, 3, 3),), ((),):
+        with pytest.raises(CommitFailed, match=r"(?s)batch 5 of .* is not the one that was written under this number"):
+            written(options, group, *other)
+    later = group._replace(batch=7)
+    written(options, later, (4,))
+    with pytest.raises(CommitFailed, match="comes again, but batches up to 7 were written, so it is neither"):
+        written(options, group, (1, 2, 3))
+    written(replace(options, trust_batch_numbers=True), group, (5,))
+    written(replace(options, trust_batch_numbers=True), later, (5,))
+    assert values(broker, topic) == [1, 2, 3, 4]
+
+
+def test_a_batch_of_the_same_plan_is_the_same_whatever_its_rows(
+    broker: RunningBroker, topic: str, options: WriteOptions, group: Group, tmp_path: Path
+) -> None:
+    """E19: a query may compute other rows each time; Spark plans a batch once."""
+    planned = tmp_path / "offsets" / str(group.batch)
+    planned.parent.mkdir()
+    options = replace(options, checkpoint=tmp_path.as_uri())
+    planned.write_text("one")
+    written(options, group, (1,))
+    written(options, group, (2,))
+    planned.write_text("another")
+    written(options, group, (1,))
+    with pytest.raises(CommitFailed, match="is not the one that was written"):
+        written(options, group, (2,))
+    planned.unlink()
+    with pytest.raises(CommitFailed, match="is not the one that was written"):
+        written(options, group, (2,))
+    assert values(broker, topic) == [1]
 
 
 def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_not_at_all(

@@ -1,6 +1,7 @@
 """Spark writes to a broker in a process of its own, and reads what it has written."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,14 +96,19 @@ def test_rows_go_to_the_topic_that_their_column_names(spark: SparkSession, broke
 def test_the_same_batch_of_an_application_is_written_once(
     spark: SparkSession, broker: RunningBroker, topic: str
 ) -> None:
-    """D17: (txn_app_id, txn_version) is applied once, and an older version not at all."""
-    for version, frame in (("3", numbers(spark, 0, 10)), ("3", numbers(spark, 0, 10)), ("2", numbers(spark, 10, 20))):
-        save(frame, broker, topic, txnAppId="job", txnVersion=version)
+    """D17, E19: (txn_app_id, txn_version) is applied once; other rows, or an older version, only if it is trusted."""
+    for _ in range(2):
+        save(numbers(spark, 0, 10), broker, topic, txnAppId="job", txnVersion="3")
+    for version in ("3", "2"):
+        with pytest.raises(Exception, match="neither written nor taken as written"):
+            save(numbers(spark, 10, 20), broker, topic, txnAppId="job", txnVersion=version)
+        save(numbers(spark, 10, 20), broker, topic, txnAppId="job", txnVersion=version, trustBatchNumbers="true")
     assert values(spark, broker, topic) == list(range(10))
     save(numbers(spark, 10, 20), broker, topic, txnAppId="job", txnVersion="4")
     # Of this one Spark makes no task at all.
     save(spark.createDataFrame([], "value string"), broker, topic, txnAppId="job", txnVersion="5")
-    save(numbers(spark, 50, 60), broker, topic, txnAppId="job", txnVersion="5")
+    with pytest.raises(Exception, match="neither written nor taken as written"):
+        save(numbers(spark, 50, 60), broker, topic, txnAppId="job", txnVersion="5")
     save(numbers(spark, 20, 30), broker, topic, txnAppId="another job", txnVersion="1")
     save(numbers(spark, 30, 40), broker, topic)
     save(numbers(spark, 40, 50), broker, topic)
@@ -173,16 +179,24 @@ class Copying:
     """A query that copies a topic to another one."""
 
     def __init__(
-        self, spark: SparkSession, broker: RunningBroker, folder: Path, source: str, target: str, **options: str
+        self,
+        spark: SparkSession,
+        broker: RunningBroker,
+        folder: Path,
+        source: str,
+        target: str,
+        value: str = "value",
+        **options: str,
     ) -> None:
-        self._spark, self._broker, self._source = spark, broker, source
+        self._spark, self._broker, self._source, self._value = spark, broker, source, value
         self._options = {"service_url": broker.service_url, "topic": target, **options}
         self.checkpoint = folder / "checkpoint"
 
     def run_out(self) -> list[int]:
         """Copy what there is in micro-batches of at most 100 rows, and stop; their numbers."""
         frame = load_stream(self._spark, self._broker, self._source, max_rows_per_trigger="100")
-        writer = frame.writeStream.format("tidewire").options(**self._options)
+        writer = frame.selectExpr("key", f"{self._value} AS value").writeStream.format("tidewire")
+        writer = writer.options(**self._options)
         query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
         return [progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]]
@@ -216,6 +230,51 @@ def test_a_stream_that_forgot_its_last_commit_writes_nothing_twice(
     save(numbers(spark, 500, 600), broker, topic)
     copying.run_out()
     assert values(spark, broker, target) == list(range(600))
+
+
+def test_a_checkpoint_that_was_restored_is_refused(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """E19: its micro-batches would have numbers of others, and their rows would be taken as written."""
+    target = Admin(broker.http_url).new_topic(2)
+    copying = Copying(spark, broker, tmp_path, topic, target)
+    kept = tmp_path / "kept"
+
+    def run_on(start: int) -> None:
+        save(numbers(spark, start, start + 40), broker, topic)
+        copying.run_out()
+
+    def restore() -> None:
+        shutil.rmtree(copying.checkpoint)
+        shutil.copytree(kept, copying.checkpoint)
+
+    run_on(0)
+    shutil.copytree(copying.checkpoint, kept)
+    run_on(40)
+    restore()
+    # The same rows under the same number: nothing is lost or doubled by going on.
+    copying.run_out()
+    assert values(spark, broker, target) == list(range(80))
+    restore()
+    with pytest.raises(StreamingQueryException, match="is not the one that was written under this number"):
+        # Planned anew, the micro-batch has rows of both.
+        run_on(80)
+    assert values(spark, broker, target) == list(range(80))
+
+
+def test_rows_that_differ_each_time_are_written_once(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """E19, D17: the micro-batch of a killed query runs again, and is known by its plan."""
+    target = Admin(broker.http_url).new_topic(2)
+    save(numbers(spark, 0, 50), broker, topic)
+    copying = Copying(spark, broker, tmp_path, topic, target, "concat(string(value), '|', rand())")
+    copying.run_out()
+    before = sorted(bytes(row.value) for row in load(spark, broker, target).collect())
+    copying.forget_last_commit()
+    copying.run_out()
+    assert sorted(bytes(row.value) for row in load(spark, broker, target).collect()) == before
+    assert len(before) == 50
 
 
 def test_an_application_is_of_the_query_that_counts_its_batches(

@@ -32,7 +32,7 @@ def test_transactions_of_others_may_be_committed_with_the_batch() -> None:
 
 def test_what_spark_adds_for_a_stream_is_no_option_of_ours() -> None:
     assert WriteOptions.parse({**URL, "checkpointLocation": "/tmp/x", "queryName": "x"}, Use.STREAM) == WriteOptions(
-        Address("broker", 6651)
+        Address("broker", 6651), checkpoint="/tmp/x"
     )
 
 

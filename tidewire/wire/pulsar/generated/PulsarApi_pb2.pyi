@@ -1192,16 +1192,22 @@ class CommandTcClientConnectResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class TransactionGroup(_message.Message):
-    __slots__ = ("application", "batch", "once", "origin")
+    __slots__ = ("application", "batch", "once", "origin", "plan", "rows", "trusts_number")
     APPLICATION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     ONCE_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TRUSTS_NUMBER_FIELD_NUMBER: _ClassVar[int]
     application: str
     batch: int
     once: bool
     origin: str
-    def __init__(self, application: _Optional[str] = ..., batch: _Optional[int] = ..., once: _Optional[bool] = ..., origin: _Optional[str] = ...) -> None: ...
+    plan: str
+    rows: str
+    trusts_number: bool
+    def __init__(self, application: _Optional[str] = ..., batch: _Optional[int] = ..., once: _Optional[bool] = ..., origin: _Optional[str] = ..., plan: _Optional[str] = ..., rows: _Optional[str] = ..., trusts_number: _Optional[bool] = ...) -> None: ...
 
 class TransactionId(_message.Message):
     __slots__ = ("most", "least")

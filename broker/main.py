@@ -28,6 +28,7 @@ from broker.listening import open_listener
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
 from broker.names import TopicName
+from broker.place import take_place
 from broker.pulsar.listener import PulsarServices, serve_pulsar
 from broker.reigns import again, close_connections, refuse_http, serve_reigns
 from broker.scalable.autoscale_policy import AutoScalePolicy
@@ -46,6 +47,7 @@ from broker.topics import Topics
 from broker.traffic import Traffic
 from storage.clock import SteadyClock, WallClock
 from storage.files import DiskFiles
+from storage.journal_records import JournalRecords
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import DirectoryLedgerStore, LedgerStore, LedgerStoreConfig
 from storage.managed_ledger import ManagedLedgerConfig
@@ -95,7 +97,8 @@ async def serve(
 
     Raises:
         ListenerError: an address cannot be listened on.
-        AlreadyLocked, DataFolderInUse: another process works on the same data.
+        AlreadyLocked, DataFolderInUse, BrokerRuns: another process works on the same data, or has the same id.
+        IdentityMismatch: data folder and metadata do not belong together; nothing was changed.
         CorruptMetadata, JournalDamaged: a file is damaged; the message names it.
         MetadataPlaceError, StoreUnavailable: the metadata store cannot be had.
     """
@@ -107,19 +110,22 @@ async def serve(
         stack.push_async_callback(http.aclose)
         files = DiskFiles()
         metadata = await stack.enter_async_context(open_metadata(settings, files))
+        bound = Address(*pulsar.socket.getsockname()[:2])
+        place = await take_place(settings, files, metadata, bound, timeout_seconds=SESSION_TIMEOUT_SECONDS)
+        stack.callback(place.home.close)
         ledgers = await DirectoryLedgerStore.open(
-            files,
-            settings.data_dir,
-            settings.broker_id,
+            place.home,
             config=LedgerStoreConfig(journal_file_bytes=int(settings.journal_file_bytes_max)),
+            journals=JournalRecords(metadata, settings.data_dir),
+            is_alive=place.membership.is_alive,
         )
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(ledgers.run)
-        bound = Address(*pulsar.socket.getsockname()[:2])
         now_ms = SteadyClock()
         traffic = Traffic()
 
         async def reign(session: Session) -> None:
+            await place.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
             async with trio.open_nursery() as tasks:
                 composed = await _compose(
                     settings, version, metadata, ledgers, session, tasks, bound, loop or LoopMonitor(), traffic, now_ms
@@ -153,7 +159,7 @@ async def serve(
                 faces.start_soon(serve_http, refuse_http, again(http))
 
         is_ready = trio.Event()
-        await serve_reigns(metadata, reign, turn_away, stop, timeout_seconds=SESSION_TIMEOUT_SECONDS)
+        await serve_reigns(metadata, place.session, reign, turn_away, stop, timeout_seconds=SESSION_TIMEOUT_SECONDS)
         nursery.cancel_scope.cancel()
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from broker.config import BrokerSettings
 from broker.metadata_setting import EMBEDDED, etcd_servers
 from storage.files import Files
+from storage.identity import read_identity, require_embedded_metadata
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import MetadataStore
 
@@ -27,10 +28,12 @@ async def open_metadata(settings: BrokerSettings, files: Files) -> AsyncIterator
 
     Raises:
         MetadataPlaceError: the place cannot be used as it is.
+        IdentityMismatch: the metadata of this data folder's cluster is elsewhere, or gone.
         StoreUnavailable: etcd could not be reached in time.
         AlreadyLocked, CorruptMetadata, UnknownFormat: see the stores.
     """
     if settings.metadata == EMBEDDED:
+        await files.run(_check_embedded, settings, files)
         async with EmbeddedStore.open(files, settings.data_dir) as embedded:
             yield embedded
         return
@@ -51,6 +54,18 @@ async def open_metadata(settings: BrokerSettings, files: Files) -> AsyncIterator
         connect_seconds_max=settings.metadata_connect_seconds_max,
     ) as etcd:
         yield etcd
+
+
+def place_of(settings: BrokerSettings) -> str:
+    """The metadata root, as messages name it."""
+    if settings.metadata == EMBEDDED:
+        return str(settings.data_dir.absolute() / EMBEDDED_FOLDER)
+    return f"{settings.metadata}{root_of(settings.cluster)}"
+
+
+def _check_embedded(settings: BrokerSettings, files: Files) -> None:
+    identity = read_identity(files, settings.data_dir)
+    require_embedded_metadata(files, settings.data_dir, identity, settings.data_dir / EMBEDDED_FOLDER)
 
 
 def root_of(cluster: str) -> str:

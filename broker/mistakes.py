@@ -1,10 +1,11 @@
 """What keeps a broker from running, as one sentence for its operator that says what to do."""
 
+from broker.cluster.membership import BrokerRuns
 from broker.config import BrokerSettings
 from broker.listening import ListenerError
 from broker.metadata_place import MetadataPlaceError
 from broker.metadata_setting import EMBEDDED
-from storage.errors import DataFolderInUse, JournalDamaged, LedgerFailed
+from storage.errors import DataFolderInUse, IdentityMismatch, JournalContended, JournalDamaged, LedgerFailed
 from storage.files import AlreadyLocked
 from storage.metadata.log import CorruptMetadata
 from storage.metadata.store import MetadataError, StoreUnavailable
@@ -16,7 +17,7 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
         found = [sentence_of(inner, settings) for inner in error.exceptions]
         return None if None in found else found[0]
     match error:
-        case ListenerError() | JournalDamaged():
+        case ListenerError() | JournalDamaged() | IdentityMismatch() | JournalContended() | BrokerRuns():
             return str(error)
         case CorruptMetadata():
             return f"{error}. Nothing was changed: restore the folder {error.path.parent} from a copy."

@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 async def serve_reigns(
     metadata: MetadataStore,
+    first: Session,
     reign: Reign,
     turn_away: Callable[[], Awaitable[None]],
     stop: trio.Event,
@@ -43,15 +44,16 @@ async def serve_reigns(
 
     Args:
         metadata: the store of the sessions.
+        first: the session of the first reign.
         reign: one reign.
         turn_away: answers clients between two reigns; cancelled when the next one begins.
         stop: told to stop.
         timeout_seconds: the timeout of the sessions.
 
     Raises:
-        StoreUnavailable: there was no first session, or the store of this process has ended.
+        StoreUnavailable: the store of this process has ended.
     """
-    session: Session | None = await metadata.open_session(timeout_seconds)
+    session: Session | None = first
     while session is not None:
         ended = await _run(reign, session)
         if ended is None or stop.is_set():

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from storage.position import Position
+from storage.writer import Writer
 
 
 class StorageError(Exception):
@@ -24,6 +25,12 @@ class LedgerFailed(StorageError):
 
 class Fenced(LedgerFailed):
     """Another process has taken over; what this one wrote after that is neither confirmed nor ever read."""
+
+
+class LedgerNotMade(StorageError):
+    """The disk refused the file of a new ledger. Nothing was appended, and nothing else is affected."""
+
+    retriable = True
 
 
 class LedgerNotFound(StorageError):
@@ -69,10 +76,55 @@ class JournalDamaged(StorageError):
         super().__init__(
             f"{path} is damaged at byte {offset}: {reason}. Entries that were confirmed may be lost, and which ones "
             "cannot be told. Restore the file from a copy; to accept the loss of all that only it and the files "
-            "after it hold, move them out of the folder."
+            "after it hold, put empty files in their place."
         )
         self.path = path
         self.offset = offset
+
+
+class LedgerOutOfReach(StorageError):
+    """A ledger is in another data folder than this broker's. It is neither empty nor lost."""
+
+    retriable = True
+
+    def __init__(self, writer: Writer, folder: str, data_dir: Path) -> None:
+        super().__init__(
+            f"its messages are in the data folder with the identity {writer.folder}, where broker {writer.broker} "
+            f"wrote them. This broker's data folder {data_dir} has the identity {folder}. Start broker "
+            f"{writer.broker} in its own folder"
+        )
+
+
+class WriterAlive(StorageError):
+    """A ledger is open in another broker that runs. It has to close the ledger itself."""
+
+    retriable = True
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(f"broker {writer.broker}, which runs, has the ledger open. Try again once it has closed it")
+
+
+class JournalMissing(StorageError):
+    """The journal that an open ledger's entries are in is not there, or only an older state of it is."""
+
+    def __init__(self, writer: Writer, directory: Path) -> None:
+        super().__init__(
+            f"{directory} does not have epoch {writer.epoch} of broker {writer.broker}'s journal, which may hold "
+            "confirmed entries. Restore that folder"
+        )
+
+
+class JournalContended(StorageError):
+    """Two processes took the same broker's journal over at the same moment, and the other one was first."""
+
+    retriable = True
+
+    def __init__(self, broker: str) -> None:
+        super().__init__(f"Another process took over the journal of broker {broker} at this moment. Try again.")
+
+
+class IdentityMismatch(StorageError):
+    """Data folder, journal and metadata root do not belong together. The message is one sentence or two, for people."""
 
 
 class DataFolderInUse(StorageError):

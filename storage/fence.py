@@ -7,28 +7,105 @@ confirmed.
 
 Why files and not the operating system's lock: a lock ends with its process but not while the process is stopped, and a
 stopped writer that wakes up later must learn that it was replaced (D2).
+
+The file also says whose epoch it is and which journal files must exist (`EpochRecord`), so that a missing journal file
+is damage and never an empty journal (E3). It is one sector, rewritten in place: a disk writes a sector whole or not at
+all. The writer notes a journal file after making it and before writing to it, and notes that it frees one before
+removing it.
 """
 
 import re
+import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from storage.errors import Fenced
+import google_crc32c
+import orjson
+
+from storage.errors import Fenced, JournalDamaged
 from storage.files import Files
+from storage.writer import Epoch
 
 _NAME: Final = re.compile(r"fence-(\d{10})")
+_SECTOR: Final = 512
+_CRC_DIGITS: Final = 8
+
+
+class Owner(NamedTuple):
+    """Whose journal it is."""
+
+    folder: str
+    """Identity of the data folder."""
+    broker: str
+    stream: int
+    """The random number of this writer's life."""
+    previous: Epoch | None
+    """The broker's epoch in the metadata store when this one was taken; None if it had none."""
+
+
+class EpochRecord(NamedTuple):
+    """What a fence file says."""
+
+    owner: Owner
+    first: int = 0
+    """The lowest journal file that is not freed."""
+    last: int = -1
+    """The highest journal file that may hold blocks, -1 before the first exists. `first`..`last` must all exist."""
+
+    @property
+    def has_begun(self) -> bool:
+        """True once this epoch has a journal file. All that lower epochs confirmed is in the ledger files then."""
+        return self.last >= 0
+
+    def encode(self) -> bytes:
+        """One sector: a checksum and JSON."""
+        owner = self.owner
+        fields = {
+            "folder": owner.folder,
+            "broker": owner.broker,
+            "stream": owner.stream,
+            "previous": None if owner.previous is None else tuple(owner.previous),
+            "files": (self.first, self.last),
+        }
+        body = orjson.dumps(fields)
+        data = b"%08x %s\n" % (google_crc32c.value(body), body)
+        assert len(data) <= _SECTOR, "broker ids and identities are bounded"
+        return data.ljust(_SECTOR, b"\0")
+
+    @classmethod
+    def decode(cls, data: bytes) -> "EpochRecord":
+        """What `encode` made.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        text = data.rstrip(b"\0")
+        body = text[_CRC_DIGITS + 1 : -1]
+        if text[:_CRC_DIGITS] != b"%08x" % google_crc32c.value(body):
+            raise ValueError("its checksum differs")
+        fields = orjson.loads(body)
+        previous = None if fields["previous"] is None else Epoch(*fields["previous"])
+        owner = Owner(fields["folder"], fields["broker"], fields["stream"], previous)
+        return cls(owner, *fields["files"])
 
 
 class Fence:
     """One writer's epoch."""
 
-    __slots__ = ("_files", "_mine", "_next", "epoch")
+    __slots__ = ("_files", "_guard", "_mine", "_next", "_record", "epoch")
 
-    def __init__(self, files: Files, directory: Path, epoch: int) -> None:
+    def __init__(self, files: Files, directory: Path, epoch: int, record: EpochRecord) -> None:
         self._files = files
         self.epoch = epoch
         self._mine = _path(directory, epoch)
         self._next = _path(directory, epoch + 1)
+        self._record = record
+        self._guard = threading.Lock()
+
+    @property
+    def stream(self) -> int:
+        """The random number of this writer's life."""
+        return self._record.owner.stream
 
     def check(self) -> None:
         """Return if no later writer had claimed the journal when this began. Blocks.
@@ -40,10 +117,42 @@ class Fence:
         if self._files.exists(self._next) or not self._files.exists(self._mine):
             raise Fenced(f"another process took over the journal in {self._mine.parent}, which was epoch {self.epoch}")
 
+    def note_made(self, number: int) -> None:
+        """Note that this journal file exists and may be written to. Durable on return. Blocks.
 
-def claim(files: Files, directory: Path) -> Fence:
+        Raises:
+            Fenced: a later writer has removed this fence.
+        """
+        with self._guard:
+            self._write(self._record._replace(last=number))
+
+    def note_freed(self, first: int) -> None:
+        """Note that the journal files below `first` may be gone. Durable on return. Blocks.
+
+        Raises:
+            Fenced: a later writer has removed this fence.
+        """
+        with self._guard:
+            self._write(self._record._replace(first=first))
+
+    def _write(self, record: EpochRecord) -> None:
+        try:
+            file = self._files.open(self._mine)
+        except FileNotFoundError:
+            self.check()
+            raise
+        try:
+            file.write_at(0, record.encode())
+            file.sync()
+        finally:
+            file.close()
+        self._record = record
+
+
+def claim(files: Files, directory: Path, owner: Owner) -> Fence:
     """Take the next epoch. Durable on return; from then on the writer before confirms nothing. Blocks."""
     epoch = max(_epochs(files, directory), default=0)
+    record = EpochRecord(owner)
     while True:
         epoch += 1
         try:
@@ -51,11 +160,12 @@ def claim(files: Files, directory: Path) -> Fence:
         except FileExistsError:
             continue
         try:
+            file.write_at(0, record.encode())
             file.sync()
         finally:
             file.close()
         files.sync_dir(directory)
-        return Fence(files, directory, epoch)
+        return Fence(files, directory, epoch, record)
 
 
 def remove_older(files: Files, directory: Path, fence: Fence) -> None:
@@ -63,6 +173,43 @@ def remove_older(files: Files, directory: Path, fence: Fence) -> None:
     for epoch in sorted(_epochs(files, directory)):
         if epoch < fence.epoch:
             files.remove(_path(directory, epoch))
+
+
+def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
+    """What the fences say, by epoch, rising. One that is empty is left out: its writer died while it made the file.
+
+    Blocks.
+
+    Raises:
+        JournalDamaged: a fence file is damaged.
+    """
+    found = {}
+    for epoch in sorted(_epochs(files, directory)):
+        path = _path(directory, epoch)
+        try:
+            file = files.open(path)
+        except FileNotFoundError:
+            continue  # A later writer removed it meanwhile.
+        try:
+            data = file.read_at(0, _SECTOR)
+        finally:
+            file.close()
+        if data.strip(b"\0"):
+            try:
+                found[epoch] = EpochRecord.decode(data)
+            except ValueError as damaged:
+                raise JournalDamaged(path, 0, str(damaged)) from damaged
+    return found
+
+
+def newest_begun(files: Files, directory: Path, *, below: int) -> tuple[int, EpochRecord] | None:
+    """The newest epoch below `below` that has a journal file, and what its fence says; None if there is none. Blocks.
+
+    Raises:
+        JournalDamaged: a fence file is damaged.
+    """
+    begun = [(epoch, record) for epoch, record in read_epochs(files, directory).items() if record.has_begun]
+    return next((each for each in reversed(begun) if each[0] < below), None)
 
 
 def _path(directory: Path, epoch: int) -> Path:

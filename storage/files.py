@@ -15,6 +15,7 @@ offset, so repeating one is harmless).
 import errno
 import fcntl
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, TypeVarTuple
@@ -28,6 +29,7 @@ DISK_CALLS_MAX: Final = 8
 """Calls of `Files.run` that run at once; more wait their turn."""
 
 _ZEROS_AT_ONCE: Final = 1024 * 1024
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class AlreadyLocked(OSError):
@@ -36,6 +38,10 @@ class AlreadyLocked(OSError):
 
 class Lock(Protocol):
     """A held lock."""
+
+    @property
+    def name(self) -> str:
+        """Tells the locked file from every other one, copies included, on this machine until it restarts."""
 
     def close(self) -> None:
         """Let go of it. Idempotent."""
@@ -186,7 +192,7 @@ class DiskFile:
 class DiskLock:
     """A lock by `flock`, on a file that stays. A shared one is of a file that is there, and keeps out others' own."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "name")
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
         flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
@@ -197,12 +203,24 @@ class DiskLock:
             os.close(self._fd)
             self._fd = -1
             raise AlreadyLocked(held.errno, "somebody else holds the lock", str(path)) from held
+        found = os.fstat(self._fd)
+        # The boot's id, because device numbers are given anew at each.
+        self.name = f"{_boot_id()}:{found.st_dev}:{found.st_ino}"
+        """See `Lock`."""
 
     def close(self) -> None:
         """See `Lock`."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        # Not Linux: then no lock is ever known to be the same one.
+        return secrets.token_hex(16)
 
 
 class DiskFiles:

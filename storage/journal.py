@@ -25,7 +25,7 @@ from storage.fence import Fence
 from storage.files import File, Files
 from storage.gathering import let_others_join
 from storage.journal_block import BlockHeader, Part, encode_block
-from storage.journal_files import JournalName, make_journal_file
+from storage.journal_files import FullFiles, JournalName, make_journal_file
 from storage.ledger import OpenLedger
 from storage.signal import Signal
 from storage.write_behind import WriteBehind
@@ -61,14 +61,12 @@ class Journal:
         directory: Path,
         *,
         fence: Fence,
-        stream: int,
         write_behind: WriteBehind,
         file_bytes: int = JOURNAL_FILE_BYTES,
     ) -> None:
         self._files = files
         self._directory = directory
         self._fence = fence
-        self._stream = stream
         self._write_behind = write_behind
         self._file_bytes = file_bytes
         self._wake = Signal()
@@ -83,6 +81,8 @@ class Journal:
         self._offset = 0
         self._sequence = 0
         self._previous_crc = 0
+        self._number = 0
+        """Of the file that is written to."""
         self._retired: list[Path] = []
         self._made, self._next_file = trio.open_memory_channel[File](0)
         self._failure: LedgerFailed | None = None
@@ -97,7 +97,7 @@ class Journal:
         return self._failure
 
     def begin(self) -> None:
-        """Make the first file. Its existence says that everything of lower epochs is in the ledger files. Blocks."""
+        """Make and note the first file, which says that all of lower epochs is in the ledger files. Blocks."""
         self._file = self._make_file(0)
 
     def register(self, ledger: OpenLedger) -> None:
@@ -250,7 +250,7 @@ class Journal:
         return encode_block(
             parts,
             deleted,
-            stream=self._stream,
+            stream=self._fence.stream,
             sequence=self._sequence,
             previous_crc=self._previous_crc,
             file_offset=self._offset,
@@ -276,14 +276,21 @@ class Journal:
         self._file.close()
         self._file = await self._next_file.receive()
         self._offset = 0
+        self._number += 1
         if len(self._retired) >= RETIRED_FILES_MAX:
-            self._write_behind.retire(self._retired)
+            self._write_behind.retire(FullFiles(tuple(self._retired), self._fence, self._number))
             self._retired = []
 
     def _make_file(self, number: int) -> File:
-        name = JournalName(self._fence.epoch, number, self._stream)
+        name = JournalName(self._fence.epoch, number, self._fence.stream)
         try:
-            return make_journal_file(self._files, self._directory, name, self._file_bytes)
+            file = make_journal_file(self._files, self._directory, name, self._file_bytes)
+            try:
+                self._fence.note_made(number)
+            except BaseException:
+                file.close()
+                raise
+            return file
         except OSError:
             # Who took over removes what it finds of ours; then that is the cause, and not the disk.
             self._fence.check()

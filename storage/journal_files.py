@@ -8,9 +8,11 @@ costs what making a new one does. All that identifies a file is in its name, whi
 """
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from storage.fence import Fence
 from storage.files import File, Files
 
 _NAME: Final = re.compile(r"(\d{10})-(\d{10})-([0-9a-f]{16})\.journal")
@@ -27,6 +29,27 @@ class JournalName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.epoch:010d}-{self.number:010d}-{self.stream:016x}.journal"
+
+
+class FullFiles(NamedTuple):
+    """Journal files that are full and that nobody needs once the ledger files are synced."""
+
+    paths: tuple[Path, ...]
+    fence: Fence
+    following: int
+    """Number of the file behind them."""
+
+    def remove(self, files: Files) -> None:
+        """Note that they are freed, then remove them. Blocks.
+
+        Raises:
+            Fenced: a later writer has removed the fence.
+        """
+        self.fence.note_freed(self.following)
+        for path in self.paths:
+            # Who fenced this writer may have removed it already.
+            with suppress(FileNotFoundError):
+                files.remove(path)
 
 
 def journal_names(files: Files, directory: Path) -> list[JournalName]:

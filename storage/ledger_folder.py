@@ -84,16 +84,24 @@ class LedgerFolder:
         """Files in the folder that are not ours, which are left alone. Blocks."""
         return [name for name in self.files.names(self.path) if not _NAME.fullmatch(name)]
 
+    def make(self, ledgers: Sequence[int]) -> None:
+        """Make the empty files of new ledgers; durable. Blocks."""
+        for ledger in ledgers:
+            self.files.open(self.ledger_path(ledger), create=True).close()
+        self.files.sync_dir(self.path)
+
+    def missing(self, ledgers: Sequence[int]) -> list[int]:
+        """Those of them that have no file. Blocks."""
+        return [ledger for ledger in ledgers if not self.files.exists(self.ledger_path(ledger))]
+
     def load(self, ledger: int, *, passes_damage: bool = False) -> LoadedLedger:
         """The ledger's index, completed from its batches, and what follows them. Syncs before it reads. Blocks.
 
-        An absent file is an empty ledger, unless an index says otherwise. With `passes_damage` the index goes on
-        behind a damaged place that good batches follow; reading the entries in between finds the damage.
+        An absent file is damage: every ledger has a file from before its record names it. With `passes_damage` the
+        index goes on behind a damaged place that good batches follow; reading the entries in between finds the damage.
         """
         path = self.ledger_path(ledger)
-        index = self._stored_index(ledger)
-        is_stored = index is not None
-        index = index or SparseIndex(ledger)
+        index = self._stored_index(ledger) or SparseIndex(ledger)
         try:
             with self.open_files.use(path) as file:
                 # Whoever wrote it may have died before its sync; what is shown from here on must be durable.
@@ -108,8 +116,7 @@ class LedgerFolder:
                     # Not stored: whoever judges the journal looks for the place where the chain breaks.
                     damage, begin = None, index.end_offset
         except FileNotFoundError:
-            absent = LedgerAbsent(path, 0, "the file is absent, but entries were confirmed in it")
-            return LoadedLedger(SparseIndex(ledger), absent if is_stored or self._mark(ledger) else None)
+            return LoadedLedger(SparseIndex(ledger), LedgerAbsent(path, 0, "the file is missing"))
         mark = self._mark(ledger)
         if mark is not None and damage is None and mark[0] >= index.end_offset:
             damage = LedgerCorrupt(path, mark[0], mark[1])
@@ -207,7 +214,7 @@ class LedgerFolder:
             with self.open_files.use(path) as file:
                 data = file.read_at(begin, stop - begin)
         except FileNotFoundError:
-            return [], LedgerAbsent(path, 0, "the file is absent, but entries were confirmed in it")
+            return [], LedgerAbsent(path, 0, "the file is missing")
         chunks: list[tuple[Entry, ...]] = []
         for first_entry, chunk_begin, chunk_stop in extents:
             entries: list[Entry] = []

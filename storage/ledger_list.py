@@ -12,11 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from storage.position import EARLIEST, LATEST, Position
+from storage.writer import Writer
 
 
 class LedgerInfo(NamedTuple):
@@ -35,6 +36,8 @@ class LedgerInfo(NamedTuple):
     """True once its end is decided; then it is complete and durable, and nothing behind that end is ever read."""
     aborted: int = 0
     """Transactions that its aborted-transaction index names; 0 while it needs no index."""
+    writer: Writer | None = None
+    """Who wrote it. What is open in the record is in this writer's journal (E2). Never None in a stored record."""
 
 
 class Trimmed(NamedTuple):
@@ -69,7 +72,7 @@ class ManagedLedgerRecord:
                 "sealed": self.sealed,
                 "newest_id": self.newest_id,
                 "trimmed": {"position": tuple(self.trimmed.position), "next_index": self.trimmed.next_index},
-                "ledgers": [ledger._asdict() for ledger in self.ledgers],
+                "ledgers": [_fields(ledger) for ledger in self.ledgers],
             }
         )
 
@@ -79,11 +82,20 @@ class ManagedLedgerRecord:
         fields = orjson.loads(value)
         return cls(
             creation_id=fields["creation_id"],
-            ledgers=tuple(LedgerInfo(**ledger) for ledger in fields["ledgers"]),
+            ledgers=tuple(_info(ledger) for ledger in fields["ledgers"]),
             newest_id=fields["newest_id"],
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),
         )
+
+
+def _fields(ledger: LedgerInfo) -> dict[str, Any]:
+    return ledger._asdict() | {"writer": None if ledger.writer is None else tuple(ledger.writer)}
+
+
+def _info(fields: dict[str, Any]) -> LedgerInfo:
+    writer = fields["writer"]
+    return LedgerInfo(**fields | {"writer": None if writer is None else Writer(*writer)})
 
 
 class LedgerList:

@@ -11,6 +11,7 @@ from storage.ledger_index import SparseIndex
 from storage.ledger_list import LedgerInfo, LedgerList
 from storage.ledger_store import LedgerStore
 from storage.position import EARLIEST, Position
+from storage.writer import Writer
 
 SEALED_KEPT_MAX: Final = 8
 """Sealed ledgers of one managed ledger whose index stays in memory. Reading another one loads its index again, which is
@@ -161,11 +162,11 @@ class LedgerReading:
             del self._readers[id_]
 
 
-async def closed_info(ledger: SealedLedger, first_index: int) -> LedgerInfo:
+async def closed_info(ledger: SealedLedger, first_index: int, writer: Writer | None) -> LedgerInfo:
     """What the record says of a ledger with an end; `first_index` is for one without entries."""
     index = (await ledger.log()).index
     if not index.slots:
-        return LedgerInfo(ledger.id, first_index, closed=True)
+        return LedgerInfo(ledger.id, first_index, closed=True, writer=writer)
     first = index.slots[0].first_index
     return LedgerInfo(
         id=ledger.id,
@@ -175,4 +176,5 @@ async def closed_info(ledger: SealedLedger, first_index: int) -> LedgerInfo:
         size=index.end_offset,
         last_timestamp_ms=index.last_timestamp_ms,
         closed=True,
+        writer=writer,
     )

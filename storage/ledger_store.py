@@ -3,8 +3,9 @@
 `LedgerStore` is what managed ledgers use; a store on objects with conditional writes would keep the same promises:
 
 - What an `OpenLedger` confirmed is there after any crash, at the position it was given, and nothing else is.
-- `recover` first makes sure that no earlier writer gets anything confirmed, and only then reads. The caller records the
-  end it got by a compare-and-set; nothing behind that is ever read, and writing goes on in a new ledger.
+- `fence` first makes sure that a writer gets nothing more confirmed, and only then `recover` reads. The caller records
+  the end it got by a compare-and-set; nothing behind that is ever read, and writing goes on in a new ledger.
+- A ledger that was created has a file until it is deleted, so "no file" is damage and never an empty ledger (E2, E3).
 - Ledgers that were given the same `confirmed` watermark confirm in the order of their appends, across them.
 
 `DirectoryLedgerStore`, for one machine; several brokers may share the folder:
@@ -19,32 +20,71 @@ journal's shared sync costs little.
 """
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
+import structlog
 import trio
 
 from storage.aborted_index import AbortedSpan
-from storage.errors import DataFolderInUse, LedgerFailed
-from storage.files import AlreadyLocked, Files, Lock
+from storage.broker_home import BrokerHome, journal_dir, newest_epoch
+from storage.errors import JournalMissing, LedgerFailed, LedgerNotMade, LedgerOutOfReach, WriterAlive
+from storage.fence import Fence, Owner, claim, newest_begun
 from storage.journal import JOURNAL_FILE_BYTES, Journal, JournalStatistics
+from storage.journal_records import JournalRecords, require_fit
 from storage.ledger import OpenLedger, SealedLedger
 from storage.ledger_folder import LedgerFolder
 from storage.position import Position
 from storage.replay import Takeover, finish, recover_abandoned, take_over
 from storage.watermark import Watermark
 from storage.write_behind import TAIL_BYTES_MAX, WriteBehind, WriteBehindStatistics
+from storage.writer import Writer
+
+log = structlog.get_logger(__name__)
+
+_NO_EPOCH: Final = 1 << 62
+"""Above every epoch."""
 
 
 class LedgerStore(Protocol):
     """See the module's docstring."""
 
+    @property
+    def writer(self) -> Writer:
+        """Who writes the ledgers that `create` makes; their records name it before an entry is appended."""
+        ...
+
     async def create(self, ledger: int, *, confirmed: Watermark | None = None) -> OpenLedger:
-        """A new, empty ledger. Its id must never have been used; nothing is durable before its first entry is.
+        """A new, empty ledger, durable on return. Its id must never have been used.
 
         Entries raise `confirmed`, or a watermark of the ledger's own.
+
+        Raises:
+            LedgerNotMade: the disk refused it.
+        """
+        ...
+
+    def abandon(self, ledger: OpenLedger) -> None:
+        """Forget a ledger that took no entry, because nobody knows whether its record was written. Its file stays."""
+        ...
+
+    def require_within_reach(self, writer: Writer) -> None:
+        """Return if what this writer wrote is in this store.
+
+        Raises:
+            LedgerOutOfReach: it is in another one.
+        """
+        ...
+
+    async def fence(self, writer: Writer) -> None:
+        """Return once `writer` gets nothing more confirmed and all that it confirmed is in its ledgers.
+
+        Raises:
+            LedgerOutOfReach: it writes to another store.
+            JournalMissing: what it wrote is not there.
+            WriterAlive: its broker runs, and is not to be fenced as a whole.
+            JournalDamaged: nobody can tell which ledgers lost entries.
         """
         ...
 
@@ -57,7 +97,7 @@ class LedgerStore(Protocol):
         ...
 
     async def recover(self, ledger: int) -> SealedLedger:
-        """The ledger as its last writer left it, whoever that was, fenced and durable; a ledger never written is empty.
+        """The ledger as its last writer left it, durable. `fence` of that writer comes first.
 
         Raises:
             LedgerCorrupt: confirmed entries are damaged or missing, so its end is not known.
@@ -70,6 +110,14 @@ class LedgerStore(Protocol):
 
     async def delete(self, ledger: int) -> None:
         """Remove the ledger. Durable on return: no recovery brings it back. Idempotent."""
+        ...
+
+    async def remove_empty(self, ledger: int) -> None:
+        """Remove the file of a ledger that has an end, no entries, and no record any more. Idempotent."""
+        ...
+
+    async def missing(self, ledgers: Sequence[int]) -> list[int]:
+        """Which of these ledgers have no file."""
         ...
 
     async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
@@ -106,29 +154,38 @@ class LedgerStoreStatistics:
     write_behind: WriteBehindStatistics
 
 
+IsAlive = Callable[[Writer], Awaitable[bool]]
+"""Whether another broker of this data folder runs with this epoch of its journal."""
+
+
 class DirectoryLedgerStore:
     """A `LedgerStore` in a directory, and the one writer of this broker's journal.
 
-    store = await DirectoryLedgerStore.open(files, data_dir, broker_id)
+    store = await DirectoryLedgerStore.open(await BrokerHome.enter(files, data_dir, folder_id, broker_id))
     await nursery.start(store.run)
     """
 
     def __init__(
         self,
-        files: Files,
-        data_dir: Path,
+        home: BrokerHome,
         folder: LedgerFolder,
         journal: Journal,
         write_behind: WriteBehind,
-        lock: Lock,
         takeover: Takeover,
+        journals: JournalRecords | None,
+        is_alive: IsAlive | None,
     ) -> None:
-        self._files = files
-        self._data_dir = data_dir
+        self._files = home.files
+        self._home = home
         self._folder = folder
         self._journal = journal
         self._write_behind = write_behind
-        self._lock = lock
+        self._journals = journals
+        self._is_alive = is_alive
+        self._fencing = trio.Lock()
+        self._wanted: set[int] = set()
+        """Ledgers that have no file yet, and whose creators wait for `_making`."""
+        self._making = trio.Lock()
         self._open: dict[int, OpenLedger] = {}
         self.takeover = takeover
         """What was found at the start: blocks replayed, ledgers quarantined, files that are not ours."""
@@ -136,60 +193,61 @@ class DirectoryLedgerStore:
     @classmethod
     async def open(
         cls,
-        files: Files,
-        data_dir: Path,
-        broker_id: str,
+        home: BrokerHome,
         config: LedgerStoreConfig | None = None,
         *,
+        journals: JournalRecords | None = None,
+        is_alive: IsAlive | None = None,
         random_bits: Callable[[int], int] = secrets.randbits,
     ) -> "DirectoryLedgerStore":
         """Take the broker's journal over, bring what it holds into the ledgers, and be ready to `run`.
 
-        `broker_id` is a file name. Holds the lock until `run` ends, or `close`.
+        Holds `home` until `run` ends, or `close`; also when this raises, it is closed.
+
+        Args:
+            home: the broker's place, which no other process holds.
+            config: sizes.
+            journals: what the metadata store has of the brokers' journals. None: copies of this folder go unnoticed.
+            is_alive: asked before another broker's journal is fenced. None: no other broker uses this folder.
+            random_bits: makes the stream.
 
         Raises:
-            DataFolderInUse: a broker with this id runs.
+            IdentityMismatch: this journal is not the newest state of the one that the metadata store knows.
+            JournalContended: another process takes it over at the same time.
             JournalDamaged: nobody can tell which ledgers lost entries.
         """
-        return await files.run(
-            cls._open_blocking, files, data_dir, broker_id, config or LedgerStoreConfig(), random_bits
-        )
+        try:
+            fence = await _claim(home, home.broker_id, journals, random_bits)
+            config = config or LedgerStoreConfig()
+            return await home.files.run(cls._begin, home, fence, config, journals, is_alive)
+        except BaseException:
+            home.close()
+            raise
 
     @classmethod
-    def _open_blocking(
+    def _begin(
         cls,
-        files: Files,
-        data_dir: Path,
-        broker_id: str,
+        home: BrokerHome,
+        fence: Fence,
         config: LedgerStoreConfig,
-        random_bits: Callable[[int], int],
+        journals: JournalRecords | None,
+        is_alive: IsAlive | None,
     ) -> "DirectoryLedgerStore":
-        directory = _journal_dir(data_dir, broker_id)
-        files.make_dir(directory)
-        folder = LedgerFolder(files, data_dir / "ledgers")
+        files = home.files
+        folder = LedgerFolder(files, home.data_dir / "ledgers")
         files.make_dir(folder.path)
         try:
-            lock = files.lock(directory.parent / "lock")
-        except AlreadyLocked as held:
-            raise DataFolderInUse(f"a broker named {broker_id} already runs on {data_dir}") from held
-        try:
-            takeover = take_over(files, directory, folder)
+            takeover = take_over(files, home.journal, folder, fence)
             write_behind = WriteBehind(folder, tail_bytes_max=config.tail_bytes_max)
             journal = Journal(
-                files,
-                directory,
-                fence=takeover.fence,
-                stream=random_bits(64),
-                write_behind=write_behind,
-                file_bytes=config.journal_file_bytes,
+                files, home.journal, fence=fence, write_behind=write_behind, file_bytes=config.journal_file_bytes
             )
             journal.begin()
-            finish(files, directory, takeover)
+            finish(files, home.journal, takeover)
         except BaseException:
             folder.open_files.close()
-            lock.close()
             raise
-        return cls(files, data_dir, folder, journal, write_behind, lock, takeover)
+        return cls(home, folder, journal, write_behind, takeover, journals, is_alive)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write until cancelled; then everything that waits gets `LedgerFailed`, and the store is closed.
@@ -217,7 +275,12 @@ class DirectoryLedgerStore:
         self._fail(LedgerFailed("the store was closed"))
         self._journal.close()
         self._folder.open_files.close()
-        self._lock.close()
+        self._home.close()
+
+    @property
+    def writer(self) -> Writer:
+        """See `LedgerStore`."""
+        return _writer_of(self._home, self.takeover.fence)
 
     @property
     def failure(self) -> LedgerFailed | None:
@@ -230,11 +293,57 @@ class DirectoryLedgerStore:
         return self._journal.room_bytes
 
     async def create(self, ledger: int, *, confirmed: Watermark | None = None) -> OpenLedger:
-        """See `LedgerStore`. Costs nothing on the disk: the file is made when there is something to write to it."""
+        """See `LedgerStore`."""
+        await self._make_file(ledger)
         made = OpenLedger(ledger, self._folder, self._journal, confirmed)
         self._journal.register(made)
         self._open[ledger] = made
         return made
+
+    async def _make_file(self, ledger: int) -> None:
+        """Make the ledger's file; those that are wanted at the same time share one sync."""
+        self._wanted.add(ledger)
+        async with self._making:
+            if ledger not in self._wanted:
+                return
+            batch, self._wanted = self._wanted, set()
+            try:
+                await self._files.run(self._folder.make, tuple(batch))
+            except BaseException as error:
+                # The others try it themselves.
+                self._wanted |= batch - {ledger}
+                if isinstance(error, OSError):
+                    raise LedgerNotMade(f"ledger {ledger} could not be made: {error}") from error
+                raise
+
+    def abandon(self, ledger: OpenLedger) -> None:
+        """See `LedgerStore`."""
+        assert not ledger.next_entry, "entries are appended only once the record is written"
+        ledger.close()
+        self._journal.unregister(ledger)
+        self._open.pop(ledger.id, None)
+
+    def require_within_reach(self, writer: Writer) -> None:
+        """See `LedgerStore`."""
+        if writer.folder != self._home.folder_id:
+            raise LedgerOutOfReach(writer, self._home.folder_id, self._home.data_dir)
+
+    async def fence(self, writer: Writer) -> None:
+        """See `LedgerStore`. In a directory the fence is the journal's: all its ledgers are recovered at once."""
+        self.require_within_reach(writer)
+        if writer.broker == self._home.broker_id:
+            if writer.epoch > self.writer.epoch:
+                raise JournalMissing(writer, self._home.journal)
+            return  # The start replayed earlier epochs; `recover` seals what this one has open.
+        async with self._fencing:
+            replayed = await self._files.run(self._is_replayed, writer)
+            if replayed:
+                return
+            if self._is_alive is not None and await self._is_alive(writer):
+                raise WriterAlive(writer)
+            fence = await _claim(self._home, writer.broker, self._journals, secrets.randbits)
+            directory = journal_dir(self._home.data_dir, writer.broker)
+            await self._files.run(recover_abandoned, self._files, directory, self._folder, fence)
 
     async def seal(self, ledger: OpenLedger) -> SealedLedger:
         """See `LedgerStore`."""
@@ -250,7 +359,7 @@ class DirectoryLedgerStore:
         return SealedLedger(ledger.id, last_entry, self._folder, ledger.log)
 
     async def recover(self, ledger: int) -> SealedLedger:
-        """See `LedgerStore`. Other brokers' ledgers: `recover_broker` comes first."""
+        """See `LedgerStore`."""
         mine = self._open.get(ledger)
         if mine is not None:
             return await self.seal(mine)
@@ -274,9 +383,21 @@ class DirectoryLedgerStore:
                 await mine.confirmed.wait_for(Position(ledger, mine.next_entry - 1))
             self._journal.unregister(mine)
             if not mine.next_entry:
+                await self.remove_empty(ledger)
                 return
         await self._journal.note_deleted(ledger)
         await self._write_behind.remove(ledger)
+
+    async def remove_empty(self, ledger: int) -> None:
+        """See `LedgerStore`. Not synced: a file that comes back after a loss of power is empty and has no record."""
+        try:
+            await self._files.run(self._folder.remove, ledger)
+        except OSError as error:
+            log.warning("the file of an empty ledger stays", ledger=ledger, reason=str(error))
+
+    async def missing(self, ledgers: Sequence[int]) -> list[int]:
+        """See `LedgerStore`."""
+        return await self._files.run(self._folder.missing, tuple(ledgers))
 
     async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
         """See `LedgerStore`."""
@@ -286,26 +407,27 @@ class DirectoryLedgerStore:
         """See `LedgerStore`."""
         return await self._files.run(self._folder.load_aborted, ledger, spans_min)
 
-    async def recover_broker(self, broker_id: str, *, random_bits: Callable[[int], int] = secrets.randbits) -> Takeover:
-        """Fence another broker's journal and bring what it holds into the ledgers, so that they can be recovered.
-
-        Raises:
-            JournalDamaged: nobody can tell which ledgers lost entries.
-        """
-        directory = _journal_dir(self._data_dir, broker_id)
-        return await self._files.run(self._recover_broker, directory, random_bits(64))
-
     def statistics(self) -> LedgerStoreStatistics:
         """Counters at this moment."""
         return LedgerStoreStatistics(len(self._open), self._journal.statistics(), self._write_behind.statistics())
 
-    def _recover_broker(self, directory: Path, stream: int) -> Takeover:
-        self._files.make_dir(directory)
-        return recover_abandoned(self._files, directory, self._folder, stream=stream)
+    def _is_replayed(self, writer: Writer) -> bool:
+        """Whether the journal has begun a later epoch, so that all that `writer` confirmed is in the ledger files."""
+        directory = journal_dir(self._home.data_dir, writer.broker)
+        newest = None
+        if self._files.exists(directory):
+            newest = newest_begun(self._files, directory, below=_NO_EPOCH)
+        if newest is None or newest[0] < writer.epoch:
+            raise JournalMissing(writer, directory)
+        if newest[0] == writer.epoch and newest[1].owner.stream != writer.stream:
+            raise JournalMissing(writer, directory)
+        return newest[0] > writer.epoch
 
     async def _write_files(self) -> None:
         try:
             await self._write_behind.run()
+        except LedgerFailed as failed:
+            self._fail(failed)
         except OSError as error:
             failure = LedgerFailed(f"a ledger file could not be written: {error}")
             failure.__cause__ = error
@@ -316,5 +438,21 @@ class DirectoryLedgerStore:
         self._write_behind.fail(self._journal.failure or cause)
 
 
-def _journal_dir(data_dir: Path, broker_id: str) -> Path:
-    return data_dir / "brokers" / broker_id / "journal"
+async def _claim(
+    home: BrokerHome, broker_id: str, journals: JournalRecords | None, random_bits: Callable[[int], int]
+) -> Fence:
+    """Fence the journal of a broker of this folder, and let the metadata store know."""
+    recorded = None
+    if journals is not None:
+        recorded = await journals.read(broker_id)
+        newest = await home.files.run(newest_epoch, home.files, home.data_dir, broker_id)
+        require_fit(broker_id, home.data_dir, home.folder_id, recorded, newest)
+    owner = Owner(home.folder_id, broker_id, random_bits(64), None if recorded is None else recorded.life)
+    fence = await home.files.run(claim, home.files, journal_dir(home.data_dir, broker_id), owner)
+    if journals is not None:
+        await journals.advance(recorded, Writer(home.folder_id, broker_id, fence.epoch, fence.stream))
+    return fence
+
+
+def _writer_of(home: BrokerHome, fence: Fence) -> Writer:
+    return Writer(home.folder_id, home.broker_id, fence.epoch, fence.stream)

@@ -4,9 +4,10 @@ One ledger takes entries; when it is large or old enough the next one takes over
 ledgers there are, and where each closed one ends, is one record in the metadata store, changed by compare-and-set only
 and with the owner's claim as a condition, so a stale owner changes nothing (DESIGN section 6).
 
-What is open in the record has no known end. Whoever opens the managed ledger recovers those ledgers, which fences their
-writer, records the ends, and goes on in a new ledger with a greater id: positions rise and are never used twice. A
-ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of them.
+What is open in the record has no known end; the record names its writer. Whoever opens the managed ledger fences those
+writers, recovers their ledgers, records the ends, and goes on in a new ledger with a greater id: positions rise and are
+never used twice. A ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of
+them. Its file goes after that, as a ledger's file comes before its record: what is listed has a file (E2).
 """
 
 import uuid
@@ -14,6 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import structlog
 import trio
 
 from storage.aborted_index import AbortedSpan
@@ -33,6 +35,8 @@ from storage.signal import Signal
 
 CREATION_ID_DIGITS: Final = 16
 """Hexadecimal, so 64 random bits."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class ManagedLedger(ManagedLedgerView):
         """When the current ledger was opened, on Trio's clock."""
         self._unfinished: list[OpenLedger] = []
         """Ledgers that another followed and whose end is not on record yet, in order."""
+        self._empty: list[int] = []
+        """Ledgers without entries that the record may still list."""
         self._last_timestamp_ms = 0
         self._is_closing = False
         self._roll_due = Signal()
@@ -127,29 +133,47 @@ class ManagedLedger(ManagedLedgerView):
         if record.sealed:
             self._is_closing = True
             return
-        new = LedgerInfo(ledger, self._next_index)
-        await self._keeper.write(replace(record, ledgers=(*self._list.closed, new), newest_id=ledger))
-        self._go_on_in(await self._store.create(ledger, confirmed=self.confirmed))
+        new = LedgerInfo(ledger, self._next_index, writer=self._store.writer)
+        opened = await self._store.create(ledger, confirmed=self.confirmed)
+        try:
+            await self._keeper.write(replace(record, ledgers=(*self._list.closed, new), newest_id=ledger))
+        except BaseException:
+            self._store.abandon(opened)
+            raise
+        await self._remove_empty()
+        self._go_on_in(opened)
 
     async def _recover(self, record: ManagedLedgerRecord) -> None:
         """Find the ends that are not on record; ledgers that turn out to be empty are left out from here on."""
         closed: list[LedgerInfo] = []
         self._next_index = record.trimmed.next_index
         for info in record.ledgers:
+            assert info.writer is not None, "every record names the writers"
+            self._store.require_within_reach(info.writer)
             found = info
             if not info.closed:
+                await self._store.fence(info.writer)
                 sealed = await self._store.recover(info.id)
-                found = await closed_info(sealed, self._next_index)
+                found = await closed_info(sealed, self._next_index, info.writer)
                 # Its first entries may be damaged, and they have their messages still.
                 gap = found.first_index - self._next_index
                 found = found._replace(first_index=self._next_index, messages=found.messages + gap)
                 self._reading.put(sealed)
+                if not found.entries:
+                    self._empty.append(info.id)
             if found.entries:
                 assert found.first_index == self._next_index, "the index has no gaps"
                 closed.append(found)
                 self._next_index += found.messages
                 self._last_timestamp_ms = max(self._last_timestamp_ms, found.last_timestamp_ms)
         self._list = LedgerList(closed, record.trimmed)
+        for missing in await self._store.missing([info.id for info in closed]):
+            log.error("a ledger's file is missing; its entries cannot be read", topic=self.name, ledger=missing)
+
+    async def _remove_empty(self) -> None:
+        """Remove the files of ledgers that turned out to be empty, once no record lists them."""
+        while self._empty:
+            await self._store.remove_empty(self._empty.pop())
 
     def _go_on_in(self, ledger: OpenLedger) -> None:
         self._current = ledger
@@ -254,6 +278,7 @@ class ManagedLedger(ManagedLedgerView):
                 self._leave_current()
                 await self._finish()
                 await self._write(replace(self._record, ledgers=tuple(self._list.closed), sealed=True))
+                await self._remove_empty()
         return self._list.last()
 
     async def close(self) -> None:
@@ -271,6 +296,7 @@ class ManagedLedger(ManagedLedgerView):
                 self._leave_current()
                 await self._finish()
                 await self._write(replace(self._record, ledgers=tuple(self._list.closed)))
+                await self._remove_empty()
 
     async def trim(self, upto: Position) -> None:
         """Remove the ledgers whose every entry is at or below `upto`, except the one that takes entries.
@@ -287,6 +313,7 @@ class ManagedLedger(ManagedLedgerView):
             if not gone:
                 return
             await self._write(replace(self._record, ledgers=self._listing(trimmed), trimmed=trimmed.trimmed))
+            await self._remove_empty()
             self._list.trim(upto)
             for info in gone:
                 self._reading.forget(info.id)
@@ -366,17 +393,25 @@ class ManagedLedger(ManagedLedgerView):
         confirms in order across them, so the second has entries only if the first is complete.
         """
         ledger = await self._ids.take(above=self._record.newest_id)
-        new = LedgerInfo(ledger, self._next_index)
-        await self._write(replace(self._record, ledgers=(*self._record.ledgers, new), newest_id=ledger))
         following = await self._store.create(ledger, confirmed=self.confirmed)
+        # The index where it begins is known once the ledger before it is left.
+        new = LedgerInfo(ledger, self._next_index, writer=self._store.writer)
+        try:
+            await self._write(replace(self._record, ledgers=(*self._record.ledgers, new), newest_id=ledger))
+        except BaseException:
+            self._store.abandon(following)
+            raise
         self._leave_current()
         self._go_on_in(following)
         await self._finish()
         await self._write(replace(self._record, ledgers=self._listing(self._list)))
+        await self._remove_empty()
 
     def _listing(self, ledgers: LedgerList) -> tuple[LedgerInfo, ...]:
         current = self._current
-        return (*ledgers.closed, *([] if current is None else [LedgerInfo(current.id, self._current_first_index)]))
+        if current is None:
+            return tuple(ledgers.closed)
+        return (*ledgers.closed, LedgerInfo(current.id, self._current_first_index, writer=self._store.writer))
 
     def _leave_current(self) -> None:
         """Fix the end of the current ledger; what it took may still be unconfirmed."""
@@ -388,7 +423,8 @@ class ManagedLedger(ManagedLedgerView):
         entries = left.next_entry
         first = self._current_first_index
         messages = self._next_index - first
-        info = LedgerInfo(left.id, first, entries, messages, left.size_bytes, self._last_timestamp_ms)
+        last, writer = self._last_timestamp_ms, self._store.writer
+        info = LedgerInfo(left.id, first, entries, messages, left.size_bytes, last, writer=writer)
         self._list.close(info if entries else None)
 
     async def _finish(self) -> None:
@@ -397,6 +433,8 @@ class ManagedLedger(ManagedLedgerView):
             left = self._unfinished[0]
             sealed = await self._store.seal(left)
             if sealed.last_entry >= 0:
-                self._list.replace(await closed_info(sealed, 0))
+                self._list.replace(await closed_info(sealed, 0, self._store.writer))
                 self._reading.put(sealed)
+            else:
+                self._empty.append(left.id)
             del self._unfinished[0]

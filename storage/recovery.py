@@ -32,8 +32,7 @@ ever written there and the journal still has every one that was not synced, so t
     a batch that continues the last one's crc           | NEXT
     anything else; batches chained to the end follow    | SKIP     quarantined up to them (D9)
     anything else                                       | CORRUPT  quarantined from here (D9)
-    no file; not closed, no index                       | END      nothing was ever confirmed in it
-    no file; closed with entries, or it has an index    | CORRUPT  listed but absent
+    no file                                             | CORRUPT  listed but missing: it is made before it is listed
     a quarantine mark at or behind the end              | CORRUPT  the journal lost a batch of this ledger
     fewer entries than the record of its end says       | CORRUPT
 
@@ -49,9 +48,15 @@ ever written there and the journal still has every one that was not synced, so t
     damaged; the record counts none                     | REBUILD  from the metadata records
     missing, damaged or with fewer than the record has  | CORRUPT  entries of its transactions are not shown
 
-**Names**: a file of another name than ours in a folder of ours is left alone and counted. Journal files of an epoch
-below the newest one are leftovers of a writer that was fenced or of an interrupted start: everything they confirmed was
-synced into the ledger files before the newer epoch's first file was made, so they are removed unread (D2).
+**Names**: a file of another name than ours in a folder of ours is left alone and counted. An epoch has begun when its
+fence notes a journal file; the newest one that has begun is replayed.
+
+    journal file                                        | decision
+    of the newest epoch, noted by its fence             | READ
+    the same, absent                                    | UNREADABLE  unless the fence notes meanwhile that it is freed
+    of the newest epoch, above those noted              | READ        its writer died, or was fenced, making it
+    of a lower epoch, or of one that has not begun      | LEFTOVER    all it confirmed is in the ledger files (D2)
+    of that or a later epoch, with no fence of its own  | UNREADABLE  the fence is missing
 
 Pure: bytes in, decisions out.
 """

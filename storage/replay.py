@@ -1,21 +1,24 @@
 """Taking over a journal: fence its writer, then bring what it made durable into the ledger files.
 
 Everything here may be interrupted at any point and done again: batches are written where they belong, and the old
-files go only after the ledger files are synced and a file of the new epoch says so. Decisions follow the tables in
-`recovery`. All of it blocks.
+files go only after the ledger files are synced and the new epoch's fence says that it has begun. Decisions follow the
+tables in `recovery`. All of it blocks.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.fence import Fence, claim, remove_older
+from storage.errors import JournalDamaged
+from storage.fence import EpochRecord, Fence, Owner, newest_begun, read_epochs, remove_older
 from storage.files import Files
 from storage.journal_files import JournalName, journal_names, make_journal_file, unfinished_files
 from storage.ledger_folder import LedgerFolder
 from storage.recovery import DamagedPart, JournalReader, RecoveredBlock
 
 _GATHER_BYTES: Final = 8 * 1024 * 1024
+_NOTHING: Final = (0, EpochRecord(Owner("", "", 0, None)))
+"""What stands for the newest epoch that has begun while none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +35,27 @@ class Takeover:
     """Journal files to remove once a file of the new epoch exists."""
 
 
-def take_over(files: Files, directory: Path, folder: LedgerFolder) -> Takeover:
-    """Fence the journal's writer and replay what it wrote. Durable on return.
+def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence) -> Takeover:
+    """Replay what the fenced writers wrote. Durable on return.
 
     Raises:
-        JournalDamaged: nobody can tell which ledgers lost entries.
+        JournalDamaged: nobody can tell which ledgers lost entries, or a journal file is missing.
     """
-    fence = claim(files, directory)
-    names = journal_names(files, directory)
-    newest = [name for name in names if name.epoch == names[-1].epoch]
+    journal = _Journal(files, directory, fence)
     replay = _Replay(files, folder)
-    if newest:
-        paths = [directory / str(name) for name in newest]
-        replay.run(JournalReader(newest[0].stream, paths, lambda path: _load(files, path)))
+    if journal.begun is not None:
+        paths = [directory / str(name) for name in journal.names]
+        replay.run(JournalReader(journal.begun[1].owner.stream, paths, journal.load))
+    obsolete = [name for name in journal_names(files, directory) if name.epoch < fence.epoch]
     return Takeover(
         fence,
         replay.blocks,
         replay.settle(),
         tuple(folder.unknown_names()),
-        (*(directory / str(name) for name in names), *unfinished_files(files, directory, before_epoch=fence.epoch)),
+        (
+            *(directory / str(name) for name in obsolete),
+            *unfinished_files(files, directory, before_epoch=fence.epoch),
+        ),
     )
 
 
@@ -68,12 +73,72 @@ def finish(files: Files, directory: Path, takeover: Takeover) -> None:
     remove_older(files, directory, takeover.fence)
 
 
-def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, *, stream: int) -> Takeover:
-    """Take over a journal that this process will not write: a dead broker's."""
-    takeover = take_over(files, directory, folder)
-    make_journal_file(files, directory, JournalName(takeover.fence.epoch, 0, stream), 0).close()
+def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, fence: Fence) -> Takeover:
+    """Take over a journal that this process has fenced and will not write: a dead broker's."""
+    takeover = take_over(files, directory, folder, fence)
+    make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), 0).close()
+    fence.note_made(0)
     finish(files, directory, takeover)
     return takeover
+
+
+class _Journal:
+    """The journal files that are to be replayed, and whether one that is missing was freed."""
+
+    def __init__(self, files: Files, directory: Path, fence: Fence) -> None:
+        self._files = files
+        self._directory = directory
+        self._fence = fence
+        self.begun, self.names = self._list()
+
+    def _list(self) -> tuple[tuple[int, EpochRecord] | None, list[JournalName]]:
+        while True:
+            begun = newest_begun(self._files, self._directory, below=self._fence.epoch)
+            # Listed after the fence was read: what the fence names was made before, and can only be freed since.
+            names = journal_names(self._files, self._directory)
+            epoch, record = begun or _NOTHING
+            strays = [name for name in names if name.epoch >= epoch and (name.epoch, name.stream) not in self._lives()]
+            due = [name for name in names if name.epoch == epoch and name.number >= record.first]
+            missing = set(range(record.first, record.last + 1)) - {name.number for name in due}
+            if not strays and not missing:
+                return begun, due
+            # Unless another writer was at work meanwhile, it is damage.
+            if newest_begun(self._files, self._directory, below=self._fence.epoch) != begun:
+                continue
+            if missing:
+                raise self._is_missing(JournalName(epoch, min(missing), record.owner.stream))
+            self._fence.check()
+            fence = f"fence-{strays[0].epoch:010d}"
+            reason = f"the file {fence} that belongs to it, and says which journal files there are, is missing"
+            raise JournalDamaged(self._directory / str(strays[0]), 0, reason)
+
+    def _lives(self) -> set[tuple[int, int]]:
+        epochs = read_epochs(self._files, self._directory)
+        return {(epoch, record.owner.stream) for epoch, record in epochs.items()}
+
+    def load(self, path: Path) -> bytes | None:
+        """A file's bytes; None if its fenced writer has freed it since it was listed.
+
+        Raises:
+            JournalDamaged: it is gone and was not freed.
+        """
+        try:
+            file = self._files.open(path)
+        except FileNotFoundError:
+            name = next(name for name in self.names if str(name) == path.name)
+            now = newest_begun(self._files, self._directory, below=self._fence.epoch)
+            if now is None or (now[0] == name.epoch and now[1].first <= name.number):
+                raise self._is_missing(name) from None
+            return None
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+
+    def _is_missing(self, name: JournalName) -> JournalDamaged:
+        # Somebody later may have finished and removed what we look for; then that is the cause.
+        self._fence.check()
+        return JournalDamaged(self._directory / str(name), 0, "the file is missing")
 
 
 @dataclass(slots=True)
@@ -160,14 +225,3 @@ class _Replay:
             self._touched.add(ledger)
         self._gathered = {}
         self._gathered_bytes = 0
-
-
-def _load(files: Files, path: Path) -> bytes | None:
-    try:
-        file = files.open(path)
-    except FileNotFoundError:
-        return None
-    try:
-        return file.read_at(0, file.size())
-    finally:
-        file.close()

@@ -15,15 +15,14 @@ A failure here ends the store's writer: the journal still has everything, and re
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
 from storage.entry import ENTRY_MEMORY_BYTES
 from storage.errors import LedgerFailed
+from storage.journal_files import FullFiles
 from storage.ledger import Batch
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
@@ -67,7 +66,7 @@ class WriteBehind:
         self._unsynced: dict[int, LedgerLog] = {}
         self._flushes: list[_Request] = []
         self._removals: list[tuple[int, trio.Event]] = []
-        self._retired: list[Path] = []
+        self._retired: list[FullFiles] = []
         self._tail: deque[tuple[LedgerLog, int, int]] = deque()
         self._tail_bytes = 0
         self._failure: LedgerFailed | None = None
@@ -109,9 +108,9 @@ class WriteBehind:
         self._removals.append((ledger, done))
         await self._await(done)
 
-    def retire(self, paths: Sequence[Path]) -> None:
+    def retire(self, full: FullFiles) -> None:
         """Remove these journal files once all that was confirmed before this call is synced into its ledger files."""
-        self._retired.extend(paths)
+        self._retired.append(full)
         self._wake.set()
 
     async def run(self) -> None:
@@ -119,6 +118,7 @@ class WriteBehind:
 
         Raises:
             OSError: a ledger file could not be written.
+            Fenced: another process took over the journal.
         """
         while True:
             await self._wake.wait()
@@ -180,7 +180,7 @@ class WriteBehind:
                 for ledger in settled:
                     self._unsynced.pop(ledger, None)
                 self._checkpoints += bool(retired)
-        except (OSError, trio.Cancelled):
+        except (OSError, LedgerFailed, trio.Cancelled):
             # Whoever asked waits on; `fail` must find them.
             self._flushes = flushes + self._flushes
             self._removals = removals + self._removals
@@ -220,7 +220,7 @@ class WriteBehind:
             data = b"".join([batch.data for batch in batches])
             self._folder.open_files.write(self._folder.ledger_path(ledger), batches[0].offset, data)
 
-    def _settle(self, indexes: Sequence[SparseIndex], retired: Sequence[Path]) -> None:
+    def _settle(self, indexes: Sequence[SparseIndex], retired: Sequence[FullFiles]) -> None:
         files = self._folder.files
         written = [index for index in indexes if index.last_entry >= 0]
         for index in written:
@@ -229,7 +229,5 @@ class WriteBehind:
             files.sync_dir(self._folder.path)
         for index in written:
             self._folder.store_index(index)
-        for path in retired:
-            # Who fenced this writer may have removed it already.
-            with suppress(FileNotFoundError):
-                files.remove(path)
+        for full in retired:
+            full.remove(files)

@@ -31,10 +31,10 @@ def claimed_name(key: str) -> str:
 class Claims:
     """The claims that one broker holds through its metadata session.
 
-    A claim of an earlier run of the same broker is taken over and not waited for: this run holds the lock of the
-    broker's folder and has fenced its journal, so that one is gone, although its session in the metadata store may not
-    have ended yet. What it may still write is conditioned on the claim's version, which changes. So is a claim that
-    this run has given up while the metadata store did not answer.
+    A claim of an earlier run of the same broker is taken over and not waited for: this run is registered under the
+    broker's id (`membership`) and has fenced its journal, so that one is gone, although its session in the metadata
+    store may not have ended yet. What it may still write is conditioned on the claim's version, which changes. So is a
+    claim that this run has given up while the metadata store did not answer.
     """
 
     def __init__(self, metadata: MetadataStore, session: Session, *, broker_id: str, service_url: str) -> None:

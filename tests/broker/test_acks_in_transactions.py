@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from broker.errors import BrokerError, TopicClosed
 from dispatch.subscription import SubscriptionError, SubscriptionKind
 from storage.cursor import CursorError
-from storage.errors import LedgerFailed
+from storage.errors import LedgerFailed, LedgerNotMade
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore, StoreUnavailable, starting_with
@@ -239,7 +239,7 @@ async def on_a_broker(files: SimulatedFiles, act: Callable[[Rooms, MetadataStore
     try:
         async with EmbeddedStore.open(files, DATA) as metadata, rooms(metadata, files) as broker:
             await act(broker, metadata)
-    except* (StoreUnavailable, LedgerFailed, PowerLost, OSError):
+    except* (StoreUnavailable, LedgerFailed, LedgerNotMade, PowerLost, OSError):
         broke = True
     return broke
 

@@ -45,7 +45,8 @@ class Court:
         await trio.sleep_forever()
 
     async def run(self, reign: Callable[[Session], Awaitable[None]] | None = None) -> None:
-        await serve_reigns(self.store, reign or self.reign, self.turn_away, self.stop, timeout_seconds=1)
+        first = await self.store.open_session(1)
+        await serve_reigns(self.store, first, reign or self.reign, self.turn_away, self.stop, timeout_seconds=1)
 
 
 async def test_a_lost_session_is_followed_by_another(autojump_clock: MockClock) -> None:

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import BrokerError
 from broker.names import TopicName
-from storage.errors import LedgerFailed
+from storage.errors import LedgerFailed, LedgerNotMade
 from tests.model.clients import Consumer, Held, Parties, Segment, Writer
 from tests.model.machine import RETENTION_SECONDS, Machine
 from tests.model.operations import (
@@ -217,7 +217,7 @@ class Player:
                     await administration.split(name, segments[0].id)
                 else:
                     await administration.merge(name, segments[0].id, segments[1].id)
-            except (BrokerError, LedgerFailed):
+            except (BrokerError, LedgerFailed, LedgerNotMade):
                 # The layout has changed since the client was told of it; or the broker stops, and its segments with it.
                 return
 

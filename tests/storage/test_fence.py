@@ -9,15 +9,20 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from storage.broker_home import BrokerHome, newest_epoch
 from storage.errors import DataFolderInUse, Fenced, LedgerFailed
-from storage.fence import Fence, claim, remove_older
+from storage.fence import Fence, Owner, claim, remove_older
 from storage.files import DiskFiles
 from storage.ledger_folder import LedgerFolder
+from storage.ledger_index import SparseIndex
 from storage.ledger_store import DirectoryLedgerStore
 from storage.position import Position
 from storage.replay import recover_abandoned
+from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import DATA, LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of
+from tests.support.ledgers import DATA, FOLDER, LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of
+
+OWNER = Owner(FOLDER, "broker-1", 77, None)
 
 
 @pytest.fixture
@@ -33,9 +38,9 @@ def files(folder: Path) -> SimulatedFiles:
 
 
 def test_every_claim_is_higher_and_ends_the_one_before(files: SimulatedFiles, folder: Path) -> None:
-    first = claim(files, folder)
+    first = claim(files, folder, OWNER)
     first.check()
-    second = claim(files, folder)
+    second = claim(files, folder, OWNER)
     assert second.epoch == first.epoch + 1
     second.check()
     with pytest.raises(Fenced):
@@ -44,9 +49,9 @@ def test_every_claim_is_higher_and_ends_the_one_before(files: SimulatedFiles, fo
 
 def test_d2_a_writer_that_slept_through_several_claims_is_fenced(files: SimulatedFiles, folder: Path) -> None:
     """D2: also when the fence right above its own is gone again."""
-    sleeper = claim(files, folder)
+    sleeper = claim(files, folder, OWNER)
     for _ in range(3):
-        latest = claim(files, folder)
+        latest = claim(files, folder, OWNER)
         remove_older(files, folder, latest)
     assert files.names(folder) == [f"fence-{latest.epoch:010d}"]
     with pytest.raises(Fenced):
@@ -56,9 +61,9 @@ def test_d2_a_writer_that_slept_through_several_claims_is_fenced(files: Simulate
 
 def test_d2_fences_are_removed_so_that_no_look_falls_between(files: SimulatedFiles, folder: Path) -> None:
     """D2: whichever removal a check meets, it sees either the fence above or its own one missing."""
-    sleeper = claim(files, folder)
-    claim(files, folder)
-    latest = claim(files, folder)
+    sleeper = claim(files, folder, OWNER)
+    claim(files, folder, OWNER)
+    latest = claim(files, folder, OWNER)
 
     def look(operation: str, path: Path) -> None:
         if operation == "remove":
@@ -76,7 +81,7 @@ def test_d2_a_check_does_not_fall_between_its_two_looks(files: SimulatedFiles, f
     """D2: the fence above is made and removed again while the sleeper looks."""
     for moment in (1, 2):
         sleeper_files = files.process()
-        sleeper = claim(sleeper_files, folder)
+        sleeper = claim(sleeper_files, folder, OWNER)
         looks = 0
 
         def pass_by(operation: str, _path: Path, moment: int = moment) -> None:
@@ -84,8 +89,8 @@ def test_d2_a_check_does_not_fall_between_its_two_looks(files: SimulatedFiles, f
             looks += operation == "exists"
             if looks == moment:
                 looks += 10
-                claim(files, folder)
-                remove_older(files, folder, claim(files, folder))
+                claim(files, folder, OWNER)
+                remove_older(files, folder, claim(files, folder, OWNER))
 
         sleeper_files.before = pass_by
         with pytest.raises(Fenced):
@@ -98,19 +103,19 @@ def test_two_who_claim_at_once_get_different_epochs(files: SimulatedFiles, folde
 
     def overtake(operation: str, _path: Path) -> None:
         if operation == "open" and not rivals:
-            rivals.append(claim(rival, folder))
+            rivals.append(claim(rival, folder, OWNER))
 
     files.before = overtake
-    mine = claim(files, folder)
+    mine = claim(files, folder, OWNER)
     assert mine.epoch == rivals[0].epoch + 1
     with pytest.raises(Fenced):
         rivals[0].check()
 
 
 def test_a_claim_survives_a_power_loss(files: SimulatedFiles, folder: Path) -> None:
-    claim(files, folder)
+    claim(files, folder, OWNER)
     survivor = files.crash(keep=0.0)
-    assert claim(survivor, folder).epoch == 2
+    assert claim(survivor, folder, OWNER).epoch == 2
 
 
 async def test_d2_a_stopped_writer_that_resumes_confirms_nothing_more() -> None:
@@ -178,32 +183,39 @@ async def life_with_takeover_at(operation_number: int) -> bool:
         count += 1
         if count == operation_number:
             folder = LedgerFolder(rival, LEDGERS)
-            recover_abandoned(rival, journal_dir(), folder, stream=77)
-            loaded = folder.load(1)
-            assert loaded.damage is None
-            index = loaded.index
+            recover_abandoned(rival, journal_dir(), folder, claim(rival, journal_dir(), OWNER))
+            index = SparseIndex(1)
+            if not folder.missing([1]):
+                loaded = folder.load(1)
+                assert loaded.damage is None
+                index = loaded.index
             chunks = [index.chunk_extent(number) for number in range(len(index.slots))]
             entries = folder.read_chunks(1, chunks)[0] if chunks else []
             seen.append([entry.payload for chunk in entries for entry in chunk])
 
     async with ledger_store(files, journal_file_bytes=4096) as store:
         files.before = take_over
-        ledger = await store.create(1)
         payloads = [b"%d" % number * 200 for number in range(30)]
+        confirmed = []
         try:
-            await add_all(ledger, payloads)
-            await store.seal(ledger)
+            ledger = await store.create(1)
+            try:
+                await add_all(ledger, payloads)
+                await store.seal(ledger)
+            finally:
+                confirmed = payloads[: ledger.confirmed_entry + 1]
         except LedgerFailed:
             pass
-        confirmed = payloads[: ledger.confirmed_entry + 1]
         files.before = None
     if not seen:
         return False
     assert seen[0][: len(confirmed)] == confirmed, "the rival read all that was confirmed before and after it came"
     # What the fenced writer wrote afterwards stays out of every later recovery, too.
     async with ledger_store(files.kill()) as restarted:
-        found = await payloads_of(restarted, 1)
-        assert found == seen[0]
+        if await restarted.missing([1]):
+            assert seen == [[]], "the ledger was never made"
+        else:
+            assert await payloads_of(restarted, 1) == seen[0]
     return True
 
 
@@ -219,13 +231,13 @@ async def test_a_dead_brokers_journal_is_recovered_by_another() -> None:
     files = SimulatedFiles(seed=3)
     async with ledger_store(files, broker_id="dead") as dead:
         await add_all(await dead.create(1), [b"a", b"b"])
+        writer = dead.writer
     survivor = files.kill()
     async with ledger_store(survivor, broker_id="alive") as alive:
-        assert await payloads_of(alive, 1) == []
-        takeover = await alive.recover_broker("dead")
-        assert takeover.replayed_blocks == 2
-        assert await payloads_of(alive, 1) == [b"a", b"b"]
-        assert (await alive.recover_broker("dead")).replayed_blocks == 0
+        assert await payloads_of(alive, 1) == [], "it is in the dead broker's journal alone"
+        for _ in range(2):
+            await alive.fence(writer)
+            assert await payloads_of(alive, 1) == [b"a", b"b"]
     async with ledger_store(survivor.kill(), broker_id="dead") as returned:
         assert await payloads_of(returned, 1) == [b"a", b"b"]
     assert survivor.exists(DATA / "brokers" / "alive")
@@ -256,9 +268,11 @@ async def test_d2_a_process_stopped_and_continued_finds_itself_replaced(tmp_path
         process.send_signal(signal.SIGSTOP)
         files = DiskFiles()
         with pytest.raises(DataFolderInUse):
-            await DirectoryLedgerStore.open(files, tmp_path, "writer")
-        successor = await DirectoryLedgerStore.open(files, tmp_path, "successor")
-        await successor.recover_broker("writer")
+            await BrokerHome.enter(files, tmp_path, FOLDER, "writer")
+        successor = await DirectoryLedgerStore.open(await BrokerHome.enter(files, tmp_path, FOLDER, "successor"))
+        newest = newest_epoch(files, tmp_path, "writer")
+        assert newest is not None
+        await successor.fence(Writer(FOLDER, "writer", newest[0], newest[1].owner.stream))
         recovered = await successor.recover(1)
         process.send_signal(signal.SIGCONT)
         async for some in process.stdout:

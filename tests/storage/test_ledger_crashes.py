@@ -18,7 +18,7 @@ import trio
 from hypothesis import strategies as st
 
 from storage.entry import Entry
-from storage.errors import LedgerFailed, LedgerSealed
+from storage.errors import LedgerFailed, LedgerNotMade, LedgerSealed
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
@@ -117,7 +117,7 @@ async def disturbing(topic: Topic, ledger: ManagedLedger, rng: random.Random) ->
 
 async def guarded(work: Awaitable[None]) -> None:
     """The end of the life ends its tasks, by the errors that say so."""
-    with suppress(LedgerFailed, LedgerSealed, OSError):
+    with suppress(LedgerFailed, LedgerNotMade, LedgerSealed, OSError):
         await work
 
 

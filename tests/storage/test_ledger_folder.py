@@ -149,7 +149,8 @@ async def test_an_index_behind_its_file_is_completed() -> None:
     assert survivor.content(INDEX) != behind
 
 
-async def test_a_ledger_listed_but_absent_is_damage_if_it_had_entries() -> None:
+async def test_a_ledger_that_was_created_has_a_file() -> None:
+    """E2, E3: so that "no file" is damage with or without an index, and an empty file an empty ledger."""
     files = await closed_ledger()
     files.remove(LEDGER)
     found, corrupt = await read_until_damage(files, 3)
@@ -158,8 +159,12 @@ async def test_a_ledger_listed_but_absent_is_damage_if_it_had_entries() -> None:
         with pytest.raises(LedgerCorrupt):
             await store.recover(1)
         files.remove(INDEX)
-        assert (await store.recover(1)).last_entry == -1
-        assert (await store.recover(2)).last_entry == -1
+        for ledger in (1, 2):
+            with pytest.raises(LedgerCorrupt, match="the file is missing"):
+                await store.recover(ledger)
+        await store.create(3)
+    async with ledger_store(files.crash(keep=0.0)) as restarted:
+        assert (await restarted.recover(3)).last_entry == -1
 
 
 async def test_files_of_others_are_left_alone_and_named() -> None:

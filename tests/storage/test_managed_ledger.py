@@ -1,13 +1,12 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
-from storage.errors import Fenced, LedgerFailed, LedgerSealed
+from storage.errors import Fenced, LedgerFailed, LedgerNotMade, LedgerSealed
 from storage.ledger_ids import IDS_PER_BLOCK, LEDGER_IDS_KEY, LedgerIds
 from storage.ledger_list import ManagedLedgerRecord
 from storage.ledger_reading import SEALED_KEPT_MAX
@@ -171,7 +170,7 @@ async def test_restarts_leave_no_empty_ledgers_and_no_id_is_used_again(
             assert await payloads(ledger) == [b"a"]
     assert ids == sorted(set(ids))
     assert len((await stored(metadata)).ledgers) == 2
-    assert len([name for name in files.names(LEDGERS) if name.endswith(".ledger")]) == 1
+    assert len([name for name in files.names(LEDGERS) if name.endswith(".ledger")]) == 2
 
 
 async def test_ledgers_roll_under_load_without_a_gap(files: SimulatedFiles, metadata: MemoryStore) -> None:
@@ -493,8 +492,9 @@ async def test_deleting_removes_record_and_files_and_a_new_one_is_another(
         another = await open_managed(store, metadata)
         assert another.creation_id != ledger.creation_id
         assert await payloads(another) == []
+        assert files.names(LEDGERS) == [f"{another.next_position.ledger:020d}.ledger"]
     async with ledger_store(files.crash(keep=0.0)) as store:
-        assert files.names(LEDGERS) == []
+        assert await store.missing([1, 2, 3]) == [1, 2, 3]
 
 
 async def test_ids_are_reserved_in_blocks_and_rise_over_all_owners(metadata: MemoryStore) -> None:
@@ -537,14 +537,27 @@ async def test_ids_taken_at_once_differ(metadata: MemoryStore) -> None:
     assert len(set(taken)) == len(taken) == 30
 
 
-async def test_opening_many_touches_no_file_of_them(files: SimulatedFiles, metadata: MemoryStore) -> None:
+async def test_ledgers_that_are_made_at_once_share_their_sync(files: SimulatedFiles, metadata: MemoryStore) -> None:
+    """E2: each has a file before its record; one that cannot be made fails alone."""
     async with ledger_store(files) as store:
         ids = LedgerIds(metadata)
-        touched: list[Path] = []
-        files.before = lambda _operation, path: touched.append(path) if LEDGERS in (path, path.parent) else None
-        for number in range(200):
-            await open_managed(store, metadata, name=f"topic-{number}", ids=ids)
-        assert touched == []
+        done: list[str] = []
+        files.before = lambda operation, path: done.append(operation) if LEDGERS in (path, path.parent) else None
+        failed: list[LedgerNotMade] = []
+
+        async def open_one(number: int) -> None:
+            try:
+                await open_managed(store, metadata, name=f"topic-{number}", ids=ids)
+            except LedgerNotMade as error:
+                failed.append(error)
+
+        files.fail("sync_dir", where=lambda path: path == LEDGERS)
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(open_one, number)
+        assert done.count("sync_dir") < 50
+        assert len(failed) == 1
+        assert len(await metadata.scan("/managed-ledgers/", "/managed-ledgers0")) == 199
 
 
 async def test_c7_closing_records_the_end_and_the_next_owner_goes_on(

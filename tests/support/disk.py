@@ -175,6 +175,10 @@ class _SimulatedLock:
         self._path = path
         self._held = True
 
+    @property
+    def name(self) -> str:
+        return f"simulated:{id(self._disk)}:{self._path}"
+
     def close(self) -> None:
         if self._held:
             self._disk.locked.discard(self._path)

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import trio
 
+from storage.broker_home import BrokerHome
 from storage.errors import LedgerFailed
 from storage.files import DiskFiles
 from storage.ledger_store import DirectoryLedgerStore
-from tests.support.ledgers import add
+from tests.support.ledgers import FOLDER, add
 
 
 async def main(data: Path, broker_id: str) -> None:
-    store = await DirectoryLedgerStore.open(DiskFiles(), data, broker_id)
+    store = await DirectoryLedgerStore.open(await BrokerHome.enter(DiskFiles(), data, FOLDER, broker_id))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, store)
         ledger = await store.create(1)

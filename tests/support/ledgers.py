@@ -12,11 +12,13 @@ from pathlib import Path
 
 import trio
 
+from storage import broker_home
+from storage.broker_home import BrokerHome
 from storage.entry import Entry, encode_batch, encode_entry
 from storage.errors import LedgerFailed
 from storage.journal_block import Part
 from storage.ledger import OpenLedger
-from storage.ledger_store import DirectoryLedgerStore, LedgerStoreConfig
+from storage.ledger_store import DirectoryLedgerStore, IsAlive, LedgerStoreConfig
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
 
@@ -24,9 +26,13 @@ DATA = Path("/data")
 LEDGERS = DATA / "ledgers"
 
 
+FOLDER = "the-folder"
+"""Identity of the data folder, unless a test names another."""
+
+
 def journal_dir(broker_id: str = "broker-1") -> Path:
     """Where that broker's journal is."""
-    return DATA / "brokers" / broker_id / "journal"
+    return broker_home.journal_dir(DATA, broker_id)
 
 
 @asynccontextmanager
@@ -34,12 +40,15 @@ async def ledger_store(
     files: SimulatedFiles,
     *,
     broker_id: str = "broker-1",
+    folder: str = FOLDER,
+    is_alive: IsAlive | None = None,
     journal_file_bytes: int = 64 * 1024,
     tail_bytes_max: int = 64 * 1024 * 1024,
 ) -> AsyncIterator[DirectoryLedgerStore]:
     """An open store and its running writer."""
     config = LedgerStoreConfig(journal_file_bytes=journal_file_bytes, tail_bytes_max=tail_bytes_max)
-    store = await DirectoryLedgerStore.open(files, DATA, broker_id, config, random_bits=files.random.getrandbits)
+    home = await BrokerHome.enter(files, DATA, folder, broker_id)
+    store = await DirectoryLedgerStore.open(home, config, is_alive=is_alive, random_bits=files.random.getrandbits)
 
     async def run(task_status: trio.TaskStatus[None]) -> None:
         with suppress(LedgerFailed):

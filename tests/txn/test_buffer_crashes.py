@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from storage.entry import TxnId
-from storage.errors import LedgerFailed
+from storage.errors import LedgerFailed, LedgerNotMade
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import StoreUnavailable, starting_with
 from storage.position import EARLIEST, LATEST
@@ -81,7 +81,7 @@ async def run_until_it_breaks(files: SimulatedFiles, history: History, plans: li
             # Materialising goes on by itself.
             await wait_all_tasks_blocked()
             history.readable_max = max(history.readable_max, segment.buffer.readable.value)
-    except* (StoreUnavailable, OwnershipLost, LedgerFailed, OSError):
+    except* (StoreUnavailable, OwnershipLost, LedgerFailed, LedgerNotMade, OSError):
         broke = True
     return broke
 
@@ -166,7 +166,7 @@ async def test_a_crash_in_the_middle_of_a_takeover_is_harmless(plans: list[str],
             async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
                 await desk.own()
                 await wait_all_tasks_blocked()
-        except* (StoreUnavailable, OwnershipLost, LedgerFailed, OSError):
+        except* (StoreUnavailable, OwnershipLost, LedgerFailed, LedgerNotMade, OSError):
             crashes += 1
     event(f"{crashes} crashes in takeovers")
     await check(files.crash(), history)

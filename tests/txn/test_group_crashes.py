@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from storage.entry import TxnId
-from storage.errors import LedgerFailed
+from storage.errors import LedgerFailed, LedgerNotMade
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.store import StoreUnavailable
 from tests.support.disk import SimulatedFiles
@@ -30,7 +30,7 @@ OPENED = 14
 """Operations of the disk until both stores are open."""
 OPERATIONS = 150
 """About as many follow in a whole run."""
-_CRASHES = (StoreUnavailable, OwnershipLost, LedgerFailed, OSError)
+_CRASHES = (StoreUnavailable, OwnershipLost, LedgerFailed, LedgerNotMade, OSError)
 
 
 @dataclass

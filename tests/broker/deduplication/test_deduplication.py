@@ -18,7 +18,7 @@ from broker.deduplication.deduplication import Deduplication, send_id, sequences
 from broker.deduplication.sequences import SendId, Sequences, Stored
 from broker.errors import SendInDoubt
 from storage.entry import TxnId
-from storage.errors import LedgerCorrupt, LedgerFailed
+from storage.errors import LedgerCorrupt, LedgerFailed, LedgerNotMade
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
@@ -156,7 +156,7 @@ async def test_sends_are_stored_once_over_crashes(seed: int, lives: int, snapsho
                         for client in clients:
                             nursery.start_soon(client.run, segment, 12, 3)
                     await wait_all_tasks_blocked()
-            except* (StoreUnavailable, LedgerFailed, OSError):
+            except* (StoreUnavailable, LedgerFailed, LedgerNotMade, OSError):
                 broken += 1
             files = files.crash()
         event(f"lives that ended early: {broken}")

@@ -1,0 +1,101 @@
+"""Who runs: each broker's registration, an ephemeral record under its id (E4).
+
+    /brokers/<broker id>    {folder, lock, service_url}
+
+A broker registers before it touches its journal. While the record stands no other process registers this id, so two
+brokers of one id never run on one metadata root, whatever their folders are.
+
+After a `kill -9` the record of the dead process stands until its session ends. The next process of that id takes it
+over at once if it holds the same lock: the record names the locked file (`Lock.name`), and the operating system gives
+a lock to nobody while the process that holds it lives, also while that one is stopped. In a copy of the folder the lock
+is another file, so its name differs, and the start waits for the session's end.
+
+Taking a record over, or finding none, says that a broker is gone, and never that it stopped writing. That is the
+fence's to say (`storage.fence`).
+"""
+
+from typing import Final
+
+import orjson
+import structlog
+import trio
+
+from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Record, Session
+from storage.writer import Writer
+
+BROKERS: Final = "/brokers/"
+WAITS_PER_TIMEOUT: Final = 1.5
+"""How long a start waits for the end of an earlier process's session, in session timeouts."""
+
+log = structlog.get_logger(__name__)
+
+
+class BrokerRuns(Exception):
+    """Another process with this broker's id runs on the same metadata. The message is for people."""
+
+
+class Membership:
+    """The registration of this broker, and a look at those of others."""
+
+    def __init__(
+        self, metadata: MetadataStore, *, broker_id: str, folder_id: str, lock_name: str, service_url: str
+    ) -> None:
+        self._metadata = metadata
+        self._broker_id = broker_id
+        self._lock_name = lock_name
+        self._service_url = service_url
+        self._registered: tuple[Session, Check] | None = None
+        self._value = orjson.dumps({"folder": folder_id, "lock": lock_name, "service_url": service_url})
+
+    async def register(self, session: Session, *, timeout_seconds: float) -> Check:
+        """Register under this session; durable on return. The condition that holds while the registration stands.
+
+        Call it again with a new session once the last one has ended; with the same one it does nothing. Waits while
+        the record of an earlier process stands whose session may have no owner, at most for a while longer than
+        `timeout_seconds`.
+
+        Raises:
+            BrokerRuns: that record still stands; its process lives.
+            SessionLost: this session has ended meanwhile.
+        """
+        if self._registered is not None and self._registered[0] is session:
+            return self._registered[1]
+        key = BROKERS + self._broker_id
+        held: Record | None = None
+        with trio.move_on_after(WAITS_PER_TIMEOUT * timeout_seconds):
+            async with self._metadata.watch_key(key) as watch:
+                while True:
+                    known, held = held, await watch.next()
+                    if held is not None and not self._is_over(held):
+                        if known is None:
+                            log.info(
+                                "waiting for the end of an earlier session of this broker id",
+                                broker=self._broker_id,
+                                seconds_max=WAITS_PER_TIMEOUT * timeout_seconds,
+                            )
+                        continue
+                    expected = ABSENT if held is None else held.version
+                    try:
+                        check = Check(key, await self._put(key, expected, session))
+                    except Conflict:
+                        continue  # Somebody else registered; the watch shows who.
+                    self._registered = session, check
+                    return check
+        assert held is not None, "only a record that stands is waited for"
+        other = orjson.loads(held.value)
+        raise BrokerRuns(
+            f"A broker with the id {self._broker_id} already runs at {other['service_url']}, on the data folder with "
+            f"the identity {other['folder']}. Stop that one, or give this one another --broker-id."
+        )
+
+    async def is_alive(self, writer: Writer) -> bool:
+        """Whether a broker is registered that writes, or will write, this writer's journal."""
+        record = await self._metadata.get(BROKERS + writer.broker)
+        return record is not None and orjson.loads(record.value)["folder"] == writer.folder
+
+    async def _put(self, key: str, expected: int, session: Session) -> int:
+        return await self._metadata.put(key, self._value, expected=expected, session=session)
+
+    def _is_over(self, held: Record) -> bool:
+        """Whether the process that wrote this record is gone, or is this one."""
+        return bool(orjson.loads(held.value)["lock"] == self._lock_name)

@@ -1,0 +1,68 @@
+"""Taking a broker's place at its start: which cluster, which data folder, under which id, and alone.
+
+In this order, and each step before anything that it protects is changed:
+
+1. Folder, journal and metadata root must belong together (`storage.identity`).
+2. The lock of the broker's folder, for an immediate answer if a broker with this id runs there.
+3. A session, and the registration of the broker's id (`cluster.membership`).
+
+Only then is the journal fenced and replayed.
+"""
+
+import secrets
+from typing import NamedTuple
+
+from broker.addresses import Address, advertised_address
+from broker.cluster.membership import Membership
+from broker.config import BrokerSettings
+from broker.metadata_place import place_of
+from storage.broker_home import BrokerHome
+from storage.files import Files
+from storage.identity import join_cluster
+from storage.metadata.store import MetadataStore, Session
+
+
+class Place(NamedTuple):
+    """What a broker holds once it may start."""
+
+    home: BrokerHome
+    session: Session
+    membership: Membership
+
+
+async def take_place(
+    settings: BrokerSettings, files: Files, metadata: MetadataStore, bound: Address, *, timeout_seconds: float
+) -> Place:
+    """Take the place of the broker that the settings name; `bound` is where it listens.
+
+    `timeout_seconds` is that of the broker's metadata sessions.
+
+    Raises:
+        IdentityMismatch: folder, journal and metadata do not belong together; nothing was changed.
+        DataFolderInUse, BrokerRuns: a broker with this id runs.
+        JournalDamaged: the fence of its journal is damaged.
+    """
+    identity = await join_cluster(
+        files,
+        settings.data_dir,
+        settings.broker_id,
+        metadata,
+        place=place_of(settings),
+        random_bits=secrets.randbits,
+    )
+    home = await BrokerHome.enter(files, settings.data_dir, identity.folder, settings.broker_id)
+    try:
+        session = await metadata.open_session(timeout_seconds)
+        advertised = advertised_address(settings.advertised_pulsar, bound=bound, reached=bound)
+        membership = Membership(
+            metadata,
+            broker_id=settings.broker_id,
+            folder_id=identity.folder,
+            lock_name=home.lock_name,
+            service_url=f"pulsar://{advertised}",
+        )
+        await membership.register(session, timeout_seconds=timeout_seconds)
+    except BaseException:
+        home.close()
+        raise
+    return Place(home, session, membership)

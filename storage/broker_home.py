@@ -1,0 +1,80 @@
+"""A broker's place in a data folder: `<data>/brokers/<broker id>`, with its lock and its journal."""
+
+from pathlib import Path
+
+from storage.errors import DataFolderInUse, JournalDamaged
+from storage.fence import EpochRecord, read_epochs
+from storage.files import AlreadyLocked, Files, Lock
+
+
+class BrokerHome:
+    """The place of one broker, held by its lock.
+
+    The lock is for a good error message, and proves that the process that held it before has ended. It is not the
+    fence: a stopped process keeps it.
+    """
+
+    def __init__(self, files: Files, data_dir: Path, folder_id: str, broker_id: str, lock: Lock) -> None:
+        self.files = files
+        self.data_dir = data_dir
+        self.folder_id = folder_id
+        """Identity of the data folder."""
+        self.broker_id = broker_id
+        self._lock = lock
+
+    @classmethod
+    async def enter(cls, files: Files, data_dir: Path, folder_id: str, broker_id: str) -> "BrokerHome":
+        """Take the place, made if it is absent. `broker_id` is a file name.
+
+        Raises:
+            DataFolderInUse: a broker with this id runs here.
+        """
+        return await files.run(cls._enter, files, data_dir, folder_id, broker_id)
+
+    @classmethod
+    def _enter(cls, files: Files, data_dir: Path, folder_id: str, broker_id: str) -> "BrokerHome":
+        directory = journal_dir(data_dir, broker_id)
+        files.make_dir(directory)
+        try:
+            lock = files.lock(directory.parent / "lock")
+        except AlreadyLocked as held:
+            raise DataFolderInUse(f"a broker named {broker_id} already runs on {data_dir}") from held
+        return cls(files, data_dir, folder_id, broker_id, lock)
+
+    @property
+    def journal(self) -> Path:
+        """Folder of the journal's files."""
+        return journal_dir(self.data_dir, self.broker_id)
+
+    @property
+    def lock_name(self) -> str:
+        """Names the lock on this machine until it restarts: whoever holds the lock of this name is alone with it."""
+        return self._lock.name
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        self._lock.close()
+
+
+def journal_dir(data_dir: Path, broker_id: str) -> Path:
+    """Folder of a broker's journal files."""
+    return data_dir / "brokers" / broker_id / "journal"
+
+
+def newest_epoch(files: Files, data_dir: Path, broker_id: str) -> tuple[int, EpochRecord] | None:
+    """The newest epoch of a broker's journal and what its fence says; None if it has none. Changes nothing. Blocks.
+
+    Raises:
+        JournalDamaged: a fence file is damaged, or the journal's folder is not that broker's.
+    """
+    directory = journal_dir(data_dir, broker_id)
+    if not files.exists(directory):
+        return None
+    found = list(read_epochs(files, directory).items())
+    if not found:
+        return None
+    epoch, record = found[-1]
+    if record.owner.broker != broker_id:
+        reason = f"it is the journal of broker {record.owner.broker}, the folder was renamed or copied"
+        raise JournalDamaged(directory, 0, reason)
+    return epoch, record

@@ -1,0 +1,111 @@
+"""What the metadata store has of every broker's journal: in which data folder it is, and its newest epoch.
+
+    /journals/<broker id>    {folder, path, epoch, stream}
+
+Whoever takes a journal over claims its fence first and then writes this record, by compare-and-set, before he changes
+anything else. The fence names the epoch that the record had (`Owner.previous`). So a journal that is looked at fits its
+record in exactly two cases, and anything else is another state of one of the two (E1):
+
+    newest fence                  record          | meaning
+    none                          none            | a new broker
+    names no previous epoch       none            | its start was interrupted before the record was written
+    is the record's epoch         an epoch        | the writer that the record knows was the last one
+    names the record's epoch      an epoch        | a take-over was interrupted before the record was written
+    anything else                                 | a copy, an older state, or a missing folder: refused
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import orjson
+
+from storage.errors import IdentityMismatch, JournalContended
+from storage.fence import EpochRecord
+from storage.metadata.store import ABSENT, Conflict, MetadataStore
+from storage.writer import Epoch, Writer
+
+JOURNALS: Final = "/journals/"
+
+
+class Recorded(NamedTuple):
+    """The record of one broker's journal."""
+
+    folder: str
+    """Identity of its data folder."""
+    path: str
+    """Where that folder was when the journal was last taken over; for people."""
+    life: Epoch
+    version: int
+
+
+class JournalRecords:
+    """The records of all brokers' journals."""
+
+    def __init__(self, metadata: MetadataStore, data_dir: Path) -> None:
+        self._metadata = metadata
+        self._path = str(data_dir.absolute())
+
+    async def read(self, broker_id: str) -> Recorded | None:
+        """The record as it is now; None if that broker never started."""
+        record = await self._metadata.get(JOURNALS + broker_id)
+        if record is None:
+            return None
+        fields = orjson.loads(record.value)
+        return Recorded(fields["folder"], fields["path"], Epoch(fields["epoch"], fields["stream"]), record.version)
+
+    async def advance(self, known: Recorded | None, writer: Writer) -> None:
+        """Record the epoch of `writer`, which has claimed the fence. Durable on return.
+
+        Raises:
+            JournalContended: the record is no longer `known`.
+        """
+        fields = {"folder": writer.folder, "path": self._path, "epoch": writer.epoch, "stream": writer.stream}
+        expected = ABSENT if known is None else known.version
+        try:
+            await self._metadata.put(JOURNALS + writer.broker, orjson.dumps(fields), expected=expected)
+        except Conflict as conflict:
+            raise JournalContended(writer.broker) from conflict
+
+
+def require_fit(
+    broker_id: str, data_dir: Path, folder: str, recorded: Recorded | None, newest: tuple[int, EpochRecord] | None
+) -> None:
+    """Return if this journal is the newest state of the one that the record knows: see the table above.
+
+    Raises:
+        IdentityMismatch: it is not.
+    """
+    journal = f"The journal of broker {broker_id} in {data_dir}"
+    if recorded is not None and recorded.folder != folder:
+        raise IdentityMismatch(
+            f"Broker {broker_id} keeps its data in the folder with the identity {recorded.folder}, last used as "
+            f"{recorded.path}, and not in {data_dir}, whose identity is {folder}. Start it with its own --data-dir, or "
+            "give this one another --broker-id."
+        )
+    if newest is None:
+        if recorded is not None:
+            raise IdentityMismatch(
+                f"{journal} is missing, though it has reached epoch {recorded.life.number} and may hold confirmed "
+                "messages. Restore the folder from a copy."
+            )
+        return
+    epoch, record = newest
+    owner = record.owner
+    if (owner.folder, owner.broker) != (folder, broker_id):
+        raise IdentityMismatch(
+            f"{journal} was written by broker {owner.broker} in the folder with the identity {owner.folder}, and this "
+            f"folder has the identity {folder}. Put the journal back where it was."
+        )
+    life = None if recorded is None else recorded.life
+    if life in (owner.previous, Epoch(epoch, owner.stream)):
+        return
+    if recorded is None or epoch > recorded.life.number:
+        known = "knows nothing of it" if recorded is None else f"knows epoch {recorded.life.number}"
+        raise IdentityMismatch(
+            f"{journal} has reached epoch {epoch}, but the metadata {known}: the metadata is an older copy. Restore "
+            "the newest metadata."
+        )
+    raise IdentityMismatch(
+        f"{journal} is at epoch {epoch}, but epoch {recorded.life.number} was reached elsewhere, last in "
+        f"{recorded.path}: this folder is an older copy. Start the newest one."
+    )

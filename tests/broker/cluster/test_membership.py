@@ -1,0 +1,107 @@
+"""One process per broker id and metadata root; on etcd in test_places.py."""
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.cluster.membership import WAITS_PER_TIMEOUT, BrokerRuns, Membership
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Session, SessionLost
+from storage.writer import Writer
+
+TIMEOUT = 10.0
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def member(store: MemoryStore, *, broker_id: str = "one", lock: str = "a", folder: str = "folder") -> Membership:
+    return Membership(
+        store, broker_id=broker_id, folder_id=folder, lock_name=lock, service_url=f"pulsar://{folder}-{lock}:6650"
+    )
+
+
+async def registered(store: MemoryStore, membership: Membership) -> Session:
+    session = await store.open_session(TIMEOUT)
+    await membership.register(session, timeout_seconds=TIMEOUT)
+    return session
+
+
+async def test_a_second_process_of_an_id_is_refused_while_the_first_lives(
+    store: MemoryStore, autojump_clock: MockClock
+) -> None:
+    """E4: in a sentence that names it; the first one is not disturbed."""
+    await registered(store, member(store, folder="first"))
+    before = await store.get("/brokers/one")
+    started = trio.current_time()
+    with pytest.raises(BrokerRuns, match=r"id one already runs at pulsar://first-a:6650, .* identity first"):
+        await registered(store, member(store, folder="second", lock="b"))
+    assert trio.current_time() - started == WAITS_PER_TIMEOUT * TIMEOUT
+    assert await store.get("/brokers/one") == before
+
+
+async def test_the_next_process_waits_for_the_end_of_the_session(store: MemoryStore, autojump_clock: MockClock) -> None:
+    """E4: woken by the record's end, and not by a timer; one line says what it waits for."""
+    first = await registered(store, member(store))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(registered, store, member(store, lock="b"))
+        await trio.sleep(TIMEOUT / 2)
+        await first.close()
+        closed = trio.current_time()
+    assert trio.current_time() == closed
+
+
+async def test_who_holds_the_same_lock_takes_over_at_once(store: MemoryStore, autojump_clock: MockClock) -> None:
+    """E4: the kernel gives the lock to nobody while the process that registered lives."""
+    await registered(store, member(store))
+    started = trio.current_time()
+    await registered(store, member(store))
+    assert trio.current_time() == started
+
+
+async def test_several_that_wait_are_let_in_one_at_a_time(store: MemoryStore, autojump_clock: MockClock) -> None:
+    """E4."""
+    first = await registered(store, member(store))
+    outcomes: list[str] = []
+
+    async def start(lock: str) -> None:
+        try:
+            await registered(store, member(store, lock=lock))
+            outcomes.append("registered")
+        except BrokerRuns:
+            outcomes.append("refused")
+
+    async with trio.open_nursery() as nursery:
+        for lock in "bcd":
+            nursery.start_soon(start, lock)
+        await wait_all_tasks_blocked()
+        await first.close()
+    assert sorted(outcomes) == ["refused", "refused", "registered"]
+
+
+async def test_a_registration_is_renewed_with_the_next_session(store: MemoryStore) -> None:
+    """E4, E14: and holds no longer than the session that it was made with."""
+    membership = member(store)
+    first = await registered(store, membership)
+    check = await membership.register(first, timeout_seconds=TIMEOUT)
+    await first.close()
+    assert await store.get("/brokers/one") is None
+    second = await store.open_session(TIMEOUT)
+    renewed = await membership.register(second, timeout_seconds=TIMEOUT)
+    assert renewed != check
+    await second.close()
+    with pytest.raises(SessionLost):
+        await member(store).register(second, timeout_seconds=TIMEOUT)
+
+
+async def test_a_writer_is_alive_while_its_broker_is_registered_in_its_folder(store: MemoryStore) -> None:
+    """E4: under another folder's identity it is another writer."""
+    looking = member(store, broker_id="two")
+    assert not await looking.is_alive(Writer("folder", "one", 1, 2))
+    session = await registered(store, member(store))
+    assert await looking.is_alive(Writer("folder", "one", 1, 2))
+    assert not await looking.is_alive(Writer("another", "one", 1, 2))
+    await session.close()
+    assert not await looking.is_alive(Writer("folder", "one", 1, 2))

@@ -1,0 +1,223 @@
+"""Which combinations of data folder, journal and metadata root start, on a simulated disk; the table of `identity`."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.broker_home import BrokerHome
+from storage.errors import IdentityMismatch, JournalContended
+from storage.identity import CLUSTER_KEY, IDENTITY_FILE, FolderIdentity, join_cluster
+from storage.journal_records import JournalRecords
+from storage.ledger_store import DirectoryLedgerStore, LedgerStoreConfig
+from storage.metadata.memory import MemoryStore
+from tests.support.disk import PowerLost, SimulatedFiles
+from tests.support.ledgers import DATA, journal_dir
+from tests.support.metadata import LAST
+
+SMALL = LedgerStoreConfig(journal_file_bytes=4096)
+
+
+async def join(files: SimulatedFiles, metadata: MemoryStore, broker_id: str = "broker-1") -> FolderIdentity:
+    return await join_cluster(
+        files, DATA, broker_id, metadata, place="the metadata", random_bits=files.random.getrandbits
+    )
+
+
+async def start(
+    files: SimulatedFiles, metadata: MemoryStore, broker_id: str = "broker-1"
+) -> tuple[FolderIdentity, DirectoryLedgerStore]:
+    """All that a start does with identities and the journal; the caller closes the store."""
+    identity = await join(files, metadata, broker_id)
+    home = await BrokerHome.enter(files, DATA, identity.folder, broker_id)
+    records = JournalRecords(metadata, DATA)
+    store = await DirectoryLedgerStore.open(home, SMALL, journals=records, random_bits=files.random.getrandbits)
+    return identity, store
+
+
+async def lived(files: SimulatedFiles, metadata: MemoryStore, broker_id: str = "broker-1") -> FolderIdentity:
+    """A broker's start, and its death."""
+    identity, store = await start(files, metadata, broker_id)
+    store.close()
+    return identity
+
+
+def snapshot(files: SimulatedFiles) -> dict[Path, bytes]:
+    """Every file there is."""
+    found = {}
+    for directory in files._disk.directories:
+        for name in files._disk.directories[directory].entries:
+            found[directory / name] = files.content(directory / name)
+    return found
+
+
+async def refused(files: SimulatedFiles, metadata: MemoryStore, match: str, broker_id: str = "broker-1") -> None:
+    """The start is refused by one sentence, and changes neither the folder nor the metadata."""
+    before = snapshot(files), await metadata.scan("", LAST)
+    with pytest.raises(IdentityMismatch, match=match) as caught:
+        await start(files, metadata, broker_id)
+    assert str(caught.value).endswith(".")
+    assert (snapshot(files), await metadata.scan("", LAST)) == before
+
+
+@pytest.fixture
+def metadata() -> MemoryStore:
+    return MemoryStore()
+
+
+async def test_a_new_folder_and_a_new_root_get_identities_that_stay(metadata: MemoryStore) -> None:
+    """E1: over restarts, for several brokers of the folder."""
+    files = SimulatedFiles(seed=1)
+    first = await lived(files, metadata)
+    assert len(first.folder) == len(first.cluster) == 32
+    assert first.folder != first.cluster
+    assert await lived(files.crash(keep=0.0), metadata) == first
+    assert await lived(files, metadata, "broker-2") == first
+
+
+async def test_another_root_is_refused(metadata: MemoryStore) -> None:
+    """E1: an empty one, and one of another cluster; the sentence names both."""
+    files = SimulatedFiles(seed=2)
+    mine = await lived(files, metadata)
+    await refused(files, MemoryStore(), f"belongs to the cluster {mine.cluster} .* holds no cluster")
+    other = MemoryStore()
+    others = await lived(SimulatedFiles(seed=3), other)
+    await refused(files, other, f"belongs to the cluster {mine.cluster} .* is the cluster {others.cluster}")
+    assert await lived(files, metadata) == mine
+
+
+async def test_a_brokers_other_folder_is_refused(metadata: MemoryStore) -> None:
+    """E1: a new folder, and one of another broker of the cluster; with an id of its own it may have a folder."""
+    files, another = SimulatedFiles(seed=4), SimulatedFiles(seed=5)
+    mine = await lived(files, metadata)
+    await refused(
+        another, metadata, f"identity {mine.folder}, last used as /data, and not in /data, whose identity is new"
+    )
+    theirs = await lived(another, metadata, "broker-2")
+    assert theirs.cluster == mine.cluster
+    await refused(another, metadata, f"{mine.folder}.*whose identity is {theirs.folder}")
+
+
+async def test_a_missing_identity_beside_data_is_damage(metadata: MemoryStore) -> None:
+    """E1: the folder is not new, whatever else is there: ledgers or a journal."""
+    files = SimulatedFiles(seed=6)
+    await lived(files, metadata)
+    files.remove(DATA / IDENTITY_FILE)
+    await refused(files, metadata, r"identity.json is missing, but /data/brokers/broker-1/journal/.* is there")
+    await refused(files, MemoryStore(), r"identity.json is missing")
+    for name in files.names(journal_dir()):
+        files.remove(journal_dir() / name)
+    await refused(files, metadata, "whose identity is new")
+
+
+async def test_a_damaged_identity_is_named(metadata: MemoryStore) -> None:
+    """E1, E3."""
+    files = SimulatedFiles(seed=7)
+    await lived(files, metadata)
+    files.flip(DATA / IDENTITY_FILE, 0)
+    await refused(files, metadata, r"/data/identity.json is damaged")
+    files.cut(DATA / IDENTITY_FILE, 0)
+    await refused(files, metadata, r"/data/identity.json is damaged")
+
+
+async def test_a_root_that_lost_its_identity_is_damage(metadata: MemoryStore) -> None:
+    """E1: records without it are not a new root."""
+    files = SimulatedFiles(seed=8)
+    await lived(files, metadata)
+    await metadata.delete(CLUSTER_KEY)
+    await refused(SimulatedFiles(seed=9), metadata, r"holds records, but not the one")
+    await refused(files, metadata, r"holds no cluster")
+
+
+async def test_a_missing_journal_is_not_a_new_one(metadata: MemoryStore) -> None:
+    """E1, E3: also when its fences alone are gone."""
+    files = SimulatedFiles(seed=10)
+    await lived(files, metadata)
+    for name in files.names(journal_dir()):
+        if name.startswith("fence-"):
+            files.remove(journal_dir() / name)
+    await refused(files, metadata, "journal of broker broker-1 in /data is missing")
+
+
+async def test_older_metadata_is_refused(metadata: MemoryStore) -> None:
+    """E1: restored from a copy, it does not know what the journal's last writer did."""
+    files = SimulatedFiles(seed=11)
+    await lived(files, metadata)
+    old = await metadata.get("/journals/broker-1")
+    assert old is not None
+    await lived(files, metadata)
+    await metadata.put("/journals/broker-1", old.value)
+    # The last start could have been interrupted before the record was written: that one still fits.
+    await lived(files, metadata)
+    await lived(files, metadata)
+    await metadata.put("/journals/broker-1", old.value)
+    await refused(files, metadata, "the metadata is an older copy")
+    await metadata.delete("/journals/broker-1")
+    await refused(files, metadata, "knows nothing of it")
+
+
+async def test_an_older_copy_of_the_folder_is_refused(metadata: MemoryStore) -> None:
+    """E1: also one that has reached the same epoch by itself; the newest one goes on."""
+    files = SimulatedFiles(seed=12)
+    await lived(files, metadata)
+    copy, second, away = files.crash(keep=1.0), files.crash(keep=1.0), MemoryStore()
+    for record in await metadata.scan("", LAST):
+        await away.put(record.key, record.value)
+    await lived(files, metadata)
+    await refused(copy, metadata, "at epoch 1, but epoch 2 was reached elsewhere")
+    # This one has run with a copy of the metadata: the same epoch, by another writer.
+    await lived(second, away)
+    await refused(second, metadata, "this folder is an older copy")
+    await lived(files, metadata)
+
+
+async def test_of_two_copies_that_start_at_once_one_wins(metadata: MemoryStore) -> None:
+    """E1, E4: both fit the record, one writes it; the other has begun nothing."""
+    files = SimulatedFiles(seed=13)
+    await lived(files, metadata)
+    copy = files.crash(keep=1.0)
+    identity = await join(copy, metadata)
+    home = await BrokerHome.enter(copy, DATA, identity.folder, "broker-1")
+
+    class Slow(JournalRecords):
+        async def advance(self, *arguments: object) -> None:
+            await lived(files, metadata)
+            await super().advance(*arguments)  # type: ignore[arg-type]
+
+    with pytest.raises(JournalContended):
+        await DirectoryLedgerStore.open(home, SMALL, journals=Slow(metadata, DATA))
+    assert [name for name in copy.names(journal_dir()) if "0000000002-" in name] == []
+    await refused(copy, metadata, "this folder is an older copy")
+    await lived(files, metadata)
+
+
+async def test_a_journal_from_elsewhere_is_refused(metadata: MemoryStore) -> None:
+    """E1: a broker's journal stays where it was written, under its broker's name."""
+    files = SimulatedFiles(seed=14)
+    await lived(files, metadata)
+    files.make_dir(journal_dir("broker-2"))
+    directories = files._disk.directories
+    directories[journal_dir("broker-2")] = directories.pop(journal_dir("broker-1"))
+    with pytest.raises(Exception, match="journal of broker broker-1"):
+        await start(files, metadata, "broker-2")
+    await refused(files, metadata, "journal of broker broker-1 in /data is missing")
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("starts_before", [0, 1])
+async def test_a_start_interrupted_anywhere_is_taken_up_by_the_next(keep: float, starts_before: int) -> None:
+    """E1: at every operation of the disk, whatever of it survives."""
+    interrupted = 0
+    for moment in range(200):
+        files, metadata = SimulatedFiles(seed=moment), MemoryStore()
+        for _ in range(starts_before):
+            before = await lived(files, metadata)
+        files.lose_power_after(moment)
+        try:
+            await lived(files, metadata)
+        except PowerLost:
+            interrupted += 1
+        else:
+            break
+        identity = await lived(files.crash(keep=keep), metadata)
+        assert not starts_before or identity == before
+    assert interrupted > 20

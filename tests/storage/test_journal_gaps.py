@@ -1,0 +1,122 @@
+"""Journal files that somebody removed: each is damage that is named, and nothing else is lost by the start."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import JournalDamaged, StorageError
+from storage.ledger_store import DirectoryLedgerStore
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import add_all, journal_dir, ledger_store, payloads_of
+
+ENTRIES = [b"%03d" % number + b"x" * 700 for number in range(12)]
+
+
+async def life(files: SimulatedFiles, count: int = 12) -> None:
+    """A writer that fills several journal files of 4 KiB and is killed."""
+    async with ledger_store(files, journal_file_bytes=4096) as store:
+        await add_all(await store.create(1), ENTRIES[:count])
+
+
+def journal_files(files: SimulatedFiles) -> list[Path]:
+    return [journal_dir() / name for name in files.names(journal_dir()) if name.endswith(".journal")]
+
+
+async def start(files: SimulatedFiles) -> DirectoryLedgerStore:
+    async with ledger_store(files) as store:
+        return store
+
+
+@pytest.mark.parametrize("which", range(4))
+async def test_every_journal_file_that_exists_must_exist(which: int) -> None:
+    """E3: the first, one in the middle, the last with data, and the one prepared behind it."""
+    files = SimulatedFiles(seed=1)
+    await life(files)
+    paths = journal_files(files)
+    assert len(paths) == 4
+    survivor = files.kill()
+    content = survivor.content(paths[which])
+    survivor.remove(paths[which])
+    others = {path: survivor.content(path) for path in journal_files(survivor)}
+    for _start in range(2):
+        with pytest.raises(JournalDamaged, match="the file is missing") as raised:
+            await start(survivor)
+        assert raised.value.path == paths[which]
+        assert {path: survivor.content(path) for path in journal_files(survivor)} == others, "nothing else is lost"
+        survivor = survivor.kill()
+    # Restored, it is as if nothing had been.
+    survivor.open(paths[which], create=True).write_at(0, content)
+    async with ledger_store(survivor) as store:
+        assert await payloads_of(store, 1) == ENTRIES
+
+
+async def test_all_journal_files_removed_is_not_an_empty_journal() -> None:
+    """E3: the fence names them; with a renamed one it is the same."""
+    files = SimulatedFiles(seed=2)
+    await life(files, 3)
+    for path in journal_files(files)[1:]:
+        files.remove(path)
+    (path,) = journal_files(files)
+    files.rename(path, path.with_suffix(".kept"))
+    with pytest.raises(JournalDamaged, match="the file is missing"):
+        await start(files.kill())
+
+
+async def test_a_removed_fence_is_damage_while_journal_files_are_there() -> None:
+    """E3: it says which files there are."""
+    files = SimulatedFiles(seed=3)
+    await life(files)
+    files.remove(journal_dir() / "fence-0000000001")
+    for _start in range(3):
+        files = files.kill()
+        with pytest.raises(JournalDamaged, match=r"the file fence-0000000001 that belongs to it, .* is missing"):
+            await start(files)
+
+
+async def test_a_damaged_fence_is_named() -> None:
+    """E3: what it says cannot be trusted, so nothing starts."""
+    files = SimulatedFiles(seed=4)
+    await life(files)
+    (fence,) = [name for name in files.names(journal_dir()) if name.startswith("fence-")]
+    files.flip(journal_dir() / fence, 200)
+    with pytest.raises(JournalDamaged, match=fence):
+        await start(files.kill())
+
+
+async def test_the_loss_of_a_journal_file_can_be_accepted() -> None:
+    """E3: by an empty file in its place, as the message says; what other files hold is replayed."""
+    files = SimulatedFiles(seed=5)
+    async with ledger_store(files, journal_file_bytes=4096) as store:
+        await add_all(await store.create(1), ENTRIES[:4])
+        await add_all(await store.create(2), ENTRIES[:4])
+    first, *_others = journal_files(files)
+    survivor = files.kill()
+    survivor.remove(first)
+    with pytest.raises(JournalDamaged, match="put empty files in their place"):
+        await start(survivor)
+    survivor = survivor.kill()
+    survivor.open(first, create=True).close()
+    async with ledger_store(survivor) as store:
+        assert await payloads_of(store, 2) == ENTRIES[:4]
+
+
+async def test_freed_files_are_not_missed() -> None:
+    """E3: a checkpoint notes what it frees before it removes the first of them, at any loss of power."""
+    total = 0
+    for moment in range(40, 400, 7):
+        disk = SimulatedFiles(seed=moment)
+        disk.lose_power_after(moment)
+        confirmed = 0
+        try:
+            async with ledger_store(disk, journal_file_bytes=2048) as store:
+                ledger = await store.create(1)
+                for number in range(60):
+                    await add_all(ledger, [b"%d" % number * 300])
+                    confirmed = number + 1
+        except* (OSError, StorageError):
+            pass  # The power was lost.
+        async with ledger_store(disk.crash()) as store:
+            if confirmed:
+                assert len(await payloads_of(store, 1)) >= confirmed
+        total += confirmed
+    assert total > 200

@@ -113,9 +113,9 @@ class Topic(TopicSource):
                 self._nursery = nursery
                 if self._buffer is not None:
                     nursery.start_soon(self._buffer.run)
-                await nursery.start(self.ledger.run)
                 if self.deduplication is not None:
                     nursery.start_soon(self.deduplication.run)
+                await nursery.start(self.ledger.run)
                 await self._durable.load(nursery)
                 task_status.started()
         finally:

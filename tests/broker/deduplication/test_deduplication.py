@@ -36,6 +36,7 @@ from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
+from txn.states import TxnState
 
 TOPIC = "segment://public/default/orders/0000-ffff-0"
 NO_CLAIM = Check("/owners/nobody", ABSENT)
@@ -390,3 +391,32 @@ async def test_a_decision_counts_before_this_broker_is_told(files: SimulatedFile
             desk.headers._participants.update(told)
             assert await memory.find("p", single(0), None) is None
             assert await memory.find("p", single(1), None) is not None
+            await segment.buffer.caught_up()
+            await wait_all_tasks_blocked()
+            assert desk.headers.transactions_joined == 0, "nobody waits for them any more"
+
+
+class Bystander:
+    """Somebody else who waits for a transaction's end."""
+
+    def decided(self, txn: TxnId, state: TxnState) -> None:
+        """See `Participant`."""
+
+
+@every_schedule(examples_max=40, steps=st.integers(0, 6))
+async def test_a_decision_that_comes_during_a_take_over_is_not_missed(steps: int) -> None:
+    """E6: those who wait for it are told one after another, and this one may come too late to be among them."""
+    async with office(MemoryStore(), SimulatedFiles(seed=1)) as desk:
+        segment = await desk.own()
+        txn = await desk.begin()
+        await segment.publish(payload("p", single(0)), txn)
+        others = [Bystander() for _ in range(9)]
+        for other in others:
+            desk.headers.join(txn, other)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(desk.abort, txn)
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            async with deduplicating(desk, segment) as memory:
+                await wait_all_tasks_blocked()
+                assert memory.is_new("p", single(0), None)

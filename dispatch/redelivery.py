@@ -8,7 +8,7 @@ be sent to anybody, or kept for one. One that is set aside is in none.
 Pure.
 """
 
-from collections.abc import Hashable, Iterable, MutableSet
+from collections.abc import Collection, Hashable, Iterable
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
@@ -32,8 +32,8 @@ class Redelivery(Generic[Holder]):
         """Per holder, the positions it holds and how many messages of each are unacknowledged."""
         self._unacked: dict[Holder, int] = {}
         self._unacked_total = 0
-        self._again: MutableSet[Position] = SortedSet()
-        self._kept: dict[Holder, MutableSet[Position]] = {}
+        self._again: SortedSet[Position] = SortedSet()
+        self._kept: dict[Holder, SortedSet[Position]] = {}
         """Per holder, what is sent to nobody else."""
         self._keeper: dict[Position, Holder] = {}
         self._counts: dict[Position, int] = {}
@@ -110,15 +110,14 @@ class Redelivery(Generic[Holder]):
         What is kept for it comes in its place among that, and not before.
         """
         self._release(holder)
-        return self.send_again(holder, list(self._held.get(holder, ())))
+        positions = self._take_all(holder)
+        for position in positions:
+            self._counts[position] = self.count(position) + 1
+        return len(positions)
 
     def left(self, holder: Holder) -> int:
         """`holder` is gone: others get what it held and what was kept for it. Uncounted, as nobody asked for it."""
-        positions = self._held.pop(holder, {})
-        for position in positions:
-            del self._holder[position]
-            self._again.add(position)
-        self._unacked_total -= self._unacked.pop(holder, 0)
+        positions = self._take_all(holder)
         self._release(holder)
         return len(positions)
 
@@ -176,15 +175,25 @@ class Redelivery(Generic[Holder]):
             found.append(position)
         return found
 
+    def _take_all(self, holder: Holder) -> Collection[Position]:
+        """Send to anybody what `holder` holds. There may be 50,000 entries, so they are put in order at once."""
+        positions = self._held.pop(holder, {})
+        for position in positions:
+            del self._holder[position]
+        self._unacked_total -= self._unacked.pop(holder, 0)
+        self._again.update(positions)
+        return positions
+
     def _take_back(self, position: Position) -> None:
         holder = self._holder.pop(position, None)
         if holder is not None:
             self._add(holder, -self._held[holder].pop(position))
 
     def _release(self, holder: Holder) -> None:
-        for position in self._kept.pop(holder, ()):
+        positions = self._kept.pop(holder, ())
+        for position in positions:
             del self._keeper[position]
-            self._again.add(position)
+        self._again.update(positions)
 
     def _unqueue(self, position: Position) -> None:
         self._again.discard(position)

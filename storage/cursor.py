@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from storage.cursor_record import Identity, cursor_key, decode, encode
+from storage.cursor_record import ITEMS_AT_ONCE, Encoded, Identity, cursor_key, decode, encode, encode_in_steps
 from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataError, MetadataStore, Op, Put, Record
 from storage.position import LATEST, Position
 from storage.progress import (
@@ -279,7 +279,7 @@ class Cursor(AnyCursor):
 
     async def _write(self) -> None:
         change, durable, mark_delete, identity = self._changes, self._durable, self.mark_delete, self._identity
-        encoded = encode(identity, self._acknowledged, self._shown)
+        encoded = await self._encoded(identity)
         self._version = await self._commit(Put(self._key, encoded.value, self._version))
         self._recorded = identity
         self._written, self._written_upto, self._shown = change, encoded.upto, encoded.shown
@@ -289,6 +289,19 @@ class Cursor(AnyCursor):
             if self._is_written(waiter):
                 waiter.done.set()
         self._waiters = [waiter for waiter in self._waiters if not waiter.done.is_set()]
+
+    async def _encoded(self, identity: Identity) -> Encoded:
+        """The record of the state at this moment; what is acknowledged while it is made goes out with the next."""
+        if self._acknowledged.size < ITEMS_AT_ONCE:
+            return encode(identity, self._acknowledged, self._shown)
+        steps = encode_in_steps(identity, self._acknowledged.copy(), self._shown)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                encoded: Encoded = done.value
+                return encoded
+            await trio.lowlevel.checkpoint()
 
     async def _commit(self, op: Op) -> int:
         try:

@@ -12,7 +12,7 @@ Pure: values in, bytes out.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -29,6 +29,10 @@ STORED_MAX: Final = 10_000
 STORED_WORDS_MAX: Final = 10_000
 """64-bit words of batch bits in the record; a batch of N messages takes N / 64 of them. Together with the ranges, the
 record stays below the 1 MiB that every metadata store takes."""
+
+
+ITEMS_AT_ONCE: Final = 2_000
+"""Ranges and batches that are encoded in one step of the event loop, some 2 ms."""
 
 
 def cursor_key(ledger_name: str, name: str) -> str:
@@ -67,16 +71,39 @@ class Encoded(NamedTuple):
 
 def encode(identity: Identity, acknowledged: Acknowledged, shown_before: Iterable[Position] = ()) -> Encoded:
     """The record of this state, which shows everything still relevant that the record before it showed."""
-    items = [_Item(first, last, ()) for first, last in acknowledged.ranges]
-    batches = [_Item(position, position, words_from_bits(bits)) for position, bits in acknowledged.batches()]
+    steps = encode_in_steps(identity, acknowledged, shown_before)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            encoded: Encoded = done.value
+            return encoded
+
+
+def encode_in_steps(
+    identity: Identity, acknowledged: Acknowledged, shown_before: Iterable[Position] = ()
+) -> Generator[None, None, Encoded]:
+    """The same, with pauses: 50,000 ranges take 50 ms. The state must not change meanwhile."""
+    items: list[_Item] = []
+    for first, last in acknowledged.ranges:
+        items.append(_Item(first, last, ()))
+        if len(items) % ITEMS_AT_ONCE == 0:
+            yield
+    batches: list[_Item] = []
+    for position, bits in acknowledged.batches():
+        batches.append(_Item(position, position, words_from_bits(bits)))
+        if len(batches) % ITEMS_AT_ONCE == 0:
+            yield
     upto = LATEST
     if len(items) + len(batches) > STORED_MAX or sum(len(batch.words) for batch in batches) > STORED_WORDS_MAX:
-        chosen, upto = _choose(sorted(items + batches), shown_before)
+        chosen, upto = yield from _choose(sorted(items + batches), shown_before)
         items = [item for item in chosen if not item.words]
         batches = [item for item in chosen if item.words]
     ranges: dict[str, list[tuple[int, int]]] = {}
-    for item in items:
+    for number, item in enumerate(items, 1):
         ranges.setdefault(str(item.first.ledger), []).append((item.first.entry, item.last.entry))
+        if number % ITEMS_AT_ONCE == 0:
+            yield
     state = {
         "creation_id": identity.creation_id,
         "properties": identity.properties,
@@ -107,17 +134,25 @@ def decode(value: bytes, next_after: NextAfter) -> tuple[Identity, Acknowledged]
         raise CursorCorrupt(f"a cursor's record cannot be read: {error!r}") from error
 
 
-def _choose(items: list[_Item], shown_before: Iterable[Position]) -> tuple[list[_Item], Position]:
+def _choose(
+    items: list[_Item], shown_before: Iterable[Position]
+) -> Generator[None, None, tuple[list[_Item], Position]]:
     """Of items in order, those that fit; and the position up to which nothing was left out."""
     # What was shown before fits again: ranges only grow together, and a batch only loses bits or becomes part of a
     # range, so it takes no more items and no more words than it did.
     before = sorted(shown_before)
-    must = [_holds_any(item, before) for item in items]
+    must: list[bool] = []
+    for item in items:
+        must.append(_holds_any(item, before))
+        if len(must) % ITEMS_AT_ONCE == 0:
+            yield
     room = STORED_MAX - sum(must)
     words = STORED_WORDS_MAX - sum(len(item.words) for item, is_needed in zip(items, must, strict=True) if is_needed)
     chosen: list[_Item] = []
     upto = LATEST
-    for item, is_needed in zip(items, must, strict=True):
+    for number, (item, is_needed) in enumerate(zip(items, must, strict=True), 1):
+        if number % ITEMS_AT_ONCE == 0:
+            yield
         if is_needed:
             chosen.append(item)
         elif room > 0 and words >= len(item.words):

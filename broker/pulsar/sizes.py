@@ -20,8 +20,8 @@ COMMAND_BYTES_MAX: Final = 128 * 1024
 IDS_BYTES_MAX: Final = 384 * 1024
 """Message ids of one ACK or REDELIVER: some 28,000 of them. Clients send 1,000 at a time."""
 
-IDS_AT_ONCE: Final = 256
-"""Message ids looked at in one step of the event loop, some 4 ms."""
+IDS_AT_ONCE: Final = 64
+"""Message ids looked at in one step of the event loop; 0.1 ms each where 50,000 ranges are acknowledged."""
 
 ACK_SET_WORDS_MAX: Final = -(-BATCH_MESSAGES_MAX // 64)
 """64-bit words of one `ack_set`: a bit for each message that a batch can have."""

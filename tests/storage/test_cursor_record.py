@@ -5,6 +5,7 @@ import pytest
 import trio
 import trio.testing
 
+import storage.cursor
 from storage import cursor_record
 from storage.errors import CursorCorrupt
 from storage.metadata.memory import MemoryStore
@@ -82,3 +83,51 @@ async def test_the_record_stays_below_what_every_store_takes() -> None:
 def test_what_is_no_record_is_told_apart(value: bytes) -> None:
     with pytest.raises(CursorCorrupt):
         cursor_record.decode(value, lambda position: position)
+
+
+@pytest.mark.parametrize("stored_max", [4, 1000])
+def test_steps_add_up_to_the_same_record(monkeypatch: pytest.MonkeyPatch, stored_max: int) -> None:
+    """E7: a step looks at a bounded number of ranges and batches."""
+    monkeypatch.setattr(cursor_record, "STORED_MAX", stored_max)
+    stream = stream_of(60)
+    acknowledged = Acknowledged(EARLIEST, stream.next_after)
+    for position in stream.positions[1:40:2]:
+        acknowledged.acknowledge(position)
+    for position in stream.positions[41:60:2]:
+        acknowledged.acknowledge_batch(position, 0b101)
+    identity = cursor_record.Identity("id", {})
+    shown = [stream.positions[33], stream.positions[51]]
+    whole = cursor_record.encode(identity, acknowledged, shown)
+    for at_once, items in ((1, 30), (10, 3)):
+        monkeypatch.setattr(cursor_record, "ITEMS_AT_ONCE", at_once)
+        assert cursor_record.encode(identity, acknowledged, shown) == whole
+        # Each item is looked at once as it is, twice more where not all of them fit, and once as part of the record.
+        pauses = len(list(cursor_record.encode_in_steps(identity, acknowledged, shown)))
+        assert pauses >= items * (3 if stored_max == 4 else 1)
+
+
+async def test_what_is_acknowledged_while_the_record_is_made_goes_out_with_the_next(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """E7, D12: nobody is told of it before."""
+    for module in (cursor_record, storage.cursor):
+        monkeypatch.setattr(module, "ITEMS_AT_ONCE", 1)
+    store, stream = MemoryStore(), stream_of(60)
+    cursor = await open_cursor(store, stream)
+    told: list[Position] = []
+
+    async def acknowledge_and_look(position: Position) -> None:
+        cursor.acknowledge(position)
+        await cursor.synced()
+        again = await open_cursor(store, stream)
+        assert again.is_acknowledged(position)
+        told.append(position)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        async with trio.open_nursery() as consumers:
+            for position in reversed(stream.positions[1::2]):
+                consumers.start_soon(acknowledge_and_look, position)
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert sorted(told) == stream.positions[1::2]

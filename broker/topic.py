@@ -121,6 +121,7 @@ class Topic(TopicSource):
         finally:
             self._nursery = None
             self._send_away()
+            self._end()
 
     async def close(self) -> None:
         """Send every client away, write what the cursors still hold, and record where the ledger ends.

@@ -8,6 +8,7 @@ from typing import Final
 import trio
 
 from broker.chunks import chunk_of
+from broker.errors import TopicClosed
 from dispatch.chunks import Chunk
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt, LedgerNotFound
@@ -31,6 +32,7 @@ class TopicSource:
         self.readable: Watermark = ledger.confirmed if buffer is None else buffer.readable
         self._buffer = buffer
         self._sealed_signals: list[Signal] = []
+        self._has_ended = False
 
     @property
     def sealed_end(self) -> Position | None:
@@ -38,11 +40,17 @@ class TopicSource:
         return self.ledger.last_position if self.ledger.is_sealed else None
 
     async def wait_sealed(self) -> None:
-        """Return once the topic is sealed."""
+        """Return once the topic is sealed.
+
+        Raises:
+            TopicClosed: it was unloaded before; another one of its name is sealed.
+        """
         sealed = Signal()
         self.attach_sealed(sealed)
         try:
             while not self.ledger.is_sealed:
+                if self._has_ended:
+                    raise TopicClosed(f"{self.ledger.name} was unloaded before it was sealed")
                 await sealed.wait()
         finally:
             self.detach_sealed(sealed)
@@ -149,6 +157,12 @@ class TopicSource:
         # Reads served from memory do not pause.
         await trio.lowlevel.checkpoint()
         return found
+
+    def _end(self) -> None:
+        """It is unloaded: nothing happens to it any more."""
+        self._has_ended = True
+        for signal in self._sealed_signals:
+            signal.set()
 
     def _set_sealed(self) -> None:
         """The ledger is sealed: tell who asked for it."""

@@ -1,12 +1,15 @@
-"""The metadata store gave no answer: which failures are that, and when work that nobody asked for is tried again.
+"""Which failures pass, and when background work that met one is tried again.
 
-A client is told, and asks again itself. What a broker does by itself has nobody who would; and when the store is back,
-there is nothing to hear of if what it was asked last was not done.
+A client that is refused tries again by itself. Background work has no client, and a recovered store emits no event for
+a write that it never made.
 """
 
 from typing import Final
 
+from broker.errors import TopicClosed
+from storage.errors import StorageError
 from storage.metadata.store import StoreUnavailable
+from txn.errors import OwnershipLost
 
 RETRY_SECONDS: Final = 5.0
 """How long after a failure the store is asked again. Each question has waited for the answer long enough before."""
@@ -20,3 +23,17 @@ def is_unanswered(error: BaseException) -> bool:
             return True
         found = found.__cause__
     return False
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether background work that failed by `error` may succeed when it is tried again, with nobody's help.
+
+    The store gave no answer, or the topic was being unloaded or taken over. Damage does not pass, whatever followed
+    from it.
+    """
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    if any(isinstance(cause, StorageError) for cause in causes):
+        return False
+    return any(isinstance(cause, StoreUnavailable | TopicClosed | OwnershipLost) for cause in causes)

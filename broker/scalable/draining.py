@@ -1,6 +1,8 @@
 """Whether a subscription has drained a sealed segment: told at each change, from the cursor's record.
 
-Drained is what is durably acknowledged to its sealed end. Any broker may own the segment, since the record says it.
+Drained is what is durably acknowledged to its sealed end. The end is asked of the segment, once; after that any broker
+may own it, since the record says the rest. What keeps the segment from being asked is waited for if it passes: its
+children stay back until then, and would else stay back for good.
 """
 
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from broker.errors import BrokerError
 from broker.names import TopicName
 from broker.topic import Topic
 from broker.topics import Topics
-from broker.unanswered import RETRY_SECONDS, is_unanswered
+from broker.unanswered import RETRY_SECONDS, is_passing
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
 from storage.errors import CursorCorrupt, StorageError
@@ -29,26 +31,20 @@ async def follow_drained(
 ) -> None:
     """Call `tell` with whether the sealed segment `name` is drained, at first and at each change, until cancelled.
 
-    Returns when nobody can look at it: it was deleted meanwhile, or is damaged. Then it is not drained. It is not
-    drained either while another broker has it or the metadata store does not answer, and then it is asked for again.
+    Returns when nobody can look at it: it was deleted meanwhile, or is damaged. Then it is not drained.
     """
     while True:
         try:
-            topic = await topics.get(name)
+            topic = await _sealed(name, tell, topics)
             break
         except (BrokerError, OwnedElsewhere, StorageError, CursorError, OwnershipLost, MetadataError) as error:
             # Its children stay back, and everything else goes on.
             log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
             tell(False)
-            if not _passes(error):
+            if not isinstance(error, OwnedElsewhere) and not is_passing(error):
                 return
         await trio.sleep(RETRY_SECONDS)
         await topics.wait_not_elsewhere(name)
-    if topic.sealed_end is None:
-        # Its clients are turning to its children; so it is not drained, and what they do may take a moment.
-        tell(False)
-        with topic.held():
-            await topic.wait_sealed()
     async with metadata.watch_key(cursor_key(str(name), subscription)) as watch:
         while True:
             record = await watch.next()
@@ -57,11 +53,15 @@ async def follow_drained(
             tell(record is not None and _stands_behind(end, record, topic))
 
 
-def _passes(error: Exception) -> bool:
-    """Whether the segment may be there in a while, without anybody changing anything."""
-    if isinstance(error, BrokerError):
-        return error.retriable or is_unanswered(error)
-    return isinstance(error, OwnedElsewhere | OwnershipLost) or is_unanswered(error)
+async def _sealed(name: TopicName, tell: Callable[[bool], None], topics: Topics) -> Topic:
+    """The segment, loaded and sealed."""
+    topic = await topics.get(name)
+    if topic.sealed_end is None:
+        # Its clients are turning to its children; so it is not drained, and what they do may take a moment.
+        tell(False)
+        with topic.held():
+            await topic.wait_sealed()
+    return topic
 
 
 def _stands_behind(end: Position, cursor: Record, topic: Topic) -> bool:

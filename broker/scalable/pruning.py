@@ -29,7 +29,7 @@ from broker.scalable.legacy import segment_topic
 from broker.scalable.turns import Turns
 from broker.topic import Topic
 from broker.topics import Topics
-from broker.unanswered import RETRY_SECONDS, is_unanswered
+from broker.unanswered import RETRY_SECONDS, is_passing
 from storage.clock import WallClock
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
@@ -41,8 +41,8 @@ from txn.errors import OwnershipLost
 log = structlog.get_logger(__name__)
 
 EXPECTED = (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError, MetadataError)
-"""What may keep a segment from being looked at or removed. It stays then until the layout changes, or at most the next
-start; for want of an answer of the metadata store, until that answers."""
+"""What may keep a segment from being looked at or removed. What passes is waited for; else it stays until the layout
+changes, or at most until the next start."""
 
 
 @dataclass(eq=False, slots=True)
@@ -145,9 +145,10 @@ class Pruner:
                     return
                 except EXPECTED as error:
                     log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
-                    if not is_unanswered(error):
+                    if not isinstance(error, OwnedElsewhere) and not is_passing(error):
                         break
                 await trio.sleep(RETRY_SECONDS)
+                await self._topics.wait_not_elsewhere(segment_topic(topic, segment))
             # The next change of the layout makes another task; the last one may have called this one off.
             watched = self._watched.get(topic)
             if watched is not None and watched.segments.get(segment.id) is scope:
@@ -206,7 +207,7 @@ class Pruner:
                 break
             except EXPECTED as error:
                 log.warning("a pruned segment is not removed yet", topic=str(topic), reason=str(error))
-                if not is_unanswered(error):
+                if not isinstance(error, OwnedElsewhere) and not is_passing(error):
                     break
             await trio.sleep(RETRY_SECONDS)
         self._removing.discard(topic)

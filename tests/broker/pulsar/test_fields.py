@@ -43,7 +43,7 @@ def test_what_is_not_served_is_explained() -> None:
 async def test_commands_that_are_refused_by_the_page_are(broker: Rooms, client: WireClient, member: str) -> None:
     """E20: by name, under the id of the request, and the connection goes on."""
     (kind,) = [kind for kind, name in MEMBERS.items() if name == member]
-    command = pb.BaseCommand(type=kind)
+    command = pb.BaseCommand(type=pb.BaseCommand.Type.Name(kind))
     _fill(getattr(command, member))
     answer = await client.ask(command)
     refusal = getattr(answer, MEMBERS[answer.type])

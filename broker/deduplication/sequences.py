@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from broker.deduplication.id_ranges import IdRanges
+from broker.names import text_problem
 from storage.entry import TxnId
 from storage.position import EARLIEST, Position
 
@@ -51,7 +52,8 @@ POSITIONS_MAX: Final = 4_096
 """Sends whose positions are remembered for a topic, to be named again in a second receipt."""
 
 NAME_BYTES_MAX: Final = 256
-"""A producer whose name is longer in UTF-8 is not remembered: names are kept, and clients choose them."""
+"""A producer whose name is longer in UTF-8, or cannot be shown, is not remembered: names are kept, and clients choose
+them."""
 
 
 class SendId(NamedTuple):
@@ -164,9 +166,11 @@ class Sequences:
 
     def note(self, name: str, send: SendId, position: Position, txn: TxnId | None) -> None:
         """The send was appended there; positions of successive calls rise. A transaction is open until `decide`."""
-        if len(name) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX:
-            return
-        producer = self._producers.setdefault(name, _Producer())
+        producer = self._producers.get(name)
+        if producer is None:
+            if not _is_remembered(name):
+                return
+            producer = self._producers[name] = _Producer()
         self._producers.move_to_end(name)
         producer.newest = position
         producer.highest = max(producer.highest, send.first, send.last)
@@ -285,6 +289,11 @@ class Sequences:
             del names[name]
             if not names:
                 del self._open[txn]
+
+
+def _is_remembered(name: str) -> bool:
+    # The log holds whatever clients wrote. An unprintable character takes six bytes in a snapshot.
+    return len(name) <= NAME_BYTES_MAX >= len(name.encode()) and text_problem(name) is None
 
 
 def _sends(fields: Mapping[str, Any], newest: Position) -> _Sends:

@@ -100,8 +100,9 @@ def test_producers_are_bounded() -> None:
     assert len(made.to_json()) == PRODUCERS_MAX
     assert not made.knows("p0")
     assert made.knows("busy")
-    made.note("n" * (NAME_BYTES_MAX + 1), single(0), at(0), None)
-    made.note("ü" * NAME_BYTES_MAX, single(0), at(0), None)
+    for name in ("n" * (NAME_BYTES_MAX + 1), "ü" * NAME_BYTES_MAX, "\x01"):
+        made.note(name, single(0), at(0), None)
+        assert not made.knows(name)
     assert len(made.to_json()) == PRODUCERS_MAX
 
 

@@ -23,6 +23,7 @@ from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
 from dispatch.subscription import Subscription
+from storage.ledger_store import LedgerStore
 from storage.metadata.store import MetadataStore
 from storage.position import LATEST
 from txn.buffer import BufferCounters
@@ -171,8 +172,10 @@ class Monitor:
         metadata: MetadataStore,
         traffic: Traffic,
         loop: LoopMonitor,
+        ledgers: LedgerStore,
     ) -> None:
         self._topics = topics
+        self._ledgers = ledgers
         self._coordinator = coordinator
         self._buffers = buffers
         self._metadata = metadata
@@ -208,5 +211,5 @@ class Monitor:
         )
 
     def problem(self) -> str | None:
-        """See `BrokerMonitor`: a broker that cannot serve ends, so one that answers can."""
-        return None
+        """See `BrokerMonitor`: a broker that cannot serve ends, but for one whose disk is full."""
+        return self._ledgers.shortage

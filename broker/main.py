@@ -291,7 +291,15 @@ async def _compose(
     administration = Administration(
         controller, layouts, topics, groups, initial_segments=settings.default_initial_segments
     )
-    monitor = Monitor(topics, coordinator=coordinator, buffers=buffers, metadata=metadata, traffic=traffic, loop=loop)
+    monitor = Monitor(
+        topics,
+        coordinator=coordinator,
+        buffers=buffers,
+        metadata=metadata,
+        traffic=traffic,
+        loop=loop,
+        ledgers=ledgers,
+    )
     return _Composed(pulsar, administration, monitor)
 
 

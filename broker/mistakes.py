@@ -6,7 +6,7 @@ from broker.listening import ListenerError
 from broker.metadata_place import MetadataPlaceError
 from broker.metadata_setting import EMBEDDED
 from storage.errors import DataFolderInUse, IdentityMismatch, JournalContended, JournalDamaged, LedgerFailed
-from storage.files import AlreadyLocked
+from storage.files import AlreadyLocked, DiskFull
 from storage.metadata.log import CorruptMetadata
 from storage.metadata.store import MetadataError, StoreUnavailable
 
@@ -34,6 +34,11 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
             return f"The metadata in {settings.metadata} cannot be used: {error}. Nothing was changed."
         case StoreUnavailable():
             return f"The metadata log cannot be written, so nothing can be decided: {error}. Check the disk, restart."
+        case DiskFull():
+            return (
+                f"The disk of {settings.data_dir} is full: {error.filename} cannot be made or grow. "
+                "Free space, and start the broker again."
+            )
         case LedgerFailed():
             return f"The journal cannot be written, so nothing more can be promised: {error}. Check the disk, restart."
         case PermissionError():

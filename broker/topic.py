@@ -161,6 +161,7 @@ class Topic(TopicSource):
             LedgerSealed: the segment was replaced; `replaced` says when its clients know by what.
             WrongDomain: v5 transactions write to segments, and only they do (D6).
             TxnError, LedgerFailed: nothing was appended.
+            NoSpace: the disk is full; nothing was appended.
         """
         await self._admit(txn)
         return self._append(payload, message_count, txn)
@@ -181,6 +182,14 @@ class Topic(TopicSource):
         self.traffic.bytes_in += len(payload)
         self._services.stirred.set()
         return position
+
+    def require_space(self) -> None:
+        """Hold that the disk has space for messages.
+
+        Raises:
+            NoSpace: it is full.
+        """
+        self._services.ledgers.require_space()
 
     def delivered(self, message_count: int, payload_bytes: int) -> None:
         """An entry was handed to a connection for a consumer."""

@@ -17,7 +17,19 @@ from typing import Final
 import trio
 
 from storage.cursor_record import ITEMS_AT_ONCE, Encoded, Identity, cursor_key, decode, encode, encode_in_steps
-from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataError, MetadataStore, Op, Put, Record
+from storage.files import SPACE_RETRY_SECONDS
+from storage.metadata.store import (
+    ABSENT,
+    Check,
+    Conflict,
+    Delete,
+    MetadataError,
+    MetadataStore,
+    Op,
+    Put,
+    Record,
+    StoreFull,
+)
 from storage.position import LATEST, Position
 from storage.progress import (
     AnyCursor,
@@ -304,10 +316,24 @@ class Cursor(AnyCursor):
             await trio.lowlevel.checkpoint()
 
     async def _commit(self, op: Op) -> int:
+        while True:
+            try:
+                return await self._try_to_commit(op)
+            except StoreFull:
+                # What was acknowledged stays in memory, and who asked for an answer waits. Reading goes on meanwhile.
+                if self._ending is not None:
+                    raise CursorFailed(
+                        f"cursor {self.name} of {self._ledger.name} cannot be written: no space"
+                    ) from None
+                await trio.sleep(SPACE_RETRY_SECONDS)
+
+    async def _try_to_commit(self, op: Op) -> int:
         try:
             return (await self._metadata.commit([op, *self._claim])).revision
         except Conflict as conflict:
             raise CursorLost(f"cursor {self.name} of {self._ledger.name} has another owner: {conflict}") from conflict
+        except StoreFull:
+            raise
         except MetadataError as error:
             raise CursorFailed(f"cursor {self.name} of {self._ledger.name} cannot be written: {error}") from error
 

@@ -23,6 +23,12 @@ class LedgerFailed(StorageError):
     definite = False
 
 
+class NoSpace(StorageError):
+    """The disk has no space for what would follow, so nothing was taken. It can be when somebody frees some."""
+
+    retriable = True
+
+
 class Fenced(LedgerFailed):
     """Another process has taken over; what this one wrote after that is neither confirmed nor ever read."""
 

@@ -16,7 +16,8 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, TypeVarTuple
 
@@ -30,6 +31,21 @@ DISK_CALLS_MAX: Final = 8
 
 _ZEROS_AT_ONCE: Final = 1024 * 1024
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+SPACE_RETRY_SECONDS: Final = 1.0
+"""How long after `DiskFull` the same step is tried again. The system tells nobody that space was freed. The steps are
+cheap to refuse, as a reservation that does not fit writes nothing, and this runs only while the disk is full."""
+
+
+class DiskFull(OSError):
+    """There is no space for what was to be added. What the file held is untouched; the same call may succeed later.
+
+    Raised where a file is made or grows, and never by `sync`: a sync that fails for want of space has lost bytes that
+    it was to keep, as one that fails otherwise.
+    """
 
 
 class AlreadyLocked(OSError):
@@ -61,7 +77,11 @@ class File(Protocol):
         """`length` bytes from `offset`; fewer only where the file ends."""
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data`. Not durable before `sync`. A gap before `offset` reads as zeros."""
+        """Write all of `data`. Not durable before `sync`. A gap before `offset` reads as zeros.
+
+        Raises:
+            DiskFull: part of `data` may stand behind the end that the file had.
+        """
 
     def sync(self) -> None:
         """Return once everything written before is durable. After an error nothing written since the last sync is."""
@@ -70,7 +90,13 @@ class File(Protocol):
         """Cut or extend with zeros to `size`; durable after `sync`."""
 
     def preallocate(self, size: int) -> None:
-        """Fill with zeros from the end up to `size`, durably, so that later writes there sync without new blocks."""
+        """Fill with zeros from the end up to `size`, durably, so that later writes there sync without new blocks.
+
+        So they never lack space either, unless the file system writes each time to another place.
+
+        Raises:
+            DiskFull: the file is as long as before.
+        """
 
     def close(self) -> None:
         """Let go of the descriptor. Syncs nothing. Idempotent."""
@@ -87,6 +113,7 @@ class Files(Protocol):
 
         Raises:
             FileNotFoundError: it is absent and `create` is False.
+            DiskFull: it cannot be made.
         """
 
     def names(self, directory: Path) -> list[str]:
@@ -130,7 +157,8 @@ class DiskFile:
 
     def __init__(self, path: Path, flags: int) -> None:
         self._path = path
-        self._fd = os.open(path, flags, 0o644)
+        with _telling_full(path):
+            self._fd = os.open(path, flags, 0o644)
 
     @property
     def path(self) -> Path:
@@ -159,10 +187,11 @@ class DiskFile:
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """See `File`."""
-        done = os.pwrite(self._fd, data, offset)
-        total = len(data)
-        while done < total:
-            done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+        with _telling_full(self._path):
+            done = os.pwrite(self._fd, data, offset)
+            total = len(data)
+            while done < total:
+                done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
 
     def sync(self) -> None:
         """See `File`."""
@@ -170,17 +199,36 @@ class DiskFile:
 
     def truncate(self, size: int) -> None:
         """See `File`."""
-        os.ftruncate(self._fd, size)
+        with _telling_full(self._path):
+            os.ftruncate(self._fd, size)
 
     def preallocate(self, size: int) -> None:
-        """See `File`. Zeros are written, not reserved: reserved blocks cost a journal commit at their first sync."""
-        offset = self.size()
-        zeros = bytes(_ZEROS_AT_ONCE)
-        while offset < size:
-            piece = min(_ZEROS_AT_ONCE, size - offset)
-            self.write_at(offset, zeros if piece == _ZEROS_AT_ONCE else zeros[:piece])
-            offset += piece
+        """See `File`. Reserved first, so that a full disk refuses before anything is written.
+
+        Then zeros are written, as blocks that are only reserved cost a journal commit at their first sync.
+        """
+        before = offset = self.size()
+        try:
+            if offset < size:
+                with _telling_full(self._path):
+                    self._reserve(offset, size - offset)
+            zeros = bytes(_ZEROS_AT_ONCE)
+            while offset < size:
+                piece = min(_ZEROS_AT_ONCE, size - offset)
+                self.write_at(offset, zeros if piece == _ZEROS_AT_ONCE else zeros[:piece])
+                offset += piece
+        except DiskFull:
+            os.ftruncate(self._fd, before)
+            raise
         os.fsync(self._fd)
+
+    def _reserve(self, offset: int, length: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, offset, length)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            # This file system reserves nothing; writing finds out.
 
     def close(self) -> None:
         """See `File`."""
@@ -257,7 +305,8 @@ class DiskFiles:
 
     def rename(self, source: Path, target: Path) -> None:
         """See `Files`."""
-        source.replace(target)
+        with _telling_full(target):
+            source.replace(target)
 
     def remove(self, path: Path) -> None:
         """See `Files`."""
@@ -316,6 +365,16 @@ class ReadOnlyFiles(DiskFiles):
             FileNotFoundError: there is no such file.
         """
         return DiskLock(path, shared=True)
+
+
+@contextmanager
+def _telling_full(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFull(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def _read_only(path: Path) -> OSError:

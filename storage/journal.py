@@ -11,6 +11,11 @@ the batch grows with the load and nobody tunes it.
   and let the next one succeed. Everything that waits, now and later, gets `LedgerFailed`; a new start recovers.
 - A fenced writer confirms nothing of the block in which it noticed (D2).
 - The bytes that wait are bounded: appenders call `wait_room` first.
+- Nothing is taken for which there may be no space. Journal files are written in full before they are used, and the next
+  one is ready before it is needed. While it cannot be made, or the ledger files cannot take what is confirmed, because
+  the disk is full, `wait_room` raises `NoSpace`; what was taken before fits. Deletions go on, in a part of each file
+  that is kept for them, since they make space. A full disk has the files freed that a checkpoint would free later.
+  When there is space again the next file is made, and appending goes on.
 """
 
 from collections.abc import Sequence
@@ -18,11 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import structlog
 import trio
 
-from storage.errors import Fenced, LedgerFailed
+from storage.errors import Fenced, LedgerFailed, NoSpace
 from storage.fence import Fence
-from storage.files import File, Files
+from storage.files import SPACE_RETRY_SECONDS, DiskFull, File, Files
 from storage.gathering import let_others_join
 from storage.journal_block import BlockHeader, Part, encode_block
 from storage.journal_files import FullFiles, JournalName, make_journal_file
@@ -37,8 +43,15 @@ JOURNAL_FILE_BYTES: Final = 16 * 1024 * 1024
 FORMED_APART_BYTES: Final = 1024 * 1024
 """A block with so many bytes is put together in a worker thread: that takes 1 to 3 ms a megabyte."""
 
+ENTRY_ROOM_BYTES: Final = 6 * 1024 * 1024
+"""More than any one entry, which may go beyond the bound above."""
+DELETIONS_ROOM_BYTES: Final = 64 * 1024
+"""What of a journal file is kept for deletions while no next one can be made: hundreds, each in a block of its own."""
 RETIRED_FILES_MAX: Final = 4
 """So many full journal files are kept before a checkpoint frees them: it syncs every ledger written to since."""
+
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,10 @@ class Journal:
         """Of the file that is written to."""
         self._retired: list[Path] = []
         self._made, self._next_file = trio.open_memory_channel[File](0)
+        self._has_next = False
+        """Whether the next file is ready."""
+        self._shortage: str | None = None
+        """Why the next file cannot be made yet; None while nothing is known to be in the way."""
         self._failure: LedgerFailed | None = None
         self._failed = trio.Event()
         self._blocks = 0
@@ -128,11 +145,47 @@ class Journal:
 
         Raises:
             LedgerFailed: the writer has ended.
+            NoSpace: the disk is full.
         """
-        while self._unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX and self._failure is None:
+        while self._failure is None:
+            self.require_space()
+            if self._unconfirmed_bytes < UNCONFIRMED_BYTES_MAX and (self._has_next or self._fits_this_file):
+                return
             await self._room.park()
-        if self._failure is not None:
-            raise self._failure
+        raise self._failure
+
+    def require_space(self) -> None:
+        """Hold that what is appended now finds space.
+
+        Raises:
+            NoSpace: it may not.
+        """
+        shortage = self.shortage
+        if shortage is not None:
+            raise NoSpace(shortage)
+
+    @property
+    def shortage(self) -> str | None:
+        """Why nothing can be appended for want of disk space; None while there is enough."""
+        if self._write_behind.shortage is not None:
+            return self._write_behind.shortage
+        return None if self._has_next or self._fits_this_file else self._shortage
+
+    @property
+    def next_file_shortage(self) -> str | None:
+        """Why the file behind this one cannot be made; there may be room in this one yet."""
+        return self._shortage
+
+    async def wait_next_file(self) -> None:
+        """Return when the next file is ready, however long there is no space for it, or the writer has ended."""
+        while not self._has_next and self._failure is None:
+            await self._room.park()
+
+    @property
+    def _fits_this_file(self) -> bool:
+        """Whether all that waits, and one more entry, fits this file beside deletions. Blocks add little to entries."""
+        needed = self._unconfirmed_bytes + self._unconfirmed_bytes // 16 + ENTRY_ROOM_BYTES + DELETIONS_ROOM_BYTES
+        return self._offset + needed <= self._file_bytes
 
     async def note_deleted(self, ledger: int) -> None:
         """Return when it is durable that this ledger is gone, so that no recovery writes it again.
@@ -168,15 +221,35 @@ class Journal:
             except Fenced as fenced:
                 self.fail(fenced)
                 return
+            except DiskFull as full:
+                await self._wait_space(full)
+                continue
             except OSError as error:
                 self._fail_by(error)
                 return
+            if self._shortage is not None:
+                log.info("there is space for the journal again")
+            self._shortage = None
+            self._has_next = True
+            self._room.unpark_all()
             try:
                 await self._made.send(file)
             except trio.Cancelled:
                 file.close()
                 raise
             number += 1
+
+    async def _wait_space(self, full: DiskFull) -> None:
+        """Let those who would append be refused, give back what can be given back, and wait before the next try."""
+        if self._shortage is None:
+            log.error("the disk is full: nothing is published until there is space", file=full.filename)
+        self._shortage = f"the disk is full: {full.filename} of {self._file_bytes} bytes cannot be made"
+        self._room.unpark_all()
+        assert self._file is not None, "begin() comes before make_files()"
+        # Unless the writer has just left the last file there is: which one will follow those is not true yet.
+        if self._retired and self._retired[-1] != self._file.path:
+            self._hand_back()
+        await trio.sleep(SPACE_RETRY_SECONDS)
 
     async def wait_failed(self) -> None:
         """Return when the writer has ended."""
@@ -275,11 +348,15 @@ class Journal:
         self._retired.append(self._file.path)
         self._file.close()
         self._file = await self._next_file.receive()
+        self._has_next = False
         self._offset = 0
         self._number += 1
         if len(self._retired) >= RETIRED_FILES_MAX:
-            self._write_behind.retire(FullFiles(tuple(self._retired), self._fence, self._number))
-            self._retired = []
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        self._write_behind.retire(FullFiles(tuple(self._retired), self._fence, self._number))
+        self._retired = []
 
     def _make_file(self, number: int) -> File:
         name = JournalName(self._fence.epoch, number, self._fence.stream)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from storage.fence import Fence
-from storage.files import File, Files
+from storage.files import DiskFull, File, Files
 
 _NAME: Final = re.compile(r"(\d{10})-(\d{10})-([0-9a-f]{16})\.journal")
 _MAKING: Final = "-new"
@@ -65,11 +65,18 @@ def unfinished_files(files: Files, directory: Path, *, before_epoch: int) -> lis
 
 
 def make_journal_file(files: Files, directory: Path, name: JournalName, size: int) -> File:
-    """A new journal file of `size` zero bytes; durable, and so is its name. Blocks."""
+    """A new journal file of `size` zero bytes; durable, and so is its name. Blocks.
+
+    Raises:
+        DiskFull: nothing is left of it.
+    """
     making = directory / f"{name}{_MAKING}"
     file = files.open(making, create=True)
     try:
         file.preallocate(size)
+    except DiskFull:
+        files.remove(making)
+        raise
     finally:
         file.close()
     path = directory / str(name)

@@ -44,6 +44,9 @@ class AppendQueue(Protocol):
     def failure(self) -> StorageError | None:
         """Why nothing is appended any more, or None."""
 
+    def require_space(self) -> None:
+        """Hold that there is space for what is queued now. Raises NoSpace."""
+
     def queue(self, ledger: "OpenLedger", size: int) -> None:
         """The ledger has `size` more bytes waiting."""
 
@@ -107,12 +110,14 @@ class OpenLedger:
         Raises:
             LedgerSealed: the ledger was closed.
             LedgerFailed: the journal's writer has ended.
+            NoSpace: the disk is full; nothing was taken.
         """
         if self._is_closed:
             raise LedgerSealed(f"ledger {self.id} takes no more entries")
         failure = self._queue.failure
         if failure is not None:
             raise failure
+        self._queue.require_space()
         position = Position(self.id, self._waiting_first + len(self._waiting))
         entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format)
         encoded = encode_entry(entry)
@@ -130,6 +135,7 @@ class OpenLedger:
 
         Raises:
             LedgerFailed: the journal's writer has ended.
+            NoSpace: the disk is full.
         """
         await self._queue.wait_room()
 

@@ -11,6 +11,7 @@ Functions that block are called through `Files.run`. Decisions about damage foll
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,7 +32,7 @@ from storage.entry import (
     decode_entries,
 )
 from storage.errors import LedgerAbsent, LedgerCorrupt
-from storage.files import File, Files
+from storage.files import DiskFull, File, Files
 from storage.ledger_index import SparseIndex, StaleIndex
 from storage.open_files import OpenFiles
 
@@ -121,7 +122,9 @@ class LedgerFolder:
         if mark is not None and damage is None and mark[0] >= index.end_offset:
             damage = LedgerCorrupt(path, mark[0], mark[1])
         if damage is None and index.end_offset > begin:
-            self.store_index(index)
+            # It spares the next opening this scan; on a full disk that one scans again.
+            with suppress(DiskFull):
+                self.store_index(index)
         return LoadedLedger(index, damage)
 
     def store_index(self, index: SparseIndex) -> None:
@@ -129,27 +132,17 @@ class LedgerFolder:
         path = self.index_path(index.ledger)
         fresh = path.with_suffix(".index-new")
         data = index.encode()
-        file = self.files.open(fresh, create=True)
-        try:
-            file.truncate(len(data))
-            file.write_at(0, data)
-        finally:
-            file.close()
-        self.files.rename(fresh, path)
+        self._replace(path, fresh, data, syncs=False)
 
     def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
-        """Write the aborted-transaction index of a ledger in place of the one there is. Durable. Blocks."""
+        """Write the aborted-transaction index of a ledger in place of the one there is. Durable. Blocks.
+
+        Raises:
+            DiskFull: the one there is stays.
+        """
         path = self.aborted_path(ledger)
         fresh = path.with_suffix(".aborted-new")
-        data = aborted_index.encode(ledger, spans)
-        file = self.files.open(fresh, create=True)
-        try:
-            file.truncate(len(data))
-            file.write_at(0, data)
-            file.sync()
-        finally:
-            file.close()
-        self.files.rename(fresh, path)
+        self._replace(path, fresh, aborted_index.encode(ledger, spans), syncs=True)
         self.files.sync_dir(self.path)
 
     def load_aborted(self, ledger: int, spans_min: int = 0) -> tuple[AbortedSpan, ...]:
@@ -234,6 +227,20 @@ class LedgerFolder:
                 offset += header.size
             chunks[-1] = tuple(entries)
         return chunks, None
+
+    def _replace(self, path: Path, fresh: Path, data: bytes, *, syncs: bool) -> None:
+        file = self.files.open(fresh, create=True)
+        try:
+            file.truncate(len(data))
+            file.write_at(0, data)
+            if syncs:
+                file.sync()
+        except DiskFull:
+            self.files.remove(fresh)
+            raise
+        finally:
+            file.close()
+        self.files.rename(fresh, path)
 
     def _stored_index(self, ledger: int) -> SparseIndex | None:
         try:

@@ -29,8 +29,9 @@ import trio
 
 from storage.aborted_index import AbortedSpan
 from storage.broker_home import BrokerHome, journal_dir, newest_epoch
-from storage.errors import JournalMissing, LedgerFailed, LedgerNotMade, LedgerOutOfReach, WriterAlive
+from storage.errors import JournalMissing, LedgerFailed, LedgerNotMade, LedgerOutOfReach, NoSpace, WriterAlive
 from storage.fence import Fence, Owner, claim, newest_begun
+from storage.files import DiskFull
 from storage.journal import JOURNAL_FILE_BYTES, Journal, JournalStatistics
 from storage.journal_records import JournalRecords, require_fit
 from storage.ledger import OpenLedger, SealedLedger
@@ -54,6 +55,17 @@ class LedgerStore(Protocol):
     def writer(self) -> Writer:
         """Who writes the ledgers that `create` makes; their records name it before an entry is appended."""
         ...
+
+    @property
+    def shortage(self) -> str | None:
+        """Why entries are refused, or soon will be, for want of space; None while there is enough."""
+
+    def require_space(self) -> None:
+        """Hold that entries find space now.
+
+        Raises:
+            NoSpace: they may not.
+        """
 
     async def create(self, ledger: int, *, confirmed: Watermark | None = None) -> OpenLedger:
         """A new, empty ledger, durable on return. Its id must never have been used.
@@ -121,7 +133,11 @@ class LedgerStore(Protocol):
         ...
 
     async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
-        """Write a closed ledger's aborted-transaction index in place of the one there is. Durable on return."""
+        """Write a closed ledger's aborted-transaction index in place of the one there is. Durable on return.
+
+        Raises:
+            NoSpace: the disk is full; the one there is stays.
+        """
         ...
 
     async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
@@ -252,6 +268,8 @@ class DirectoryLedgerStore:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write until cancelled; then everything that waits gets `LedgerFailed`, and the store is closed.
 
+        Started once the disk holds the journal file behind the first; on a full disk that is when somebody frees space.
+
         Raises:
             LedgerFailed: the disk failed; `Fenced`: another process took over. No entry is confirmed any more.
         """
@@ -260,6 +278,8 @@ class DirectoryLedgerStore:
                 nursery.start_soon(self._journal.run)
                 nursery.start_soon(self._journal.make_files)
                 nursery.start_soon(self._write_files)
+                # Not before: who is told that this runs would be refused at the first entry.
+                await self._journal.wait_next_file()
                 task_status.started()
                 await self._journal.wait_failed()
                 nursery.cancel_scope.cancel()
@@ -286,6 +306,15 @@ class DirectoryLedgerStore:
     def failure(self) -> LedgerFailed | None:
         """Why nothing is confirmed any more, or None."""
         return self._journal.failure
+
+    @property
+    def shortage(self) -> str | None:
+        """See `LedgerStore`."""
+        return self._journal.shortage or self._journal.next_file_shortage
+
+    def require_space(self) -> None:
+        """See `LedgerStore`."""
+        self._journal.require_space()
 
     @property
     def room_bytes(self) -> int:
@@ -401,7 +430,10 @@ class DirectoryLedgerStore:
 
     async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
         """See `LedgerStore`."""
-        await self._files.run(self._folder.store_aborted, ledger, tuple(spans))
+        try:
+            await self._files.run(self._folder.store_aborted, ledger, tuple(spans))
+        except DiskFull as full:
+            raise NoSpace(f"the disk is full: {full.filename} cannot be made") from full
 
     async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
         """See `LedgerStore`."""

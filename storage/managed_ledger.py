@@ -223,6 +223,7 @@ class ManagedLedger(ManagedLedgerView):
         Raises:
             LedgerSealed: nothing is appended here any more.
             LedgerFailed: the writer has ended.
+            NoSpace: the disk is full; nothing was taken.
         """
         current = self._current
         if self._is_closing or current is None:
@@ -250,7 +251,7 @@ class ManagedLedger(ManagedLedgerView):
         Appending without a pause afterwards keeps the bound up to one entry. Does not yield while there is room.
 
         Raises:
-            LedgerSealed, LedgerFailed: as `append` would.
+            LedgerSealed, LedgerFailed, NoSpace: as `append` would.
         """
         if self._current is None:
             raise LedgerSealed(f"{self.name} takes no more entries")

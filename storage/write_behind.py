@@ -10,7 +10,9 @@ removals of a ledger never meet.
 - A **checkpoint** does that for every ledger written to since the last one, and then removes the journal files that
   held those batches.
 
-A failure here ends the store's writer: the journal still has everything, and recovery will write it again.
+While the disk is full, all of it waits and is tried again: nothing was promised by a file that could not grow, and a
+write that is repeated names the same place. Removals come first, as they make space. Any other failure here ends the
+store's writer: the journal still has everything, and recovery will write it again.
 """
 
 from collections import deque
@@ -18,10 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import structlog
 import trio
 
 from storage.entry import ENTRY_MEMORY_BYTES
 from storage.errors import LedgerFailed
+from storage.files import SPACE_RETRY_SECONDS, DiskFull
 from storage.journal_files import FullFiles
 from storage.ledger import Batch
 from storage.ledger_folder import LedgerFolder
@@ -35,6 +39,9 @@ WRITE_BEHIND_BYTES_MAX: Final = 32 * 1024 * 1024
 """Above this the journal's writer waits for the ledger files to catch up."""
 TAIL_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of the newest entries kept in memory for readers, over all ledgers, beyond what is not written yet."""
+
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +77,14 @@ class WriteBehind:
         self._tail: deque[tuple[LedgerLog, int, int]] = deque()
         self._tail_bytes = 0
         self._failure: LedgerFailed | None = None
+        self._shortage: str | None = None
         self._checkpoints = 0
         self._written_bytes = 0
+
+    @property
+    def shortage(self) -> str | None:
+        """Which ledger file cannot grow, because the disk is full; None while all can."""
+        return self._shortage
 
     def add(self, batch: Batch) -> None:
         """Take a confirmed batch."""
@@ -122,8 +135,19 @@ class WriteBehind:
         """
         while True:
             await self._wake.wait()
-            while self._is_due():
-                await self._round()
+            # A round that a removal asked for may have met a full disk; it goes on until there is space.
+            while self._is_due() or self._shortage is not None:
+                try:
+                    await self._round()
+                except DiskFull as full:
+                    if self._shortage is None:
+                        log.error("the disk is full: nothing is published until there is space", file=full.filename)
+                    self._shortage = f"the disk is full: {full.filename} cannot grow"
+                    await trio.sleep(SPACE_RETRY_SECONDS)
+                else:
+                    if self._shortage is not None:
+                        log.info("there is space for the ledger files again")
+                    self._shortage = None
 
     def fail(self, cause: LedgerFailed) -> None:
         """Release every waiter with `cause`; nothing is written any more."""
@@ -158,21 +182,24 @@ class WriteBehind:
 
     async def _round(self) -> None:
         run = self._folder.files.run
+        await self._remove_ledgers()
         flushes, self._flushes = self._flushes, []
-        removals, self._removals = self._removals, []
         retired, self._retired = self._retired, []
         try:
-            removed = [ledger for ledger, _done in removals]
-            for ledger in removed:
-                self._forget(ledger)
             pending, self._pending = self._pending, {}
             taken = self._pending_bytes
             # Indexes are copied now, while they cover exactly what will be in the files after this write.
             settled = {request.log.id: request.log for request in flushes}
             if retired:
                 settled |= self._unsynced | {ledger: batches[0].ledger.log for ledger, batches in pending.items()}
-            indexes = [log.index.copy() for log in settled.values()]
-            await run(self._write, pending, removed)
+            indexes = [settling.index.copy() for settling in settled.values()]
+            try:
+                await run(self._write, pending)
+            except DiskFull:
+                for ledger, batches in self._pending.items():
+                    pending.setdefault(ledger, []).extend(batches)
+                self._pending = pending
+                raise
             self._pending_bytes -= taken
             self._written(pending)
             if settled or retired:
@@ -181,12 +208,24 @@ class WriteBehind:
                     self._unsynced.pop(ledger, None)
                 self._checkpoints += bool(retired)
         except (OSError, LedgerFailed, trio.Cancelled):
-            # Whoever asked waits on; `fail` must find them.
+            # Whoever asked waits on; the next round, or `fail`, must find them.
             self._flushes = flushes + self._flushes
-            self._removals = removals + self._removals
+            self._retired = retired + self._retired
             raise
         for request in flushes:
             request.done.set()
+
+    async def _remove_ledgers(self) -> None:
+        removals, self._removals = self._removals, []
+        removed = [ledger for ledger, _done in removals]
+        for ledger in removed:
+            self._forget(ledger)
+        if removed:
+            try:
+                await self._folder.files.run(self._remove, removed)
+            except (OSError, trio.Cancelled):
+                self._removals = removals + self._removals
+                raise
         for _ledger, done in removals:
             done.set()
 
@@ -212,9 +251,11 @@ class WriteBehind:
             log.forget(last_entry)
         self._room.set()
 
-    def _write(self, pending: dict[int, list[Batch]], removed: Sequence[int]) -> None:
+    def _remove(self, removed: Sequence[int]) -> None:
         for ledger in removed:
             self._folder.remove(ledger)
+
+    def _write(self, pending: dict[int, list[Batch]]) -> None:
         for ledger, batches in pending.items():
             # One write for each ledger: its batches follow one another without gaps.
             data = b"".join([batch.data for batch in batches])

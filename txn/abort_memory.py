@@ -18,7 +18,7 @@ import structlog
 
 from storage.aborted_index import AbortedSpan
 from storage.entry import Entry, TxnId
-from storage.errors import LedgerCorrupt, LedgerNotFound
+from storage.errors import LedgerCorrupt, LedgerNotFound, NoSpace
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Delete, DeleteRange, IndexEntry, MetadataStore, Op, Put, starting_with
 from storage.position import Position
@@ -146,7 +146,14 @@ class AbortMemory:
             else:
                 indexes[ledger] = {*known, *fresh}
         if indexes:
-            await self._ledger.store_aborted(indexes)
+            try:
+                await self._ledger.store_aborted(indexes)
+            except NoSpace as full:
+                # The records go on hiding them. The next transaction that ends here asks again.
+                log.warning(
+                    "an aborted-transaction index is not written yet", segment=self._ledger.name, reason=str(full)
+                )
+                return []
         for ledger, stored in indexes.items():
             self._moves += 1
             # Kept also if the ledger was trimmed: its entries may have been read before.

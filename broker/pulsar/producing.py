@@ -28,7 +28,7 @@ from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
 from storage.entry import TxnId
-from storage.errors import LedgerSealed
+from storage.errors import LedgerSealed, NoSpace
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from tidewire.wire.pulsar import checksums, commands
@@ -105,6 +105,8 @@ class ProducerSession:
         self._scope = trio.CancelScope()
         self._publishing = False
         self._replaced = False
+        self._held_back = False
+        """Whether the disk is full: the producer is closed when what was taken is answered."""
         self._finishing: trio.Event | None = None
         """Set once everything is answered, when the client wants to close."""
         self._is_closed = False
@@ -114,7 +116,7 @@ class ProducerSession:
         while self._waiting_bytes > INBOX_BYTES_MAX and not self._is_closed:
             self._inbox_room = trio.Event()
             await self._inbox_room.wait()
-        if self._is_closed:
+        if self._is_closed or self._held_back:
             # The client resends what was not answered.
             return
         self._inbox.append((send, payload))
@@ -164,7 +166,10 @@ class ProducerSession:
                 self._inbox_bytes -= SEND_BYTES + len(payload)
                 self._note_room()
                 self._publishing = True
-                self._answers.append((send, len(payload), await self._publish(send, payload)))
+                try:
+                    self._answers.append((send, len(payload), await self._publish(send, payload)))
+                except NoSpace:
+                    self._hold_back()
                 self._publishing = False
                 self._answers_wake.set()
                 # Neither publishing nor answering has to wait, as a rule, so many small sends would be one long step.
@@ -173,6 +178,18 @@ class ProducerSession:
                     await trio.lowlevel.checkpoint()
             if self._replaced or self._finishing is not None:
                 self._answers_wake.set()
+
+    def _hold_back(self) -> None:
+        """The disk is full: leave this send and those behind it to the client, which sends them again.
+
+        An error for a send would fail it, or close the connection with its consumers. Closing the producer does
+        neither, and opening it again is refused until there is space (`faults.py`). First, though, what was taken
+        before is answered, or it would be sent again and stored twice.
+        """
+        self._held_back = True
+        self._inbox.clear()
+        self._inbox_bytes = 0
+        self._note_room()
 
     @property
     def _waiting_bytes(self) -> int:
@@ -203,6 +220,8 @@ class ProducerSession:
             with trio.move_on_after(REPLACED_SECONDS_MAX):
                 await self.topic.replaced.wait()
             return Fault(pb.TopicTerminatedError, str(sealed))
+        except NoSpace:
+            raise
         except TransactionNotFound as unknown:
             # For good; at the code of other requests the Java client would reconnect and send it again, endlessly.
             return Fault(pb.NotAllowedError, str(unknown))
@@ -238,7 +257,7 @@ class ProducerSession:
             if not self._inbox and not self._publishing:
                 if self._finishing is not None:
                     self._finishing.set()
-                elif self._replaced:
+                elif self._replaced or self._held_back:
                     self.topic_closed()
 
     def _for_peer(self, fault: Fault) -> Fault:
@@ -333,6 +352,7 @@ class ProducerFace:
             self._closed_by_broker,
             follows_layout=topic.name.segment is not None or is_managed(request.metadata),
         )
+        topic.require_space()
         topic.attend_producer(producer, returning=request.epoch > 0)
         self._producers[request.producer_id] = producer
         self._nursery.start_soon(producer.run)

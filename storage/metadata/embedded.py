@@ -11,7 +11,9 @@ by piece while readers are served the state before it, and shown in one step whe
 for it any more it is aborted: the delta is dropped, which leaves values, versions, indexes, counters and sessions as
 they were (R15). Nothing else but a failing disk can happen to it: what could refuse it was looked at before its begin.
 
-A write or sync that fails ends the store: what is on the disk is then unknown, and only opening it again can tell.
+A write or sync that fails ends the store: what is on the disk is then unknown, and only opening it again can tell. A
+full disk is refused before that: all of the group get `StoreFull`, since some may rest on others, and the state stays
+as it was. A snapshot that does not fit is tried again when the log has grown by another part.
 
     async with EmbeddedStore.open(DiskFiles(), data_dir) as store:
         ...
@@ -23,12 +25,14 @@ and tidies up after itself, and ends only when all of that has ended.
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, Generic, Protocol, Self, TypeVar
 
+import structlog
 import trio
 
-from storage.files import Files
+from storage.files import DiskFull, Files
 from storage.gathering import let_others_join
 from storage.metadata import snapshots, transactions
 from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, Body, pack
@@ -36,7 +40,7 @@ from storage.metadata.delta import Delta
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import Opened, metadata_directory, open_folder
 from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord, encode
-from storage.metadata.store import ChangeSetTooLarge, MetadataError, SnapshotTaken, StoreStatistics
+from storage.metadata.store import ChangeSetTooLarge, MetadataError, SnapshotTaken, StoreFull, StoreStatistics
 from storage.signal import Signal
 
 PROPOSALS_WAITING_MAX: Final = 4096
@@ -50,6 +54,10 @@ SNAPSHOT_LOG_BYTES: Final = 16 * 1024 * 1024
 so recovery replays no more than it loads, and snapshots write no more than the log does."""
 
 _ABANDONED: Final = "whoever proposed it was cancelled before its end"
+
+_FULL: Final = "the disk was full before its end"
+
+log = structlog.get_logger(__name__)
 
 _CLOSED: Final = trio.ClosedResourceError("it was closed")
 
@@ -73,6 +81,8 @@ class EmbeddedStore(ImageStore):
         self._snapshot_bytes = opened.snapshot_bytes
         self._snapshot: snapshots.View | None = None
         self._snapshot_failure: OSError | None = None
+        self._snapshot_not_below = 0
+        """How long the log must be for another try at a snapshot that did not fit the disk."""
         self._wanted: list[_WantedSnapshot] = []
         """Who waits for a snapshot that is not yet begun."""
         self._served: list[_WantedSnapshot] = []
@@ -123,7 +133,7 @@ class EmbeddedStore(ImageStore):
         self._wake.set()
         await wanted.settled.wait()
         if wanted.taken is None:
-            raise self._unavailable()
+            raise wanted.refused or self._unavailable()
         return wanted.taken
 
     def statistics(self) -> StoreStatistics:
@@ -198,7 +208,12 @@ class EmbeddedStore(ImageStore):
         large = delta.change_sets.pop() if transaction else None
         if delta.change_sets:
             bodies = pack([encode(record) for record in change_set] for change_set in delta.change_sets)
-            await self._append(bodies)
+            try:
+                await self._append(bodies)
+            except DiskFull as full:
+                self._refuse(full)
+                await self._let_snapshot_go_on()
+                return
             self._groups += 1
             for change_set in delta.change_sets:
                 self._publish(change_set)
@@ -219,20 +234,37 @@ class EmbeddedStore(ImageStore):
         for bodies in transactions.pieces(name, change_set):
             if not proposal.is_awaited:
                 if is_begun:
-                    await self._append(transactions.abort(_ABANDONED))
+                    await self._append(transactions.abort(_ABANDONED), is_abort=True)
                     self._aborted += 1
                 return
-            await self._append(bodies)
+            try:
+                await self._append(bodies)
+            except DiskFull as full:
+                if is_begun:
+                    await self._append(transactions.abort(_FULL), is_abort=True)
+                    self._aborted += 1
+                self._refuse(full)
+                await self._let_snapshot_go_on()
+                return
             await self._let_snapshot_go_on()
             is_begun = True
         self._transactions += 1
         self._publish(change_set)
         proposal.answer()
 
-    async def _append(self, bodies: list[Body]) -> None:
+    async def _append(self, bodies: list[Body], *, is_abort: bool = False) -> None:
         self._is_appending = True
-        await self._files.run_urgent(self._log.append, bodies)
-        self._is_appending = False
+        try:
+            await self._files.run_urgent(partial(self._log.append, bodies, is_abort=is_abort))
+        finally:
+            self._is_appending = False
+
+    def _refuse(self, full: DiskFull) -> None:
+        """Tell all of the group that nothing was done."""
+        log.error("the disk is full: the metadata log takes nothing until there is space", file=full.filename)
+        refused, self._group = self._group, []
+        for proposal in refused:
+            proposal.fail(_full(full))
 
     def _publish(self, change_set: list[DataRecord]) -> None:
         written = self._show(change_set)
@@ -243,11 +275,24 @@ class EmbeddedStore(ImageStore):
     def _is_snapshot_due(self) -> bool:
         if self._snapshot is not None or self._closing:
             return False
-        return bool(self._wanted) or self._log.tail_bytes >= max(self._snapshot_log_bytes, self._snapshot_bytes)
+        due = max(self._snapshot_log_bytes, self._snapshot_bytes, self._snapshot_not_below)
+        return bool(self._wanted) or self._log.tail_bytes >= due
+
+    def _put_off_snapshot(self, full: DiskFull) -> None:
+        log.warning("there is no space for a snapshot of the metadata", file=full.filename)
+        self._snapshot_not_below = self._log.tail_bytes + self._snapshot_log_bytes // 4
+        for wanted in (*self._served, *self._wanted):
+            wanted.refused = _full(full)
+            wanted.settled.set()
+        self._served, self._wanted = [], []
 
     async def _begin_snapshot(self, nursery: trio.Nursery) -> None:
         # Between two groups the image is exactly the state after the log's last batch, and no transaction is open.
-        await self._files.run_urgent(self._log.roll)
+        try:
+            await self._files.run_urgent(self._log.roll)
+        except DiskFull as full:
+            self._put_off_snapshot(full)
+            return
         self._served, self._wanted = self._wanted, []
         self._snapshot = snapshots.View(self._image, self._log.point)
         nursery.start_soon(self._take_snapshot, self._snapshot)
@@ -273,12 +318,16 @@ class EmbeddedStore(ImageStore):
         try:
             self._snapshot_bytes = await snapshots.write(self._files, self._directory, view, turn=self._snapshot_turn)
             await self._files.run(self._log.trim, view.point.sequence)
+        except DiskFull as full:
+            self._snapshot = None
+            self._put_off_snapshot(full)
         except OSError as error:
             self._snapshot_failure = error
             self._wake.set()
         else:
             self._snapshots += 1
             self._snapshot = None
+            self._snapshot_not_below = 0
             for wanted in self._served:
                 wanted.taken = SnapshotTaken(view.point.sequence, view.revision, self._snapshot_bytes)
                 wanted.settled.set()
@@ -304,13 +353,20 @@ class EmbeddedStore(ImageStore):
             wanted.settled.set()
 
 
+def _full(full: DiskFull) -> StoreFull:
+    error = StoreFull(f"the disk is full: {full.filename} cannot grow")
+    error.__cause__ = full
+    return error
+
+
 class _WantedSnapshot:
     """What somebody waits for in `take_snapshot`."""
 
-    __slots__ = ("settled", "taken")
+    __slots__ = ("refused", "settled", "taken")
 
     def __init__(self) -> None:
         self.settled = trio.Event()
+        self.refused: StoreFull | None = None
         self.taken: SnapshotTaken | None = None
 
 

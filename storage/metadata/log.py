@@ -7,14 +7,15 @@ that place, and when it is durable the files before it are removed. So at most t
 and no size of its own bounds a file.
 
 All methods block; the store runs them in a worker thread, one at a time. Nothing is ever retried: after an error the
-state of the file is unknown, and only opening it again tells.
+state of the file is unknown, and only opening it again tells. A full disk is no such error, as it refuses the zeros
+ahead of the writer, before anything is written (C24).
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
-from storage.files import File, Files
+from storage.files import DiskFull, File, Files
 from storage.metadata.batches import (
     BEGINNING,
     BODY_BYTES_MAX,
@@ -30,6 +31,13 @@ from storage.metadata.store import MetadataError
 
 PREALLOCATION_BYTES: Final = 1024 * 1024
 """How far ahead of its writer a log file is filled with zeros: a pause of a millisecond or two for each such piece."""
+
+RESERVE_PIECES: Final = 2
+"""So many such pieces more than the next one are kept. On a full disk they take what makes space or ends work, such as
+deletions, ends of transactions, acknowledgements."""
+
+ABORT_BYTES: Final = 4096
+"""More than the record takes by which a transaction that met the full disk is aborted; kept for that alone."""
 
 READ_BYTES: Final = 8 * 1024 * 1024
 """Recovery reads a log file in windows of this size; every batch fits in one."""
@@ -69,7 +77,7 @@ def log_paths(files: Files, directory: Path) -> dict[int, Path]:
 class MetadataLog:
     """The log, open for appending."""
 
-    __slots__ = ("_allocated", "_directory", "_file", "_files", "_offset", "_older_bytes", "point")
+    __slots__ = ("_allocated", "_directory", "_file", "_files", "_offset", "_older_bytes", "_refused_at", "point")
 
     def __init__(self, files: Files, directory: Path, file: File, offset: int, older_bytes: int, point: Point) -> None:
         self._files = files
@@ -78,6 +86,8 @@ class MetadataLog:
         self._offset = offset
         self._older_bytes = older_bytes
         self._allocated = file.size()
+        self._refused_at: int | None = None
+        """Where the log stood when the disk last refused to make it longer; None if it did not since."""
         self.point = point
         """The last batch, which is durable."""
 
@@ -138,20 +148,57 @@ class MetadataLog:
         """Bytes of batches that recovery would replay."""
         return self._older_bytes + self._offset
 
-    def append(self, bodies: Sequence[Body]) -> None:
-        """Write batches; durable on return. One write, one sync."""
+    @property
+    def is_short(self) -> bool:
+        """Whether the disk refused space that the log would have next."""
+        return self._refused_at is not None
+
+    def append(self, bodies: Sequence[Body], *, is_abort: bool = False) -> None:
+        """Write batches; durable on return. One write, one sync.
+
+        Raises:
+            DiskFull: nothing was written, and the log goes on as it was. Never for an abort that follows a begin.
+        """
         data, point = encode_batches(self.point, bodies, confirmed=self.point.sequence, offset=self._offset)
         end = self._offset + len(data)
-        if end > self._allocated:
-            self._allocated = (end // PREALLOCATION_BYTES + 1) * PREALLOCATION_BYTES
-            self._file.preallocate(self._allocated)
-        self._file.write_at(self._offset, data)
+        self._prepare(end + (0 if is_abort else ABORT_BYTES))
+        try:
+            self._file.write_at(self._offset, data)
+        except DiskFull as full:
+            # On a file system that writes to another place each time. What stands there now is unknown.
+            raise OSError(full.errno, full.strerror, full.filename) from full
         self._file.sync()
         self._offset = end
         self.point = point
 
+    def _prepare(self, end: int) -> None:
+        """Have zeros up to `end`, and the reserve behind that if the disk has space for it."""
+        if end + RESERVE_PIECES * PREALLOCATION_BYTES <= self._allocated:
+            return
+        if (
+            end <= self._allocated
+            and self._refused_at is not None
+            and self._offset - self._refused_at < PREALLOCATION_BYTES // 16
+        ):
+            # Asked a moment ago; each question may make the file system look for space that it could free.
+            return
+        wanted = (end // PREALLOCATION_BYTES + 1 + RESERVE_PIECES) * PREALLOCATION_BYTES
+        try:
+            self._file.preallocate(wanted)
+        except DiskFull:
+            self._refused_at = self._offset
+            if end > self._allocated:
+                raise
+        else:
+            self._allocated = wanted
+            self._refused_at = None
+
     def roll(self) -> None:
-        """Go on in a new file, durably made. Everything before it is durable already."""
+        """Go on in a new file, durably made. Everything before it is durable already.
+
+        Raises:
+            DiskFull: it goes on in this one.
+        """
         if not self._offset:
             return
         file = _create(self._files, self._directory, self.point)
@@ -160,6 +207,7 @@ class MetadataLog:
         self._older_bytes += self._offset
         self._offset = 0
         self._allocated = file.size()
+        self._refused_at = None
 
     def trim(self, sequence: int) -> None:
         """Remove the files whose every batch is at or below `sequence`, where the log rolled."""
@@ -263,10 +311,13 @@ def _create(files: Files, directory: Path, after: Point) -> File:
     unfinished = numbered(directory, after.sequence + 1, _UNFINISHED)
     file = files.open(unfinished, create=True, exclusive=True)
     try:
-        file.preallocate(PREALLOCATION_BYTES)
+        file.preallocate((1 + RESERVE_PIECES) * PREALLOCATION_BYTES)
+        files.rename(unfinished, path)
+    except DiskFull:
+        files.remove(unfinished)
+        raise
     finally:
         file.close()
-    files.rename(unfinished, path)
     file = files.open(path)
     try:
         files.sync_dir(directory)

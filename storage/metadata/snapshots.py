@@ -18,7 +18,7 @@ from typing import Final
 import trio
 from sortedcontainers import SortedDict
 
-from storage.files import File, Files
+from storage.files import DiskFull, File, Files
 from storage.metadata.batches import BEGINNING, Body, Damage, Point, encode_batches, read_batches
 from storage.metadata.image import Image, Written
 from storage.metadata.log import CorruptMetadata, numbered, numbers
@@ -104,6 +104,9 @@ async def write(
 ) -> int:
     """Write a snapshot, durable on return, and remove those before it; its size in bytes.
 
+    Raises:
+        DiskFull: nothing is left of it.
+
     The records are encoded here, slice by slice, each when `turn` returns, and written in a worker thread. Encoding in
     the thread too would hold the interpreter for milliseconds at a time whenever another task wants to go on.
     """
@@ -127,6 +130,9 @@ async def write(
             await turn()
         await files.run(_write, file, written, b"".join(waiting))
         await files.run(_finish, files, file, final)
+    except DiskFull:
+        await files.run(files.remove, unfinished)
+        raise
     finally:
         file.close()
     await files.run(_remove_older, files, directory, view.point.sequence)

@@ -185,10 +185,14 @@ class StoreUnavailable(MetadataError):
     definite = False
 
 
+class StoreFull(StoreUnavailable):
+    """The store's disk is full; nothing was done. Later it may be, when somebody frees space."""
+
+    definite = True
+
+
 class StoreEnded(StoreUnavailable):
     """The store of this process answers nothing any more, for the cause it names; only opening it again may help."""
-
-    retriable = False
 
 
 class Session(ABC):

@@ -33,6 +33,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
         metadata=broker.metadata,
         traffic=Traffic(),
         loop=LoopMonitor(),
+        ledgers=broker.services.ledgers,
     )
 
     def now() -> TransactionStatistics:

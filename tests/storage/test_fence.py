@@ -224,7 +224,7 @@ async def test_d2_a_takeover_at_any_moment_loses_nothing_confirmed() -> None:
     moment = 1
     while await life_with_takeover_at(moment):
         moment += 1
-    assert moment > 150, "the life has many operations"
+    assert moment > 140, "the life has many operations"
 
 
 async def test_a_dead_brokers_journal_is_recovered_by_another() -> None:

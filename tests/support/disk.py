@@ -15,6 +15,7 @@ Faults, all decided by the seed:
   some of what it was to make durable, although reads still show it and later syncs succeed, as on Linux.
 - loses power at the n-th operation: `lose_power_after(n)`; from then on every call raises `PowerLost`.
 - flips bits and truncates: `flip(path, bit)`, `cut(path, size)`, on what is durable and what is not.
+- is full: `set_capacity(bytes)`; a write that does not fit is made in part and raises `DiskFull`.
 - stops: `process()` gives another process's view of the same disk; `stop()` holds that process before its next
   `run`, as SIGSTOP would, until `resume()`. `before` is called with every operation, to let another
   process act between two.
@@ -25,13 +26,13 @@ It keeps what was synced; it does not invent sectors, move them, or fail reads b
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from errno import EIO
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
 import trio
 
-from storage.files import AlreadyLocked
+from storage.files import AlreadyLocked, DiskFull
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -79,6 +80,7 @@ class _Disk:
     """What all processes of the simulated machine share."""
 
     def __init__(self, seed: int) -> None:
+        self.capacity_bytes: int | None = None
         self.random = random.Random(seed)
         self.directories: dict[Path, _Directory] = {Path("/"): _Directory()}
         self.locked: set[Path] = set()
@@ -91,6 +93,17 @@ class _Disk:
         if found is None:
             raise FileNotFoundError(2, "no such directory", str(path))
         return found
+
+    @property
+    def used_bytes(self) -> int:
+        inodes = {id(inode): inode for each in self.directories.values() for inode in each.entries.values()}
+        return sum(len(inode.content) for inode in inodes.values())
+
+    def fitting(self, grown: int) -> int:
+        """How many of so many further bytes of the file fit."""
+        if self.capacity_bytes is None or grown <= 0:
+            return max(grown, 0)
+        return max(0, min(grown, self.capacity_bytes - self.used_bytes))
 
     def inode(self, path: Path) -> _Inode:
         found = self.directory(path.parent).entries.get(path.name)
@@ -128,7 +141,11 @@ class SimulatedFile:
             if self._owner.is_first_loss():
                 self._apply(offset, kept)
             raise
-        self._apply(offset, kept)
+        grown = offset + len(kept) - self.size()
+        lacking = grown - self._owner.fitting(grown)
+        self._apply(offset, kept[: len(kept) - max(0, lacking)])
+        if lacking > 0:
+            raise DiskFull(ENOSPC, "simulated full disk", str(self._path))
 
     def sync(self) -> None:
         try:
@@ -153,8 +170,13 @@ class SimulatedFile:
         ]
 
     def preallocate(self, size: int) -> None:
-        if size > self.size():
-            self.write_at(self.size(), bytes(size - self.size()))
+        before = self.size()
+        if size > before:
+            try:
+                self.write_at(before, bytes(size - before))
+            except DiskFull:
+                self.truncate(before)
+                raise
         self.sync()
 
     def close(self) -> None:
@@ -215,6 +237,8 @@ class SimulatedFiles:
         if inode is None:
             if not create:
                 raise FileNotFoundError(2, "no such file", str(path))
+            if not self.fitting(1):
+                raise DiskFull(ENOSPC, "simulated full disk", str(path))
             inode = made = _Inode()
 
             def link(entries: dict[str, _Inode]) -> None:
@@ -302,10 +326,30 @@ class SimulatedFiles:
         """Forget every lock, as when the locks lived on another machine."""
         self._disk.locked.clear()
 
-    def fail(self, operation: str, *, where: Callable[[Path], bool] = lambda _path: True, drops: bool = False) -> None:
-        """Let the next such operation on a matching path raise `OSError(EIO)`; a sync that `drops` also loses bytes."""
-        error = WritesDropped(EIO, "simulated fault") if drops else OSError(EIO, "simulated fault")
+    def fail(
+        self,
+        operation: str,
+        *,
+        where: Callable[[Path], bool] = lambda _path: True,
+        drops: bool = False,
+        code: int = EIO,
+    ) -> None:
+        """Let the next such operation on a matching path raise `OSError`; a sync that `drops` also loses bytes."""
+        error = WritesDropped(code, "simulated fault") if drops else OSError(code, "simulated fault")
         self._disk.faults.append(_Fault(operation, where, error))
+
+    def fitting(self, grown: int) -> int:
+        """How many of so many further bytes of the file fit on the disk."""
+        return self._disk.fitting(grown)
+
+    @property
+    def used_bytes(self) -> int:
+        """What all files hold."""
+        return self._disk.used_bytes
+
+    def set_capacity(self, capacity_bytes: int | None) -> None:
+        """Let the disk hold so many bytes, all files together; None: any number. Files that are there stay."""
+        self._disk.capacity_bytes = capacity_bytes
 
     def lose_power_after(self, operations: int) -> None:
         """Let the operation after this many more, and all after it, raise `PowerLost`."""

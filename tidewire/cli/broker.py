@@ -14,11 +14,12 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, cast
 
 import typer
 
 from tidewire.cli.daemon import make_importable
+from tidewire.cli.log_stream import LogStream
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
@@ -183,7 +184,7 @@ def _configure_log(level: int, limit: "Processor") -> None:
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LogStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

@@ -26,6 +26,7 @@ from storage.metadata.store import (
     PutSequential,
     Record,
     SessionLost,
+    StoreEnded,
     StoreUnavailable,
 )
 from tests.support.disk import SimulatedFiles
@@ -145,7 +146,7 @@ async def test_a_refusal_is_not_given_if_its_ground_is_lost(disk: SimulatedFiles
         disk.fail("sync")
         nursery.start_soon(create)
         nursery.start_soon(create)
-    assert outcomes == [StoreUnavailable] * 2
+    assert outcomes == [StoreEnded] * 2
 
 
 async def test_waiting_writers_share_one_sync(disk: SimulatedFiles) -> None:

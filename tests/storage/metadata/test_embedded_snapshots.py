@@ -108,10 +108,10 @@ async def test_a_snapshot_takes_turns_with_the_groups(disk: SimulatedFiles, monk
     appended = slices = appended_meanwhile = 0
     append, next_slice = MetadataLog.append, snapshots.View.next
 
-    def watch_append(log: MetadataLog, bodies: list[Body]) -> None:
+    def watch_append(log: MetadataLog, bodies: list[Body], *, is_abort: bool = False) -> None:
         nonlocal appended
         appended += 1
-        append(log, bodies)
+        append(log, bodies, is_abort=is_abort)
 
     def watch_slice(view: snapshots.View, records_max: int) -> list[Record]:
         nonlocal slices, appended_meanwhile
@@ -147,7 +147,7 @@ async def test_a_snapshot_takes_turns_with_the_groups(disk: SimulatedFiles, monk
         nursery.cancel_scope.cancel()
     assert slices >= 30
     # The writers went on, and the snapshot got a slice in behind each of their groups.
-    assert 10 <= appended_meanwhile <= 45
+    assert 5 <= appended_meanwhile <= 45
 
 
 async def wait_all_but(store: EmbeddedStore) -> None:

@@ -1,0 +1,105 @@
+"""A broker whose disk is full, on a simulated one: what its clients are told, and what goes on."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import broker.main
+from broker.config import load_settings
+from broker.main import Ready, serve
+from broker.mistakes import sentence_of
+from storage import journal
+from storage.files import SPACE_RETRY_SECONDS, DiskFull
+from tests.support.disk import SimulatedFiles
+from tests.support.http import request
+from tests.support.wire import WireClient, message
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+PLAIN = "persistent://public/default/plain"
+SETTINGS = load_settings(
+    {"data_dir": "/data", "pulsar": "127.0.0.1:0", "http": "127.0.0.1:0", "journal_file_bytes_max": "1MiB"}, None
+)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SimulatedFiles:
+    files = SimulatedFiles(seed=1)
+    monkeypatch.setattr(broker.main, "DiskFiles", lambda: files)
+    # Entries here are small beside a journal file, as usual ones are beside usual files.
+    monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 64 * 1024)
+    return files
+
+
+@asynccontextmanager
+async def connected(ready: Ready) -> AsyncIterator[WireClient]:
+    async with await trio.open_tcp_stream(*ready.pulsar) as stream:
+        client = WireClient(stream)
+        assert (await client.ask(commands.connect("test"))).type == Type.CONNECTED
+        yield client
+
+
+async def test_producers_are_held_back_and_everybody_else_goes_on(
+    autojump_clock: MockClock, disk: SimulatedFiles
+) -> None:
+    """E13: what was taken is answered, what was not is the client's to send again, consumers on it notice nothing."""
+    sent = 0
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        ready: Ready = await nursery.start(serve, SETTINGS, "test", stop)
+        async with connected(ready) as client:
+            assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
+            assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
+            assert (await request(ready.http, "GET", "/admin/v2/brokers/health")).status == 200
+            disk.set_capacity(disk.used_bytes)
+            receipts: list[int] = []
+            while True:
+                # Several at once, so that some are under way when the first is not taken.
+                for _ in range(10):
+                    await client.send_payload(commands.send(1, sent), message(b"x" * 20_000))
+                    sent += 1
+                answers = [await client.receive()]
+                while answers[-1].type == Type.SEND_RECEIPT and answers[-1].send_receipt.sequence_id < sent - 1:
+                    answers.append(await client.receive())
+                receipts += [each.send_receipt.sequence_id for each in answers if each.type == Type.SEND_RECEIPT]
+                if answers[-1].type != Type.SEND_RECEIPT:
+                    break
+            assert answers[-1].type == Type.CLOSE_PRODUCER
+            assert receipts == list(range(len(receipts)))
+            assert len(receipts) > 10
+            refused = await client.produce(1, PLAIN)
+            assert refused.error.error == pb.ProducerBlockedQuotaExceededError
+            assert "disk is full" in refused.error.message
+            health = await request(ready.http, "GET", "/admin/v2/brokers/health")
+            assert (health.status, "disk is full" in health.reason) == (503, True)
+            # Reading and acknowledging go on, on the same connection.
+            await client.send(commands.flow(1, 1000))
+            got = [await client.receive() for _ in receipts]
+            assert [each.type for each in got] == [Type.MESSAGE] * len(receipts)
+            await client.send(commands.ack(1, [got[-1].message.message_id], cumulative=True))
+            await client.receives_nothing_more()
+            opened = await client.ask(commands.new_txn(9, 0, 60_000))
+            assert not opened.new_txn_response.HasField("error")
+            disk.set_capacity(None)
+            await trio.sleep(2 * SPACE_RETRY_SECONDS)
+            assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
+            await client.publish(1, len(receipts))
+            back = [(await client.receive()).type for _ in range(2)]
+            assert sorted(back) == sorted([Type.SEND_RECEIPT, Type.MESSAGE])
+            assert (await request(ready.http, "GET", "/admin/v2/brokers/health")).status == 200
+        stop.set()
+
+
+async def test_a_start_without_space_is_one_sentence(disk: SimulatedFiles) -> None:
+    """E13: nobody is told that it is ready, and the operator reads what to do."""
+    disk.set_capacity(100_000)
+    with pytest.raises(DiskFull) as caught:
+        await serve(SETTINGS, "test", trio.Event())
+    sentence = sentence_of(caught.value, SETTINGS)
+    assert sentence is not None
+    assert "is full" in sentence
+    assert sentence.endswith("Free space, and start the broker again.")

@@ -1,0 +1,228 @@
+"""What a ledger store does while its disk is full: refuses, keeps what it took, and goes on when there is space."""
+
+from errno import ENOSPC
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from storage import journal
+from storage.errors import LedgerFailed, NoSpace
+from storage.files import SPACE_RETRY_SECONDS, DiskFull
+from storage.ledger import OpenLedger
+from storage.ledger_store import DirectoryLedgerStore
+from storage.position import Position
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of
+
+FILE_BYTES = 256 * 1024
+PAYLOAD = b"x" * 5_000
+
+
+@pytest.fixture(autouse=True)
+def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries of this suite are small beside its journal files, as usual ones are."""
+    monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 8 * 1024)
+    monkeypatch.setattr(journal, "DELETIONS_ROOM_BYTES", 4 * 1024)
+
+
+async def publish_until_refused(store: DirectoryLedgerStore, ledger: OpenLedger) -> int:
+    """How many entries were taken before the disk was full for good; all of them are durable."""
+    while True:
+        try:
+            await ledger.wait_room()
+        except NoSpace:
+            # What a checkpoint frees is given back, and may be enough to go on for a while.
+            await trio.sleep(10 * SPACE_RETRY_SECONDS)
+            if store.shortage is not None:
+                return ledger.next_entry
+            continue
+        await ledger.confirmed.wait_for(add(ledger, PAYLOAD))
+
+
+@pytest.mark.parametrize("room_bytes", [0, 10_000, FILE_BYTES - 1])
+async def test_appending_is_refused_and_goes_on_when_there_is_space(autojump_clock: MockClock, room_bytes: int) -> None:
+    """E13: what was taken is durable, what is there is read, and no restart is needed."""
+    files = SimulatedFiles(seed=1)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        ledger = await store.create(1)
+        await add_all(ledger, [PAYLOAD] * 3)
+        files.set_capacity(files.used_bytes + room_bytes)
+        taken = await publish_until_refused(store, ledger)
+        assert taken > 50, "the file that was there"
+        assert store.shortage is not None
+        assert store.failure is None
+        await trio.sleep(1_000 * SPACE_RETRY_SECONDS)
+        with pytest.raises(NoSpace):
+            await ledger.wait_room()
+        with pytest.raises(NoSpace) as refused:
+            store.require_space()
+        assert (refused.value.definite, refused.value.retriable) == (True, True)
+        assert len(await ledger.read(0, 9, entries_max=10, bytes_max=1_000_000)) == 10
+        assert not [name for name in files.names(journal_dir()) if name.endswith("-new")], "nothing is left of tries"
+        # As if the process died now: what was confirmed is there, where there is space to recover it.
+        dead = files.crash(keep=0.0)
+        files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        store.require_space()
+        for _ in range(200):
+            await ledger.wait_room()
+            await ledger.confirmed.wait_for(add(ledger, PAYLOAD))
+        assert len(await payloads_of(store, 1)) == taken + 200
+    async with ledger_store(dead) as recovered:
+        assert await payloads_of(recovered, 1) == [PAYLOAD] * taken
+
+
+async def test_who_waits_for_room_is_told(autojump_clock: MockClock) -> None:
+    """E13: also those who came before it was known that the next file cannot be made."""
+    files = SimulatedFiles(seed=2)
+    refused = 0
+
+    async def publish(ledger: OpenLedger) -> None:
+        nonlocal refused
+        try:
+            while True:
+                await ledger.wait_room()
+                position = add(ledger, PAYLOAD)
+                await trio.lowlevel.checkpoint()
+                await ledger.confirmed.wait_for(position)
+        except NoSpace:
+            refused += 1
+
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        ledgers = [await store.create(number) for number in range(1, 11)]
+        files.set_capacity(files.used_bytes)
+        async with trio.open_nursery() as nursery:
+            for ledger in ledgers:
+                nursery.start_soon(publish, ledger)
+        assert refused == 10
+        assert all(ledger.confirmed_entry == ledger.next_entry - 1 for ledger in ledgers)
+
+
+async def test_a_ledger_file_that_cannot_grow_holds_back_and_loses_nothing(autojump_clock: MockClock) -> None:
+    """E13: what the journal has waits in memory; closing the ledger waits, and publishing is refused at once."""
+    files = SimulatedFiles(seed=3)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store, trio.open_nursery() as nursery:
+        first, second = await store.create(1), await store.create(2)
+        await add_all(first, [PAYLOAD] * 5)
+        await add_all(second, [PAYLOAD] * 5)
+        await wait_all_tasks_blocked()
+        # Part of the file fits, so that a write is made in part.
+        files.set_capacity(files.used_bytes + 7_000)
+        nursery.start_soon(store.seal, first)
+        await trio.sleep(10 * SPACE_RETRY_SECONDS)
+        assert store.failure is None
+        with pytest.raises(NoSpace, match="ledger"):
+            await second.wait_room()
+        assert len(await first.read(0, 9, entries_max=10, bytes_max=1_000_000)) == 5
+        dead = files.crash(keep=1.0)
+        files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        await second.wait_room()
+        await add_all(second, [PAYLOAD])
+        assert await payloads_of(store, 1) == [PAYLOAD] * 5
+        assert await payloads_of(store, 2) == [PAYLOAD] * 6
+    async with ledger_store(dead) as recovered:
+        assert await payloads_of(recovered, 1) == [PAYLOAD] * 5
+
+
+async def test_deleting_makes_space(autojump_clock: MockClock) -> None:
+    """E13: a deletion needs no space that a full disk does not have, and what it frees is used."""
+    files = SimulatedFiles(seed=4)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        old, new = await store.create(1), await store.create(2)
+        for _ in range(300):
+            await old.wait_room()
+            await old.confirmed.wait_for(add(old, PAYLOAD))
+        await store.seal(old)
+        assert files.exists(LEDGERS / f"{1:020d}.ledger")
+        files.set_capacity(files.used_bytes)
+        await publish_until_refused(store, new)
+        with trio.fail_after(100 * SPACE_RETRY_SECONDS):
+            await store.delete(1)
+            assert not files.exists(LEDGERS / f"{1:020d}.ledger")
+            await trio.sleep(2 * SPACE_RETRY_SECONDS)
+            await new.wait_room()
+            await add_all(new, [PAYLOAD])
+
+
+async def test_a_removal_that_meets_a_full_disk_ends_and_so_does_the_shortage(autojump_clock: MockClock) -> None:
+    """E13: a deletion is done when it is done, whatever else waits; and when there is space nothing is refused."""
+    files = SimulatedFiles(seed=5)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        gone, kept = await store.create(1), await store.create(2)
+        await add_all(gone, [b"small"])
+        await store.seal(gone)
+        await add_all(kept, [PAYLOAD] * 5)
+        files.set_capacity(files.used_bytes - 1_000)
+        with trio.fail_after(SPACE_RETRY_SECONDS / 2):
+            await store.delete(1)
+        await wait_all_tasks_blocked()
+        with pytest.raises(NoSpace):
+            await kept.wait_room()
+        files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        await kept.wait_room()
+
+
+async def test_it_starts_when_the_disk_holds_the_next_journal_file(autojump_clock: MockClock) -> None:
+    """E13: nobody is told that it is ready before."""
+    files = SimulatedFiles(seed=6)
+    files.set_capacity(FILE_BYTES + 1_000)
+    started = trio.Event()
+
+    async def start() -> None:
+        async with ledger_store(files, journal_file_bytes=FILE_BYTES):
+            started.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(start)
+        await trio.sleep(10 * SPACE_RETRY_SECONDS)
+        assert not started.is_set()
+        files.set_capacity(None)
+        with trio.fail_after(10):
+            await started.wait()
+
+
+async def test_a_disk_without_space_for_the_first_file_is_told() -> None:
+    files = SimulatedFiles(seed=7)
+    files.set_capacity(1_000)
+    with pytest.raises(DiskFull):
+        async with ledger_store(files, journal_file_bytes=FILE_BYTES):
+            raise AssertionError("it started")
+
+
+async def test_a_sync_that_finds_no_space_ends_the_writer(autojump_clock: MockClock) -> None:
+    """E13: bytes that a sync was to keep are lost, for whatever reason; trying again would pass over that."""
+    files = SimulatedFiles(seed=8)
+    async with ledger_store(files) as store:
+        ledger = await store.create(1)
+        files.fail("sync", where=lambda path: path.suffix == ".journal", code=ENOSPC)
+        with pytest.raises(LedgerFailed):
+            await ledger.confirmed.wait_for(add(ledger, PAYLOAD))
+        assert isinstance(store.failure, LedgerFailed)
+
+
+async def test_an_index_that_does_not_fit_is_not_missed(autojump_clock: MockClock) -> None:
+    """E13: reading goes on, though opening a ledger would leave an index behind for the next time."""
+    files = SimulatedFiles(seed=9)
+    async with ledger_store(files) as store:
+        await add_all(await store.create(1), [PAYLOAD] * 3)
+    survivor = files.crash(keep=0.0)
+    async with ledger_store(survivor) as store:
+        survivor.set_capacity(survivor.used_bytes)
+        assert await payloads_of(store, 1) == [PAYLOAD] * 3
+        with pytest.raises(NoSpace):
+            await store.store_aborted(1, ())
+        assert [name for name in survivor.names(LEDGERS) if name.endswith("-new")] == []
+
+
+async def test_positions_are_given_to_what_was_taken_alone(autojump_clock: MockClock) -> None:
+    files = SimulatedFiles(seed=10)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        ledger = await store.create(1)
+        files.set_capacity(files.used_bytes)
+        taken = await publish_until_refused(store, ledger)
+        files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        assert add(ledger, PAYLOAD) == Position(1, taken)

@@ -119,7 +119,9 @@ async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_a
     await groups.commit(TWO, [left_open], once=False)
     with pytest.raises(AppliedOtherwise):
         await groups.commit(TWO, [], once=False, content=Content("plan", "rows"))
-    with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' comes again, but batches up to 2"):
+    three = Group("app", 3)
+    await groups.commit(three, [], once=False, content=Content("plan", "rows"))
+    with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' comes again, but batches up to 3"):
         await groups.commit(ONE, [], once=False, content=Content("plan", "rows"))
     await wait_all_tasks_blocked()
     assert await office.state(left_open) is TxnState.COMMITTED

@@ -273,6 +273,18 @@ def test_topics_come_from_their_beginning_and_go() -> None:
         go(topics, start, options=pattern)
 
 
+def test_children_whose_turn_comes_are_named_before_anything_is_read_of_them() -> None:
+    """E19: another topic has children of the same names, and its parents would be taken for read."""
+    topics = Topics()
+    parent = topics.add("0000-ffff-0", 2)
+    parent.creation, parent.is_final = "aa", True
+    for name, creation in ("0000-7fff-1", "bb"), ("8000-ffff-2", "cc"):
+        topics.add(name, parents=(0,)).creation = creation
+    start = go(topics, following(topics).first())
+    assert encode(start) == {X: {"0000-ffff-0": "1:0@2#aa"}}
+    assert encode(go(topics, start)) == {X: {"0000-7fff-1": "-1:-1@0#bb", "8000-ffff-2": "-1:-1@0#cc"}}
+
+
 @pytest.mark.parametrize("entries", [(), (2,), (2, 3), (9, 9, 9)])
 @pytest.mark.parametrize("is_read", [False, True])
 def test_offsets_of_another_topic_of_that_name_are_never_taken_for_places_in_this_one(

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tidewire.spark.brokers import Brokers
+from tidewire.spark.checkpoints import plan_of
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import CommitFailed, Refused, SourceError
-from tidewire.spark.fingerprint import plan_of
 from tidewire.spark.persisting import persistently
 from tidewire.spark.write_options import WriteOptions
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

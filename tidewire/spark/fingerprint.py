@@ -3,19 +3,15 @@
 A batch that comes again is known by its content, since a checkpoint that was copied or restored gives its number to
 other rows. Two descriptions go to the broker with the commit, and one that is equal is enough:
 
-plan  A digest of the file in which Spark has planned the batch, `offsets/N` in the checkpoint. Spark writes it before
-      the batch and plans by it again after a crash, so equal files are the same batch, whatever its rows. Only known
-      for a stream whose option `checkpointLocation` is a folder that the driver's Python can read.
+plan  A digest of the file in which Spark has planned the batch (`checkpoints.py`). Equal plans are the same batch,
+      whatever its rows. Only known where the driver's Python can read the checkpoint.
 rows  A sum of hashes of all rows, and their count. It does not depend on how tasks divide the rows, or on their order.
       It is the same after a crash as long as the query computes the same rows from the same input.
 """
 
-import hashlib
 from dataclasses import dataclass
 from itertools import repeat
-from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import mmh3
 
@@ -46,19 +42,3 @@ def fingerprint(topic: str, rows: Rows) -> Fingerprint:
     """Of rows as they are written to a topic."""
     seed = mmh3.hash(topic, signed=False)
     return Fingerprint(len(rows), sum(map(mmh3.hash128, rows.messages.to_pylist(), repeat(seed))) % (1 << _BITS))
-
-
-def plan_of(checkpoint: str | None, batch: int) -> str | None:
-    """A digest of how Spark planned a micro-batch; None when that cannot be read here."""
-    if checkpoint is None:
-        return None
-    url = urlsplit(checkpoint)
-    if url.scheme not in ("", "file"):
-        return None
-    folder = Path(unquote(url.path) if url.scheme else checkpoint)
-    try:
-        planned = (folder / "offsets" / str(batch)).read_bytes()
-    except OSError:
-        # The folder may be another machine's; then rows alone say what the batch holds.
-        return None
-    return hashlib.sha256(planned).hexdigest()

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from tidewire.spark import encoding
 from tidewire.spark.brokers import Brokers
+from tidewire.spark.checkpoints import query_of
 from tidewire.spark.columns import FrameColumns, column, find_columns
 from tidewire.spark.committing import Group, abort, abort_one, commit
 from tidewire.spark.coordinating import Coordinator, TransactionId
@@ -245,7 +246,8 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Let no rows be read, unless the micro-batch is committed; it may be tried again."""
-        group, named = _reported(messages, batchId), self._options.txn_app_id
+        group = _reported(messages, batchId)
+        named = self._options.txn_app_id or query_of(self._options.checkpoint)
         if group is not None:
             abort(self._options, group)
         elif named is not None:

@@ -351,15 +351,20 @@ def test_a_batch_of_the_same_plan_is_the_same_whatever_its_rows(
     assert values(broker, topic) == [1]
 
 
+@pytest.mark.parametrize("by", ["txn_app_id", "checkpoint"])
 def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_not_at_all(
-    options: WriteOptions, group: Group, caplog: pytest.LogCaptureFixture
+    options: WriteOptions, group: Group, caplog: pytest.LogCaptureFixture, tmp_path: Path, by: str
 ) -> None:
-    """As by `query.stop()`; only the tasks know the query's id."""
+    """D17: as by `query.stop()`; only the tasks and the checkpoint know the query's id."""
     killed = attempt(options, group, 1)
     TidewireStreamWriter(options, SCHEMA).abort([None], group.batch)
     (said,) = caplog.messages
     assert "until the query runs again, or transaction_timeout_seconds are over; with txn_app_id it would not" in said
-    named = WriteOptions(options.service, options.topic, txn_app_id=group.application)
+    if by == "txn_app_id":
+        named = replace(options, txn_app_id=group.application)
+    else:
+        (tmp_path / "metadata").write_text(json.dumps({"id": group.application}))
+        named = replace(options, checkpoint=str(tmp_path))
     TidewireStreamWriter(named, SCHEMA).abort([None], group.batch)
     with pytest.raises(CommitFailed, match="a task's transaction has ended"):
         commit(options, group, ids(killed))

@@ -1,13 +1,11 @@
 """What a micro-batch holds, in a few characters."""
 
-from pathlib import Path
-
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewire.spark.encoding import Columns, Rows, encode
-from tidewire.spark.fingerprint import NOTHING, fingerprint, plan_of
+from tidewire.spark.fingerprint import NOTHING, fingerprint
 
 
 def rows_of(given: list[tuple[str | None, bytes | None]]) -> Rows:
@@ -42,18 +40,3 @@ def test_it_is_short_text() -> None:
     assert str(one + one).startswith("2:")
     assert str(one + one) != str(one)
     assert len(str(one)) == 34
-
-
-def test_a_plan_is_what_spark_wrote_into_the_checkpoint(tmp_path: Path) -> None:
-    """E19: where this process can read it."""
-    folder = tmp_path / "check point"
-    (folder / "offsets").mkdir(parents=True)
-    (folder / "offsets" / "7").write_bytes(b"v1\n{}")
-    plan = plan_of(str(folder), 7)
-    assert plan is not None
-    assert plan == plan_of(folder.as_uri(), 7) == plan_of(f"file:{folder.as_posix().replace(' ', '%20')}", 7)
-    assert plan_of(str(folder), 8) is None
-    assert plan_of("s3a://bucket/folder", 7) is None
-    assert plan_of(None, 7) is None
-    (folder / "offsets" / "7").write_bytes(b"v1\n{ }")
-    assert plan_of(str(folder), 7) != plan

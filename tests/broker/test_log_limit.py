@@ -95,6 +95,18 @@ def test_a_flood_about_ever_other_things_is_bounded_too(rig: Rig) -> None:
     assert rig.lines[-1]["event"] == "another"
 
 
+def test_kinds_are_told_apart_again_when_others_are_over(rig: Rig) -> None:
+    for number in range(KINDS_MAX):
+        rig.log.info("refused", topic=f"topic-{number}")
+        rig.now += PERIOD_SECONDS / KINDS_MAX
+    rig.limit.report()
+    rig.now += PERIOD_SECONDS
+    before = len(rig.lines)
+    for _ in range(100):
+        rig.log.info("refused", topic="another")
+    assert len(rig.lines) == before + KIND_LINES_MAX
+
+
 def test_long_texts_are_not_kept(rig: Rig) -> None:
     rig.log.info("refused", reason="x" * 1_000_000)
     assert sum(len(part) for kind in rig.limit._kinds for part in kind) < 1_000

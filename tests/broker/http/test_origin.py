@@ -93,7 +93,8 @@ async def test_this_machines_own_names_are_known(server: Address, host: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("host", "known"), [("Broker-1.example:80", True), ("192.0.2.7", True), ("broker-2.example", False)]
+    ("host", "known"),
+    [("Broker-1.example:80", True), ("192.0.2.7", True), ("broker-2.example", False), ("evil-broker-1.example", False)],
 )
 async def test_names_may_be_added(
     topics: FakeTopics,

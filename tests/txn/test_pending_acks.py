@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage import ranges
+from storage import cursor_record, ranges
 from storage.metadata.store import Delete, Op, Put, PutSequential
 from storage.position import EARLIEST
 from tests.support.cancellation import cancel_at_each_step
@@ -355,3 +355,19 @@ async def test_an_acknowledgement_that_waited_through_an_abort_of_a_cumulative_o
             go_on.set()
         assert await rig.op_keys() == []
         await rig.acknowledge(txn, 3, cumulative=True)
+
+
+async def test_a_record_stays_until_the_last_of_its_messages_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T26, D3: the cursor's record has room for the first alone, until the gaps below are filled."""
+    monkeypatch.setattr(cursor_record, "STORED_MAX", 1)
+    async with owned(SteeredStore(), stream_of(5)) as rig:
+        txn = await rig.begin()
+        await rig.acknowledge(txn, 1, 3)
+        await rig.end(txn, EndAction.COMMIT)
+        assert len(await rig.op_keys()) == 1
+        for entry in (0, 2):
+            rig.cursor.acknowledge(rig.stream.positions[entry])
+        await rig.cursor.synced()
+        await wait_all_tasks_blocked()
+        assert await rig.op_keys() == []
+        rig.assert_clean()

@@ -72,7 +72,7 @@ async def test_a_disk_that_fails_ends_the_broker_with_one_sentence(
     """Invariant 1: it promises nothing more, and says what to do instead of staying up in silence."""
     stop = trio.Event()
     ended = Ended()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             ready: Ready = await nursery.start(ended.run, settings, stop)
             async with connected(ready) as client:
@@ -97,7 +97,7 @@ async def test_stopping_writes_what_cursors_hold_and_ends_cleanly(
     for turn in range(2):
         stop = trio.Event()
         ended = Ended()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 ready: Ready = await nursery.start(ended.run, settings, stop)
                 async with connected(ready) as client:
@@ -163,6 +163,6 @@ async def create(http: Address) -> None:
     async with await trio.open_tcp_stream(*http) as stream:
         await stream.send_all(
             b"PUT /admin/v2/scalable/public/default/orders?numInitialSegments=1 HTTP/1.1\r\n"
-            b"Host: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            b"Host: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         )
         assert b" 204 " in await stream.receive_some(1000)

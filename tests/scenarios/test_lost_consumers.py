@@ -9,7 +9,7 @@ from tests.support.admin import Admin
 from tests.support.processes import RunningBroker, running_broker
 from tests.support.proxy import Proxy, open_proxy
 
-SECONDS_MAX = 20
+SECONDS_MAX = 120
 KEYS = [f"key {number}" for number in range(16)]
 
 

@@ -12,7 +12,7 @@ from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
-END_SECONDS_MAX = 30
+END_SECONDS_MAX = 120
 MISTAKE, FAILED = 2, 1
 """Exit statuses: of settings that cannot be used, and of a start that did not succeed."""
 

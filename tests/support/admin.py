@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-SECONDS_MAX: Final = 30.0
+SECONDS_MAX: Final = 120.0
 
 
 class Admin:

@@ -15,7 +15,7 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import position
 
-SECONDS_MAX: Final = 30.0
+SECONDS_MAX: Final = 120.0
 
 
 class _Deaf:

@@ -24,13 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-START_SECONDS_MAX: Final = 30.0
+START_SECONDS_MAX: Final = 120.0
 """From the start of the process to its ready line."""
 
-STOP_SECONDS_MAX: Final = 20.0
+STOP_SECONDS_MAX: Final = 60.0
 """From SIGTERM to the process's end."""
 
-KILL_SECONDS_MAX: Final = 10.0
+KILL_SECONDS_MAX: Final = 60.0
 """From SIGKILL to the process's end: the kernel's work alone."""
 
 BROKER_COMMAND: Final = (sys.executable, "-m", "tidewire.cli", "broker")

@@ -20,7 +20,7 @@ from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, enc
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 MESSAGE_BYTES_MAX = 100_000
-ANSWER_SECONDS_MAX = 5
+ANSWER_SECONDS_MAX = 60
 
 
 class WireClient:

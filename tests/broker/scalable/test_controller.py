@@ -164,7 +164,7 @@ async def test_a_sealed_segment_that_ends_in_aborted_entries_drains(broker: Room
     await wait_all_tasks_blocked()
     assert not subscription.is_drained
     await broker.coordinator.end(txn, EndAction.ABORT)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await drained(subscription)
     await wait_all_tasks_blocked()
     assert (outlet.deliveries, outlet.ends) == ([], 1)

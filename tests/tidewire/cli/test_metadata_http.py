@@ -40,7 +40,7 @@ def answering() -> Iterator[Callable[[bytes], BrokerMetadata]]:
 
         yield broker
         for thread in threads:
-            thread.join(10)
+            thread.join()
 
 
 def test_lines_are_read_across_chunks(answering: Callable[[bytes], BrokerMetadata]) -> None:

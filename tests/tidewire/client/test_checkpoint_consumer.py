@@ -29,7 +29,7 @@ def fill(topic: Topic, segment_id: int, *values: bytes, publish_time_ms: int = 1
 
 
 async def receive(consumer: CheckpointConsumer, count: int) -> list[Message]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         return [await consumer.receive() for _ in range(count)]
 
 

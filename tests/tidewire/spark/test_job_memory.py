@@ -54,7 +54,7 @@ class Job:
         self.sink = WriteOptions.parse({"service_url": broker.service_url}, Use.BATCH)
 
     def administer(self, method: str, path: str) -> None:
-        with urlopen(Request(self._url + path, method=method), timeout=30):
+        with urlopen(Request(self._url + path, method=method), timeout=120):
             pass
 
     @property
@@ -65,7 +65,7 @@ class Job:
         """An entry each."""
 
         async def run() -> None:
-            with trio.fail_after(30):
+            with trio.fail_after(120):
                 connected = tidewire.connect(self.broker.service_url)
                 async with connected as client, client.producer(self.topic, batching=False) as producer:
                     for text in texts:
@@ -79,7 +79,7 @@ class Job:
         # The broker pushes every change; the time-out is for one that removes nothing.
         with urlopen(f"{self.broker.http_url}/admin/v2/metadata/watch?prefix={prefix}", timeout=60) as lines:
             for _ in lines:
-                with urlopen(f"{self._url}/stats", timeout=30) as answer:
+                with urlopen(f"{self._url}/stats", timeout=120) as answer:
                     if segment not in answer.read().decode():
                         return
         raise AssertionError("the broker has ended the watch")

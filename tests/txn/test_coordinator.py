@@ -83,6 +83,14 @@ async def office() -> AsyncIterator[Office]:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_longer_timeout_than_the_broker_allows_is_cut(autojump_clock: MockClock, office: Office) -> None:
+    """T4: an open transaction holds back every reader."""
+    txn = await office.coordinator.new_transaction(3, 1 << 60)
+    header = await office.header(txn)
+    assert header is not None
+    assert header.timeout_ms == now_ms() + 10_000_000
+
+
 async def test_ids_are_reserved_by_blocks_that_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """T4: however many brokers hand out a coordinator's ids, and however their blocks take turns."""
     monkeypatch.setattr(coordinator_module, "ID_BLOCK", 3)

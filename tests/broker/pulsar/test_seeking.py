@@ -2,8 +2,10 @@
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
+from broker.sought_places import ReaderId
 from tests.broker.pulsar.test_consuming import PLAIN, fill, frame_of, subscribe
 from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, connected, message
@@ -96,6 +98,24 @@ async def test_a_sought_place_outlives_connection_and_topic(
     async with connected(listener) as last:
         await reader(last, ids[2])
         assert await entries(last, 1, 1) == [3], "it goes on behind what it has read"
+
+
+async def test_a_connected_readers_place_is_not_one_of_those_that_may_be_forgotten(
+    broker: Rooms, listener: trio.SocketListener, client: WireClient
+) -> None:
+    """E21: the time for which a place is remembered begins when the reader leaves."""
+    await fill(broker, 4)
+    await reader(client, EARLIEST)
+    ids = await ids_of(client, 4)
+    await seek(client, to=ids[2])
+    await reader(client, EARLIEST)
+    # As others that leave meanwhile do to it.
+    broker.topics.sought_places.forget(ReaderId(TopicName.parse(PLAIN), "r", ""))
+    await client.close()
+    await wait_all_tasks_blocked()
+    async with connected(listener) as again:
+        await reader(again, EARLIEST)
+        assert await entries(again, 1, 2) == [2, 3]
 
 
 async def test_a_closed_readers_place_is_forgotten(broker: Rooms, client: WireClient) -> None:

@@ -191,6 +191,9 @@ class LedgerFolder:
             self.index_path(ledger),
             self.mark_path(ledger),
             self.aborted_path(ledger),
+            # What a crash left of writing them.
+            self.index_path(ledger).with_suffix(".index-new"),
+            self.aborted_path(ledger).with_suffix(".aborted-new"),
         )
         for path in paths:
             self.open_files.forget(path)

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -40,6 +40,11 @@ class LedgerInfo(NamedTuple):
     """Who wrote it. What is open in the record is in this writer's journal (E2). Never None in a stored record."""
 
 
+LEDGERS_MAX: Final = 10_000
+"""Closed ledgers of one managed ledger. At this number no further one is begun for size or age: the last one grows, so
+that the record stays below what a metadata store takes. Each change of owner still adds one."""
+
+
 class Trimmed(NamedTuple):
     """What was removed from the front."""
 
@@ -63,16 +68,22 @@ class ManagedLedgerRecord:
     """The greatest ledger id this managed ledger ever used, so that a later one is greater."""
     sealed: bool = False
     trimmed: Trimmed = NOTHING_TRIMMED
+    removing: tuple[int, ...] = ()
+    """Trimmed ledgers whose files may still be there: a crash came between the trim and the end of the removal."""
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """As JSON. A ledger is a list of its fields, and its writer a place in `writers`: some 60 bytes a ledger."""
+        writers = list(dict.fromkeys(ledger.writer for ledger in self.ledgers))
+        numbers = {writer: number for number, writer in enumerate(writers)}
         return orjson.dumps(
             {
                 "creation_id": self.creation_id,
                 "sealed": self.sealed,
                 "newest_id": self.newest_id,
                 "trimmed": {"position": tuple(self.trimmed.position), "next_index": self.trimmed.next_index},
-                "ledgers": [_fields(ledger) for ledger in self.ledgers],
+                "removing": self.removing,
+                "writers": [None if writer is None else tuple(writer) for writer in writers],
+                "ledgers": [(*ledger[:-1], numbers[ledger.writer]) for ledger in self.ledgers],
             }
         )
 
@@ -80,22 +91,15 @@ class ManagedLedgerRecord:
     def decode(cls, value: bytes) -> "ManagedLedgerRecord":
         """From JSON."""
         fields = orjson.loads(value)
+        writers = [None if writer is None else Writer(*writer) for writer in fields["writers"]]
         return cls(
             creation_id=fields["creation_id"],
-            ledgers=tuple(_info(ledger) for ledger in fields["ledgers"]),
+            ledgers=tuple(LedgerInfo(*ledger[:-1], writers[ledger[-1]]) for ledger in fields["ledgers"]),
             newest_id=fields["newest_id"],
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),
+            removing=tuple(fields["removing"]),
         )
-
-
-def _fields(ledger: LedgerInfo) -> dict[str, Any]:
-    return ledger._asdict() | {"writer": None if ledger.writer is None else tuple(ledger.writer)}
-
-
-def _info(fields: dict[str, Any]) -> LedgerInfo:
-    writer = fields["writer"]
-    return LedgerInfo(**fields | {"writer": None if writer is None else Writer(*writer)})
 
 
 class LedgerList:

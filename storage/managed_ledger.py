@@ -24,7 +24,7 @@ from storage.entry import EntryFormat, TxnId
 from storage.errors import Fenced, LedgerSealed
 from storage.ledger import OpenLedger
 from storage.ledger_ids import LedgerIds
-from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord
+from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord
 from storage.ledger_reading import closed_info
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
@@ -132,6 +132,7 @@ class ManagedLedger(ManagedLedgerView):
         self.confirmed.raise_to(self._list.last())
         if record.sealed:
             self._is_closing = True
+            await self._remove_trimmed()
             return
         new = LedgerInfo(ledger, self._next_index, writer=self._store.writer)
         opened = await self._store.create(ledger, confirmed=self.confirmed)
@@ -142,6 +143,7 @@ class ManagedLedger(ManagedLedgerView):
             raise
         await self._remove_empty()
         self._go_on_in(opened)
+        await self._remove_trimmed()
 
     async def _recover(self, record: ManagedLedgerRecord) -> None:
         """Find the ends that are not on record; ledgers that turn out to be empty are left out from here on."""
@@ -310,15 +312,24 @@ class ManagedLedger(ManagedLedgerView):
         async with self._changing:
             await self._finish()
             trimmed = LedgerList(self._list.closed, self._list.trimmed)
-            gone = trimmed.trim(min(upto, self.confirmed.value))
+            upto = min(upto, self.confirmed.value)
+            gone = trimmed.trim(upto)
             if not gone:
                 return
-            await self._write(replace(self._record, ledgers=self._listing(trimmed), trimmed=trimmed.trimmed))
+            removing = (*self._record.removing, *(info.id for info in gone))
+            record = replace(self._record, ledgers=self._listing(trimmed), trimmed=trimmed.trimmed, removing=removing)
+            await self._write(record)
             await self._remove_empty()
             self._list.trim(upto)
-            for info in gone:
-                self._reading.forget(info.id)
-                await self._store.delete(info.id)
+            await self._remove_trimmed()
+
+    async def _remove_trimmed(self) -> None:
+        """Remove the files of the ledgers that the record says are being removed."""
+        if self._record.removing:
+            for ledger in self._record.removing:
+                self._reading.forget(ledger)
+                await self._store.delete(ledger)
+            await self._write(replace(self._record, removing=()))
 
     async def store_aborted(self, indexes: Mapping[int, Collection[AbortedSpan]]) -> None:
         """Write the aborted-transaction indexes of closed ledgers in which everything is decided.
@@ -382,6 +393,8 @@ class ManagedLedger(ManagedLedgerView):
             raise Fenced(f"{self.name} was changed by another owner") from changed
 
     def _is_due(self, current: OpenLedger) -> bool:
+        if len(self._list.closed) >= LEDGERS_MAX:
+            return False
         age_ms = (trio.current_time() - self._current_opened) * 1000
         is_old = age_ms >= self._config.ledger_age_max_ms and current.next_entry > 0
         is_requested = self._is_roll_requested and current.next_entry > 0

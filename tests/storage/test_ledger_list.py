@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord, Trimmed
+from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord, Trimmed
+from storage.metadata.records import RECORD_BYTES_MAX
 from storage.position import EARLIEST, LATEST, Position
+from storage.writer import Writer
 
 
 def info(ledger: int, entries: int, *, first_index: int = 0) -> LedgerInfo:
@@ -102,8 +104,20 @@ def test_a_time_names_its_ledger(timestamp_ms: int, ledger: int | None) -> None:
 
 def test_the_record_survives_its_encoding() -> None:
     record = ManagedLedgerRecord(
-        "7", (info(7, 3), LedgerInfo(9, 6)), 9, sealed=True, trimmed=Trimmed(Position(5, 4), 12)
+        "7", (info(7, 3), LedgerInfo(9, 6)), 9, sealed=True, trimmed=Trimmed(Position(5, 4), 12), removing=(3, 5)
     )
     assert ManagedLedgerRecord.decode(record.encode()) == record
     plain = ManagedLedgerRecord("7", (), 9)
     assert ManagedLedgerRecord.decode(plain.encode()) == plain
+
+
+def test_a_record_of_as_many_ledgers_as_there_may_be_fits_every_store() -> None:
+    """E18: with large numbers, many writers, and 2,000 ledgers more from changes of owner."""
+    writers = [Writer("f" * 32, f"broker-{number}", number, 2**63 + number) for number in range(16)]
+    closed = tuple(
+        LedgerInfo(10**6 + n, 10**10 + n, 10**6, 10**6, 2**28, 1_800_000_000_000 + n, True, n % 3, writers[n % 16])
+        for n in range(LEDGERS_MAX + 2_000)
+    )
+    record = ManagedLedgerRecord("7", closed, 2 * 10**6, removing=tuple(range(1_000)))
+    assert len(record.encode()) < RECORD_BYTES_MAX
+    assert ManagedLedgerRecord.decode(record.encode()) == record

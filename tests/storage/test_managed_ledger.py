@@ -5,6 +5,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from storage import managed_ledger
 from storage.entry import TxnId
 from storage.errors import Fenced, LedgerFailed, LedgerNotMade, LedgerSealed
 from storage.ledger_ids import IDS_PER_BLOCK, LEDGER_IDS_KEY, LedgerIds
@@ -374,6 +375,52 @@ async def test_trimming_is_on_record_before_anything_is_removed(files: Simulated
         again = await open_managed(store, metadata)
         assert (again.last_position, again.confirmed.value, again.next_index) == (places[-1], places[-1], 8)
         assert again.next_position > places[-1]
+
+
+async def test_a_removal_that_was_cut_off_is_finished_by_the_next_owner(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """E18: a crash between the trim's record and the removal of its files leaves no file that nobody refers to."""
+    config = ManagedLedgerConfig(ledger_bytes_max=100)
+    for operations in range(1, 200):
+        disk, store_of_records = SimulatedFiles(seed=operations), MemoryStore()
+        is_cut = False
+        async with ledger_store(disk, tail_bytes_max=0) as store:
+            ledger = await open_managed(store, store_of_records, config=config)
+            async with rolling(ledger):
+                places = await publish(ledger, [b"x" * 60] * 6)
+            disk.lose_power_after(operations)
+            try:
+                await ledger.trim(places[-1])
+            except (OSError, LedgerFailed):
+                is_cut = True
+        survivor = disk.crash()
+        async with ledger_store(survivor) as store:
+            again = await open_managed(store, store_of_records, config=config)
+            record = await store_of_records.get(record_key(NAME))
+            assert record is not None
+            known = ManagedLedgerRecord.decode(record.value)
+            assert known.removing == ()
+            there = {int(name.split(".")[0]) for name in survivor.names(LEDGERS)}
+            assert there <= {info.id for info in known.ledgers}
+            assert again.next_index == 6
+        if not is_cut:
+            assert operations > 3
+            return
+    pytest.fail("the trim never ended")
+
+
+async def test_a_list_that_is_full_makes_the_last_ledger_grow(
+    files: SimulatedFiles, metadata: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E18: the record does not outgrow the store; entries go on in the ledger that is open."""
+    monkeypatch.setattr(managed_ledger, "LEDGERS_MAX", 3)
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=1))
+        async with rolling(ledger):
+            places = await publish(ledger, [b"x"] * 8)
+        assert len({place.ledger for place in places}) == 4
+        assert await payloads(ledger) == [b"x"] * 8
 
 
 async def test_d8_what_is_confirmed_does_not_go_back_over_restarts(

@@ -94,7 +94,9 @@ class ManagedLedgerRecord:
         writers = [None if writer is None else Writer(*writer) for writer in fields["writers"]]
         return cls(
             creation_id=fields["creation_id"],
-            ledgers=tuple(LedgerInfo(*ledger[:-1], writers[ledger[-1]]) for ledger in fields["ledgers"]),
+            ledgers=tuple(
+                LedgerInfo(*ledger[:-1])._replace(writer=writers[ledger[-1]]) for ledger in fields["ledgers"]
+            ),
             newest_id=fields["newest_id"],
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),

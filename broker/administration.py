@@ -119,14 +119,12 @@ class Administration:
 
     async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:
         """See `TopicService`."""
-        names = await self._layouts.names(f"{tenant}/{namespace}")
         if not properties:
-            return names
-        layouts = await self._layouts.scan(f"{tenant}/{namespace}")
+            return await self._layouts.names(f"{tenant}/{namespace}")
         return [
             name
-            for name in names
-            if isinstance(layout := layouts.get(name), Layout) and properties.items() <= layout.properties.items()
+            for name, layout in (await self._layouts.scan(f"{tenant}/{namespace}")).items()
+            if isinstance(layout, Layout) and not layout.is_deleting and properties.items() <= layout.properties.items()
         ]
 
     async def statistics(self, name: TopicName) -> TopicStatistics:

@@ -7,7 +7,7 @@ frees the topic, and the next one to be needed is elected. What a controller wri
 Every broker follows all claims of topics, so that it can say at any moment, without asking, who controls what.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import orjson
@@ -20,6 +20,12 @@ from broker.scalable.turns import Turns
 from storage.metadata.store import Check, MetadataStore, Record, starting_with
 
 PREFIX: Final = claim_key(f"{Domain.TOPIC}://")
+
+TOLD_AT_ONCE: Final = 256
+"""Sessions that are told of a new controller in one step of the event loop, some 4 ms."""
+
+Listener = Callable[[TopicName], Iterator[None] | None]
+"""Takes a topic whose controller has changed. Must not block; one with much to do returns it, a piece at each step."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +47,7 @@ class Elections:
         self._held: dict[TopicName, Check] = {}
         self._known: dict[TopicName, Controlling] = {}
         self._turns: Turns[TopicName] = Turns()
-        self._listeners: list[Callable[[TopicName], None]] = []
+        self._listeners: dict[Listener, None] = {}
         self._changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -51,20 +57,20 @@ class Elections:
             while True:
                 change = await watch.next()
                 for key in change.deleted:
-                    self._heard(key, None, change.revision)
+                    await self._heard(key, None, change.revision)
                 for record in change.records:
-                    self._heard(record.key, record, record.version)
+                    await self._heard(record.key, record, record.version)
                 if is_first:
                     is_first = False
                     task_status.started()
 
-    def attach(self, listener: Callable[[TopicName], None]) -> None:
-        """Call `listener` with a topic whenever its controller has changed. It must not block."""
-        self._listeners.append(listener)
+    def attach(self, listener: Listener) -> None:
+        """Call `listener` with a topic whenever its controller has changed."""
+        self._listeners[listener] = None
 
-    def detach(self, listener: Callable[[TopicName], None]) -> None:
-        """Undo one `attach`."""
-        self._listeners.remove(listener)
+    def detach(self, listener: Listener) -> None:
+        """Undo `attach`."""
+        del self._listeners[listener]
 
     def controller_of(self, topic: TopicName) -> Controlling | None:
         """The topic's controller, as far as this broker has heard; None if there is none."""
@@ -103,7 +109,7 @@ class Elections:
         while self.is_elsewhere(topic):
             await self._changed.wait()
 
-    def _heard(self, key: str, record: Record | None, revision: int) -> None:
+    async def _heard(self, key: str, record: Record | None, revision: int) -> None:
         try:
             topic = TopicName.parse(claimed_name(key))
         except InvalidTopicName:
@@ -121,8 +127,15 @@ class Elections:
             return
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+        told = 0
         for listener in tuple(self._listeners):
-            listener(topic)
+            if listener not in self._listeners:
+                # Its connection went meanwhile.
+                continue
+            for _ in listener(topic) or ():
+                told += 1
+                if told % TOLD_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
 
 
 def _controlling(record: Record) -> Controlling:

@@ -94,10 +94,11 @@ class ScalableFace:
             self._groups.lose(consumer.group, consumer)
             yield
 
-    def _controller_changed(self, topic: TopicName) -> None:
-        for session in self._sessions.values():
-            if session.topic == topic:
+    def _controller_changed(self, topic: TopicName) -> Iterator[None]:
+        for number, session in tuple(self._sessions.items()):
+            if session.topic == topic and self._sessions.get(number) is session:
                 session.controller_changed()
+                yield
 
     def ordered_consumer(self, consumer_id: int) -> tuple[TopicName, str] | None:
         """The topic and subscription of the ordered consumer that was registered under this id."""

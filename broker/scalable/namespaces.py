@@ -18,6 +18,9 @@ from broker.scalable.layouts import namespace_prefix, topic_of
 from storage.metadata.store import MetadataStore, starting_with
 from storage.signal import Signal
 
+RECORDS_AT_ONCE: Final = 128
+"""Layouts that are read in one step of the event loop; the first time there may be a hundred thousand."""
+
 log = structlog.get_logger(__name__)
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
@@ -125,7 +128,9 @@ class NamespaceFeeds:
                     touched = [str(topic) for key in change.deleted if (topic := topic_of(key)) is not None]
                     for name in touched:
                         feed.topics.pop(name, None)
-                    for record in change.records:
+                    for number, record in enumerate(change.records, 1):
+                        if number % RECORDS_AT_ONCE == 0:
+                            await trio.lowlevel.checkpoint()
                         topic = topic_of(record.key)
                         if topic is None:
                             # No topic's layout stands under such a key.
@@ -138,7 +143,8 @@ class NamespaceFeeds:
                             feed.topics[name] = properties
                         touched.append(name)
                     feed.is_known = True
-                    for follower in feed.followers:
+                    # In one step: nobody who comes now is told of some of them only.
+                    for follower in tuple(feed.followers):
                         follower.touched(touched)
 
 

@@ -1,16 +1,19 @@
 """Elections of controllers: one at a time, everybody hears who, and a death frees what it controlled."""
 
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+import broker.cluster.elections
 from broker.cluster.elections import Controlling, Elections
 from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.names import TopicName
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Conflict, Put, Session, SessionLost
+from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC
 
 OTHER = TopicName.parse("topic://public/default/b%2F c")
@@ -136,3 +139,30 @@ async def test_a_damaged_claim_is_somebody_elses(nursery: trio.Nursery) -> None:
     await wait_all_tasks_blocked()
     assert elections.is_elsewhere(TOPIC)
     await elections.elect(OTHER)
+
+
+async def test_many_sessions_hear_of_a_controller_in_slices(
+    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    """E7: and a listener that leaves meanwhile hears no more."""
+    monkeypatch.setattr(broker.cluster.elections, "TOLD_AT_ONCE", 2)
+    elections, _ = await taking_part(MemoryStore(), "one", nursery)
+    told: list[tuple[str, int]] = []
+
+    def first(topic: TopicName) -> Iterator[None]:
+        for number in range(5):
+            told.append((str(topic), number))
+            if number == 4:
+                elections.detach(second)
+            yield
+
+    def second(_topic: TopicName) -> None:
+        raise AssertionError("it has left")
+
+    elections.attach(first)
+    elections.attach(second)
+    with TaskSteps() as steps:
+        await elections.elect(TOPIC)
+        await wait_all_tasks_blocked()
+        assert steps.of("Elections.run") >= 1 + 2
+    assert told == [(str(TOPIC), number) for number in range(5)]

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
+from broker.scalable import layouts, namespaces
 from broker.scalable.layout import Layout, create
 from broker.scalable.layouts import Layouts, layout_key
 from broker.scalable.namespaces import Membership, NamespaceFeeds, NamespaceFollower
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Record
 from tests.support.idle import TaskSteps
 
 PLACE = "public/default"
@@ -174,3 +176,26 @@ def test_the_differences_add_up_to_what_is_there(
             follower.touched([name])
 
     trio.run(follow, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_a_large_namespace_is_read_in_slices(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
+    """E7: by a watch and by a listing, of which a page more is asked until one is empty."""
+    names = {await room.make(named(f"t{number}")) for number in range(7)}
+    monkeypatch.setattr(namespaces, "RECORDS_AT_ONCE", 2)
+    monkeypatch.setattr(layouts, "PAGE_RECORDS", 3)
+    with TaskSteps() as steps:
+        with room.namespaces.follow(PLACE, {}) as follower:
+            assert set(await follower.listing()) == names
+        # To begin, for what the watch has, and a pause after every second record.
+        assert steps.of("NamespaceFeeds._watch") >= 2 + 3
+    sizes: list[int] = []
+    scan = room.store.scan
+
+    async def noted(start: str, end: str, *, limit: int | None = None) -> list[Record]:
+        found = await scan(start, end, limit=limit)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(room.store, "scan", noted)
+    assert {str(name) for name in await room.layouts.names(PLACE)} == names
+    assert sizes == [3, 3, 1, 0]

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from broker.names import TopicName
 from storage.position import Position
 
-AWAY_MAX: Final = 10_000
+AWAY_MAX: Final = 2_000
 """Readers of one broker that are away and whose place is remembered; beyond, those longest away are forgotten."""
 
 AWAY_SECONDS_MAX: Final = 600

@@ -1,78 +1,35 @@
 """Where a stream goes from where it is: the next offset, by what there is to read, the layouts, and the limits.
 
-`Follower` looks at topics through a `View`: the watch that is kept current by brokers, or what that showed at one
-moment (`Snapshot`), for a query that is to stop there.
+`Follower` looks at topics through a `View` (`views.py`).
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tidewire.spark.errors import DataLost, no_topic
 from tidewire.spark.frontier import advance
-from tidewire.spark.layouts import LayoutChanged, Part
+from tidewire.spark.layouts import Part
 from tidewire.spark.limits import Limit
 from tidewire.spark.measuring import Stretch
 from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, ancestors, beginning, number_of, sharing
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.spark.views import View
 
 ADVICE: Final = "set fail_on_data_loss to false to go on with what there is"
 
 
-ANOTHER_TOPIC: Final = (
+MADE_AGAIN: Final = (
     "the topic was deleted and created again, or the broker has another data folder; to read the new topic, start the "
-    "query with a new checkpoint"
+    "query with a new checkpoint, and from earliest"
 )
 """What happened when places are of another topic, and what to do."""
 
 
-def made_again(part: Part) -> str:
+def made_again(part: Part, where: str = "the checkpoint") -> str:
     """What to say of a part that is another one than the places name."""
-    return f"{part.wire_name} is not the segment that the checkpoint names: {ANOTHER_TOPIC}"
-
-
-class View(Protocol):
-    """What a stream's planner knows of its topics."""
-
-    def topics(self) -> list[str]:
-        """Those that are read."""
-
-    def parts(self, topic: str) -> dict[str, Part] | None:
-        """A topic's parts by name; None when it does not exist."""
-
-    def behind(
-        self,
-        part: Part,
-        after: Position,
-        *,
-        messages_max: int | None = None,
-        bytes_max: int | None = None,
-        until_ms: int | None = None,
-    ) -> Stretch:
-        """What stands in a part behind a place; with `until_ms`, nothing that the broker took later.
-
-        Raises:
-            LayoutChanged: the part is gone.
-        """
-
-    def opening(self, part: Part) -> Stretch:
-        """All of a part, or what it began with.
-
-        Raises:
-            LayoutChanged: the part is gone.
-        """
-
-    def since(self, part: Part, time_ms: int) -> Position:
-        """The place behind which stands what the broker took at this time or later.
-
-        Raises:
-            LayoutChanged: the part is gone.
-        """
-
-    def forget(self, part: Part) -> None:
-        """The part is not read any more."""
+    return f"{part.wire_name} is not the segment that {where} names: {MADE_AGAIN}"
 
 
 class Lag(NamedTuple):
@@ -87,76 +44,6 @@ class Lag(NamedTuple):
         """For the progress of a query."""
         waited_ms = 0 if self.oldest_ms is None else max(0, now_ms - self.oldest_ms)
         return {"messages": self.messages, "bytes": self.size_bytes, "seconds": waited_ms / 1000}
-
-
-class Snapshot:
-    """A view at one moment. What comes later is not seen through it; what goes is, when it is asked about."""
-
-    def __init__(self, view: View) -> None:
-        """Asks for the end of every part.
-
-        Raises:
-            SourceError: nobody could be asked.
-        """
-        self._view = view
-        self._parts = {topic: view.parts(topic) for topic in view.topics()}
-        self._ends: dict[str, Stretch] = {
-            part.wire_name: view.behind(part, EARLIEST)
-            for parts in self._parts.values()
-            for part in (parts or {}).values()
-        }
-
-    def topics(self) -> list[str]:
-        """See `View`."""
-        return list(self._parts)
-
-    def parts(self, topic: str) -> dict[str, Part] | None:
-        """See `View`."""
-        return self._parts.get(topic)
-
-    def opening(self, part: Part) -> Stretch:
-        """See `View`."""
-        return self._ends[part.wire_name]
-
-    def behind(
-        self,
-        part: Part,
-        after: Position,
-        *,
-        messages_max: int | None = None,
-        bytes_max: int | None = None,
-        until_ms: int | None = None,
-    ) -> Stretch:
-        """See `View`."""
-        whole = self._ends[part.wire_name]
-        if after >= whole.end:
-            return Stretch(after, after, whole.next_index, 0, 0, None, whole.is_final, creation=whole.creation)
-        with self._noticing_changes(part):
-            found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
-            if found.end <= whole.end:
-                return found._replace(is_final=whole.is_final and found.end == whole.end)
-            # The index has no gaps, so this many messages end where everything ended then.
-            cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
-            return cut._replace(is_final=whole.is_final)
-
-    def since(self, part: Part, time_ms: int) -> Position:
-        """See `View`."""
-        with self._noticing_changes(part):
-            return min(self._view.since(part, time_ms), self._ends[part.wire_name].end)
-
-    @contextmanager
-    def _noticing_changes(self, part: Part) -> Iterator[None]:
-        try:
-            yield
-        except LayoutChanged:
-            left = self._view.parts(part.topic)
-            before = self._parts[part.topic] or {}
-            self._parts[part.topic] = None if left is None else {name: before[name] for name in before if name in left}
-            raise
-
-    def forget(self, part: Part) -> None:
-        """See `View`."""
-        self._view.forget(part)
 
 
 class Step(NamedTuple):
@@ -243,8 +130,12 @@ class Follower:
         if isinstance(starting.everywhere, int):
             since_ms = starting.everywhere
             return self._from(parts, {}, lambda part: self._view.since(part, since_ms))
-        named = self._named(topic, parts)
-        return self._from(parts, {parts[name].number: self._place(parts[name], at) for name, at in named.items()})
+        named = {name: self._place(parts[name], at) for name, at in self._named(topic, parts).items()}
+        for name, place in named.items():
+            if place.is_elsewhere(starting.creation_of(topic, name)):
+                self._lost(made_again(parts[name], "starting_position"))
+                return self._from(parts, {})
+        return self._from(parts, {parts[name].number: place for name, place in named.items()})
 
     def _named(self, topic: str, parts: dict[str, Part]) -> dict[str, Position]:
         named = {name: place for topic_, name, place in self._options.starting.places if topic_ == topic}
@@ -328,7 +219,7 @@ class Follower:
         there = {one.part.number for one in segments}
         ending = {one.part.number: one.backlog for one in segments if one.part.is_sealed and one.backlog.is_final}
         done = set(ending)
-        while come := admitted(there, done, by_number):
+        while done and (come := admitted(there, done, by_number)):
             there = (there - done) | come
             done = set()
             for number in come:
@@ -371,7 +262,7 @@ class Follower:
             related = sharing(name, parts)
             # Ancestors are removed first.
             if number_of(name) in by_number or any(number < number_of(name) for number in related):
-                raise _MadeAgain(f"{topic} has no segment {name} any more: {ANOTHER_TOPIC}")
+                raise _MadeAgain(f"{topic} has no segment {name} any more: {MADE_AGAIN}")
             if not self._was_read(topic, name, places[name].position):
                 self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
             came_of_them |= related

@@ -12,7 +12,7 @@ from tidewire.spark.committing import Group, abort
 from tidewire.spark.connection import Connection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken, no_topic
-from tidewire.spark.following import Follower, Snapshot, View
+from tidewire.spark.following import Follower
 from tidewire.spark.held_subscription import BUSY, HeldSubscription
 from tidewire.spark.layouts import LayoutChanged, Part, is_gone
 from tidewire.spark.limits import Limit
@@ -20,6 +20,7 @@ from tidewire.spark.offsets import BEGINNING, Offsets, finished
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.persisting import passes
 from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Position
+from tidewire.spark.views import Snapshot, View
 from tidewire.spark.watching import Watch
 from tidewire.spark.write_options import WriteOptions
 

@@ -48,6 +48,12 @@ class Boundary(NamedTuple):
     """The same in every segment; None when `places` says where."""
     places: tuple[tuple[str, str, Position], ...] = ()
     """Topic, segment, and position."""
+    creations: tuple[tuple[str, str, str], ...] = ()
+    """Topic, segment, and the creation id of that, where a stream's offsets were given."""
+
+    def creation_of(self, topic: str, segment: str | None) -> str:
+        """The creation id of the segment that a place is in; empty when nobody said it."""
+        return next((found for *named, found in self.creations if named == [topic, segment or ""]), "")
 
     def of(self, topic: str, segment: str | None, default: Position) -> Place:
         """The place in a segment; the default when it is left out."""
@@ -64,7 +70,7 @@ OTHERS: Final = "*"
 """The name of the segments that are not named."""
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_POSITION: Final = re.compile(r"(-1|\d{1,18}):(-1|\d{1,18})(?:@\d+)?(?:#[0-9a-f]+)?")
+_POSITION: Final = re.compile(r"(-1|\d{1,18}):(-1|\d{1,18})(?:@\d+)?(?:#([0-9a-f]+))?")
 _MILLISECONDS: Final = re.compile(r"\d{1,15}")
 
 
@@ -78,7 +84,7 @@ def parse_boundary(text: str) -> Boundary:
     if word is not None:
         return Boundary(word)
     if text.lstrip().startswith("{"):
-        return Boundary(None, _by_segment(text))
+        return _by_segment(text)
     if _MILLISECONDS.fullmatch(text):
         return Boundary(int(text))
     try:
@@ -106,15 +112,17 @@ def parse_position(text: object) -> Position:
     return Position(int(found[1]), int(found[2]))
 
 
-def _by_segment(text: str) -> tuple[tuple[str, str, Position], ...]:
+def _by_segment(text: str) -> Boundary:
     try:
         topics = json.loads(text)
     except ValueError as error:
         raise ValueError(f"this is no JSON: {error}") from error
     if not all(isinstance(segments, dict) for segments in topics.values()):
         raise ValueError('expected {"TOPIC": {"SEGMENT": "LEDGER:ENTRY"}}')
-    return tuple(
-        (topic, segment, parse_position(place))
-        for topic, segments in topics.items()
-        for segment, place in segments.items()
+    places = [(topic, segment, place) for topic, segments in topics.items() for segment, place in segments.items()]
+    offsets = [(topic, segment, _POSITION.fullmatch(str(place))) for topic, segment, place in places]
+    return Boundary(
+        None,
+        tuple((topic, segment, parse_position(place)) for topic, segment, place in places),
+        tuple((topic, segment, found[3]) for topic, segment, found in offsets if found and found[3]),
     )

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from tidewire.spark.brokers import Connect
 from tidewire.spark.errors import ConnectionLost, DataLost, Refused, SourceError, SubscriptionTaken
-from tidewire.spark.following import ADVICE, Follower, Snapshot, Step, made_again, now_ms
+from tidewire.spark.following import ADVICE, Follower, Step, made_again, now_ms
 from tidewire.spark.held_subscription import BUSY
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
@@ -39,6 +39,7 @@ from tidewire.spark.planning import divided
 from tidewire.spark.reader import RangeReading
 from tidewire.spark.subscribing import QuerySubscription
 from tidewire.spark.topic_schemas import TopicSchema
+from tidewire.spark.views import Snapshot
 from tidewire.spark.watching import Watch
 
 DIVIDED_MESSAGES_MIN: Final = 20_000

@@ -1,17 +1,19 @@
 """Where a stream goes, over topics in memory."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from tests.tidewire.spark.followed import OPTIONS, Segment, Topics, X
 from tidewire.spark.errors import DataLost
-from tidewire.spark.following import Follower, Lag, Snapshot
+from tidewire.spark.following import Follower, Lag
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, encode
 from tidewire.spark.options import Pattern, ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, LATEST_START, Boundary, Position, parse_boundary
+from tidewire.spark.views import Snapshot
 
 
 def following(topics: Topics, options: ReadOptions = OPTIONS) -> Follower:
@@ -189,7 +191,7 @@ def test_a_topic_made_again_is_data_loss_and_read_from_its_beginning() -> None:
     topics.add("0000-ffff-0", 5)
     start = go(topics, following(topics).first())
     topics.add("0000-ffff-0", 1)
-    sentence = "the topic was deleted and created again, .* start the query with a new checkpoint"
+    sentence = "the topic was deleted and created again, .* with a new checkpoint, and from earliest"
     assert encode(lost(topics, start, sentence)) == {X: {"0000-ffff-0": "2:0@1"}}
 
 
@@ -285,6 +287,19 @@ def test_children_whose_turn_comes_are_named_before_anything_is_read_of_them() -
     assert encode(go(topics, start)) == {X: {"0000-7fff-1": "-1:-1@0#bb", "8000-ffff-2": "-1:-1@0#cc"}}
 
 
+def test_offsets_of_another_topic_are_no_starting_position() -> None:
+    """E19: what a query's progress reported last may be given to a new query, which is then as careful."""
+    topics = Topics()
+    topics.add("0000-ffff-0", 2, 3).creation = "aa"
+    given = replace(OPTIONS, starting=parse_boundary(json.dumps({X: {"0000-ffff-0": "1:0@2#aa"}})))
+    assert encode(following(topics, given).first()) == {X: {"0000-ffff-0": "1:0@2#aa"}}
+    topics.segments[X]["0000-ffff-0"].creation = "bb"
+    with pytest.raises(DataLost, match="is not the segment that starting_position names"):
+        following(topics, given).first()
+    anyway = replace(given, fail_on_data_loss=False)
+    assert encode(following(topics, anyway).first()) == {X: {"0000-ffff-0": "-1:-1@0#bb"}}
+
+
 @pytest.mark.parametrize("entries", [(), (2,), (2, 3), (9, 9, 9)])
 @pytest.mark.parametrize("is_read", [False, True])
 def test_offsets_of_another_topic_of_that_name_are_never_taken_for_places_in_this_one(
@@ -307,7 +322,9 @@ def test_offsets_of_another_topic_of_that_name_are_never_taken_for_places_in_thi
     # Ledgers of a new data folder are numbered anew, so nothing else tells.
     for segment, before in zip(other.segments[X].values(), topics.segments[X].values(), strict=True):
         segment.ledger = before.ledger
-    with pytest.raises(DataLost, match="start the query with a new checkpoint; set fail_on_data_loss to false"):
+    with pytest.raises(
+        DataLost, match="start the query with a new checkpoint, and from earliest; set fail_on_data_loss"
+    ):
         go(other, start)
     end = go(other, start, options=replace(OPTIONS, fail_on_data_loss=False))
     assert encode(end)[X] == {"0000-ffff-0": "1:0@7"}

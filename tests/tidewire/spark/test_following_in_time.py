@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tidewire.spark.followed import OPTIONS, Segment, Topics, X
-from tidewire.spark.following import Follower, Snapshot
+from tidewire.spark.following import Follower
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, decode, encode
+from tidewire.spark.views import Snapshot
 
 
 class History(Topics):

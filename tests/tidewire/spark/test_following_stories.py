@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tidewire.spark.followed import OPTIONS, Segment, Topics, X
-from tidewire.spark.following import Follower, Snapshot
+from tidewire.spark.following import Follower
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, decode, encode, finished
 from tidewire.spark.positions import Position
+from tidewire.spark.views import Snapshot
 
 Answer = TypeVar("Answer")
 

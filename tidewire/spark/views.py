@@ -1,0 +1,125 @@
+"""What a stream's planner sees of its topics.
+
+A `View` is the watch that brokers keep current (`watching.py`), or what that showed at one moment: a `Snapshot`, for a
+query that is to stop there.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from tidewire.spark.layouts import LayoutChanged, Part
+from tidewire.spark.measuring import Stretch
+from tidewire.spark.positions import EARLIEST, Position
+
+
+class View(Protocol):
+    """What a stream's planner knows of its topics."""
+
+    def topics(self) -> list[str]:
+        """Those that are read."""
+
+    def parts(self, topic: str) -> dict[str, Part] | None:
+        """A topic's parts by name; None when it does not exist."""
+
+    def behind(
+        self,
+        part: Part,
+        after: Position,
+        *,
+        messages_max: int | None = None,
+        bytes_max: int | None = None,
+        until_ms: int | None = None,
+    ) -> Stretch:
+        """What stands in a part behind a place; with `until_ms`, nothing that the broker took later.
+
+        Raises:
+            LayoutChanged: the part is gone.
+        """
+
+    def opening(self, part: Part) -> Stretch:
+        """All of a part, or what it began with.
+
+        Raises:
+            LayoutChanged: the part is gone.
+        """
+
+    def since(self, part: Part, time_ms: int) -> Position:
+        """The place behind which stands what the broker took at this time or later.
+
+        Raises:
+            LayoutChanged: the part is gone.
+        """
+
+    def forget(self, part: Part) -> None:
+        """The part is not read any more."""
+
+
+class Snapshot:
+    """A view at one moment. What comes later is not seen through it; what goes is, when it is asked about."""
+
+    def __init__(self, view: View) -> None:
+        """Asks for the end of every part.
+
+        Raises:
+            SourceError: nobody could be asked.
+        """
+        self._view = view
+        self._parts = {topic: view.parts(topic) for topic in view.topics()}
+        self._ends: dict[str, Stretch] = {
+            part.wire_name: view.behind(part, EARLIEST)
+            for parts in self._parts.values()
+            for part in (parts or {}).values()
+        }
+
+    def topics(self) -> list[str]:
+        """See `View`."""
+        return list(self._parts)
+
+    def parts(self, topic: str) -> dict[str, Part] | None:
+        """See `View`."""
+        return self._parts.get(topic)
+
+    def opening(self, part: Part) -> Stretch:
+        """See `View`."""
+        return self._ends[part.wire_name]
+
+    def behind(
+        self,
+        part: Part,
+        after: Position,
+        *,
+        messages_max: int | None = None,
+        bytes_max: int | None = None,
+        until_ms: int | None = None,
+    ) -> Stretch:
+        """See `View`."""
+        whole = self._ends[part.wire_name]
+        if after >= whole.end:
+            return Stretch(after, after, whole.next_index, 0, 0, None, whole.is_final, creation=whole.creation)
+        with self._noticing_changes(part):
+            found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
+            if found.end <= whole.end:
+                return found._replace(is_final=whole.is_final and found.end == whole.end)
+            # The index has no gaps, so this many messages end where everything ended then.
+            cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
+            return cut._replace(is_final=whole.is_final)
+
+    def since(self, part: Part, time_ms: int) -> Position:
+        """See `View`."""
+        with self._noticing_changes(part):
+            return min(self._view.since(part, time_ms), self._ends[part.wire_name].end)
+
+    @contextmanager
+    def _noticing_changes(self, part: Part) -> Iterator[None]:
+        try:
+            yield
+        except LayoutChanged:
+            left = self._view.parts(part.topic)
+            before = self._parts[part.topic] or {}
+            self._parts[part.topic] = None if left is None else {name: before[name] for name in before if name in left}
+            raise
+
+    def forget(self, part: Part) -> None:
+        """See `View`."""
+        self._view.forget(part)

@@ -12,6 +12,7 @@ from broker.cluster.ownership import KEY_PREFIX as OWNERS
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import NotSupported, TopicClosed, TopicNotFound
 from broker.names import TopicName
+from broker.scalable.layout import Layout
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
 from dispatch.consumer import Consumer
@@ -201,6 +202,17 @@ async def test_what_finished_transactions_left_is_another_brokers_to_apply(broke
         await broker.topics.get(name)
     assert await broker.topics.redrive(str(name)) is True
     assert await broker.topics.redrive("segment://public/default/orders/0000-ffff-9") is False
+
+
+async def test_a_segment_is_gone_once_its_topics_deletion_is_decided(broker: Rooms) -> None:
+    """T29: and not while somebody has only begun to try; what transactions left on it is nobody's then."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    segment = await broker.segment(TOPIC, 0)
+    with broker.topics.deleting([segment]):
+        assert await broker.topics.redrive(str(segment))
+        await broker.layouts.change(TOPIC, Layout.begin_deletion)
+        assert not await broker.topics.redrive(str(segment))
+    assert not await broker.topics.redrive(str(segment))
 
 
 async def test_a_topic_whose_task_fails_closes_alone(broker: Rooms, store: SteeredStore) -> None:

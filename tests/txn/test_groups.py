@@ -412,3 +412,21 @@ async def test_a_decision_and_whatever_comes_at_the_same_time(turns: list[int]) 
     assert committed in ([False] * 3, [True] * 3, [True, True, False])
     assert any(committed) == (answers["first"] or answers["second"])
     assert answers["abort"] != committed[1]
+
+
+async def test_a_decision_meets_a_time_out_of_its_winner(mock_clock: MockClock) -> None:
+    """D17, T9: between looking and deciding, the winner is aborted by its deadline; so nothing is decided."""
+    store = SteeredStore()
+    office, other = Office(store), Office(store)
+    winner = await office.join(ONE)
+    mock_clock.jump(60)
+
+    async def abort(ops: Sequence[Op]) -> None:
+        store.before = None
+        await other.groups.abort_due(ONE.application, now_ms())
+
+    store.before = abort
+    with pytest.raises(InvalidTxnStatus):
+        await office.commit(ONE, winner)
+    assert await office.state(winner) is TxnState.ABORTED
+    assert not await office.is_applied(ONE)

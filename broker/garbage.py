@@ -2,8 +2,8 @@
 
 A full collection visits every object of the process: half a second where clients hold a few million, at a moment that
 nobody chose (measured with 10,000 producers: 490 ms). So the collector's own full collections are off. In their place
-a task collects what has come since the last time, some ten thousand objects, and then sets the survivors aside
-(`gc.freeze`), where no collection visits them. That takes a few milliseconds, whatever the process holds.
+what has survived two looks at the newest objects, some thousand, is set aside (`gc.freeze`), where no collection visits
+it. Such a look takes a few milliseconds, whatever the process holds.
 
 What is set aside and becomes a cycle of garbage later stays, until everything is looked at once: when as many objects
 are set aside as make twice those that were alive at the last such look. So memory is bounded by what is live, and the
@@ -13,17 +13,16 @@ This touches what is global to the process, so only the process that is a broker
 """
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from storage.signal import Signal
 
-YOUNG_MAX: Final = 2_000
-"""Objects that come, less those that go, before the collector looks at the newest ones."""
+YOUNG_MAX: Final = 1_000
+"""Objects that come, less those that go, before the collector looks at the newest ones. What goes may be old, so the
+newest ones are more where clients come and go: up to ten times as many were seen."""
 
-YOUNG_LOOKS: Final = 5
-"""So many such looks before it visits what survived them: 10,000 objects at the most, 1 to 4 ms."""
+YOUNG_LOOKS: Final = 1
+"""So many such looks before the survivors are looked at once more, and set aside."""
 
 NEVER: Final = 2**30
 """So many visits before a full collection: the collector's own never comes."""
@@ -33,47 +32,36 @@ LOOK_AT_ALL_MIN: Final = 1_000_000
 
 
 class GarbageDuty:
-    """Collects in small portions. One per process."""
+    """Sets aside what survives, and looks at everything when it is time. One per process."""
 
     def __init__(self) -> None:
-        self._wake = Signal()
+        self._due = Signal()
         self._portions = 0
+        """Set aside since the last look at everything, or since they were counted."""
         self._alive = 0
         """Objects that survived the last look at everything."""
 
-    @contextmanager
-    def _set_up(self) -> Iterator[None]:
+    async def run(self) -> None:
+        """Work until cancelled. The caller has looked at everything once."""
         before = gc.get_threshold()
         gc.set_threshold(YOUNG_MAX, YOUNG_LOOKS, NEVER)
-        gc.callbacks.append(self._collected)
+        gc.callbacks.append(self.collected)
         try:
-            yield
+            while True:
+                await self._due.wait()
+                self._look_if_grown()
         finally:
-            gc.callbacks.remove(self._collected)
+            gc.callbacks.remove(self.collected)
             gc.set_threshold(*before)
 
-    def _collected(self, phase: str, info: dict[str, int]) -> None:
-        """Called by Python. Survivors of the middle generation have become old: a portion is there."""
+    def collected(self, phase: str, info: dict[str, int]) -> None:
+        """Called by Python around each collection. Those of the middle generation leave what has survived twice."""
         if phase == "stop" and info["generation"] == 1:
-            self._wake.set()
-
-    async def run(self) -> None:
-        """Collect until cancelled, after a first look at everything by the caller."""
-        with self._set_up():
-            while True:
-                await self._wake.wait()
-                self.take_portion()
-
-    def take_portion(self) -> None:
-        """Collect what came since the last portion, and set what is left aside; look at everything when it is time."""
-        gc.collect()
-        gc.freeze()
-        self._portions += 1
-        # A portion has at most so many objects, so counting them, which visits all, is not needed before.
-        if self._portions * YOUNG_MAX * YOUNG_LOOKS >= max(self._alive, LOOK_AT_ALL_MIN):
-            if gc.get_freeze_count() - self._alive >= max(self._alive, LOOK_AT_ALL_MIN):
-                self.look_at_all()
-            self._portions = 0
+            gc.freeze()
+            self._portions += 1
+            # Counting visits what is set aside, so it is done only when there may be enough.
+            if self._portions * YOUNG_MAX * (YOUNG_LOOKS + 1) >= self._growth_max:
+                self._due.set()
 
     def look_at_all(self) -> None:
         """Collect everything there is, and set it aside. Takes long."""
@@ -82,3 +70,12 @@ class GarbageDuty:
         gc.freeze()
         self._alive = gc.get_freeze_count()
         self._portions = 0
+
+    def _look_if_grown(self) -> None:
+        self._portions = 0
+        if gc.get_freeze_count() - self._alive >= self._growth_max:
+            self.look_at_all()
+
+    @property
+    def _growth_max(self) -> int:
+        return max(self._alive, LOOK_AT_ALL_MIN)

@@ -106,7 +106,7 @@ class BrokerSettings(BaseSettings):
     data_dir: Annotated[Path, AfterValidator(_folder)] = Path("data")
     """The folder of ledgers, metadata and this broker's journal; made when missing. Brokers of one cluster share it."""
     broker_id: str = Field("broker-1", pattern=_PLAIN_NAME)
-    """Unique among the brokers that share `data_dir`, and the same after a restart: it names the journal's folder."""
+    """Unique among the brokers of a cluster, and the same after a restart: it names the journal's folder."""
     cluster: str = Field("tidewire", pattern=_PLAIN_NAME)
     """The cluster's name, as administrators' tools show it."""
 

@@ -44,9 +44,7 @@ def command(
         str | None, Option(help="Names by which HTTP clients may call this broker, with commas between.")
     ] = None,
     advertised_pulsar: Annotated[str | None, Option(help="HOST:PORT that clients are told to connect to.")] = None,
-    broker_id: Annotated[
-        str | None, Option(help="Unique among brokers of one data folder (default: broker-1).")
-    ] = None,
+    broker_id: Annotated[str | None, Option(help="Unique among brokers of one cluster (default: broker-1).")] = None,
     metadata: Annotated[
         str | None, Option(help="Where metadata is kept: embedded (default), or etcd://HOST:PORT[,HOST:PORT].")
     ] = None,

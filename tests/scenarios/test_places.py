@@ -1,0 +1,284 @@
+"""`tidewire broker` with its metadata in a real etcd, started in every wrong combination of folder, id and root."""
+
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.cluster.ownership import claim_key
+from broker.metadata_place import root_of
+from tests.support.etcd import etcd_store
+from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
+from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
+from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+TOPIC = "persistent://public/default/plain"
+MESSAGES = 17
+END_SECONDS_MAX = 60
+Type = pb.BaseCommand.Type
+
+
+class Client:
+    """One connection, one answer at a time."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._decoder = FrameDecoder()
+        self._socket = socket.create_connection(broker.pulsar, timeout=30)
+        assert self.ask(encode_command(commands.connect("test"))).command.type == Type.CONNECTED
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_ended: object) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send, and wait for nothing."""
+        self._socket.sendall(data)
+
+    def ask(self, data: bytes) -> Frame:
+        """Send, and return the next frame."""
+        self.send(data)
+        return self.next_frame()
+
+    def next_frame(self) -> Frame:
+        """The next frame from the broker."""
+        while (frame := self._decoder.next_frame()) is None:
+            received = self._socket.recv(65536)
+            assert received, "the broker closed the connection"
+            self._decoder.feed(received)
+        return frame
+
+    def produce(self) -> pb.BaseCommand:
+        """Open a producer on the topic; the answer."""
+        return self.ask(encode_command(commands.producer(TOPIC, 1, 1))).command
+
+    def publish(self, number: int) -> pb.BaseCommand:
+        """Publish one plain message; the answer."""
+        payload = build_payload(
+            pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1), b"%d" % number
+        )
+        return self.ask(encode_payload_command(commands.send(1, number), payload)).command
+
+
+def publish(broker: RunningBroker, first: int = 0) -> None:
+    """Publish the messages, each durable before the next."""
+    with Client(broker) as client:
+        assert client.produce().type == Type.PRODUCER_SUCCESS
+        for number in range(first, first + MESSAGES):
+            assert client.publish(number).type == Type.SEND_RECEIPT
+
+
+def stored(broker: RunningBroker) -> int:
+    """How many messages a new subscription gets, up to the last one."""
+    with Client(broker) as client:
+        earliest = pb.CommandSubscribe.InitialPosition.Earliest
+        wanted = commands.subscribe(TOPIC, "all", 1, 2, durable=False, initial_position=earliest)
+        answer = client.ask(encode_command(wanted)).command
+        assert answer.type == Type.SUCCESS, answer
+        last = client.ask(encode_command(commands.get_last_message_id(1, 3))).command
+        end = last.get_last_message_id_response.last_message_id
+        frame = client.ask(encode_command(commands.flow(1, 1000)))
+        count = 1
+        while (at := frame.command.message.message_id).ledger_id != end.ledger_id or at.entry_id != end.entry_id:
+            assert frame.command.type == Type.MESSAGE
+            frame = client.next_frame()
+            count += 1
+    return count
+
+
+@pytest.fixture
+def place(etcd_server: EtcdProcess, tmp_path: Path) -> tuple[str, ...]:
+    """Flags of a cluster of the test's own in the common etcd."""
+    config = tmp_path / "broker.toml"
+    config.write_text(f'cluster = "{tmp_path.name}"\n')
+    return ("--metadata", f"etcd://{etcd_server.endpoint}", "--config", str(config))
+
+
+def refused(data_dir: Path, *arguments: str) -> str:
+    """Start a broker that must refuse: its one sentence. It has written nothing into the folder."""
+    before = _listing(data_dir)
+    ended = subprocess.run(
+        [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data_dir), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_SECONDS_MAX,
+    )
+    assert ended.returncode == 1, ended
+    assert ended.stdout == "", "it never said that it is ready"
+    assert "Traceback" not in ended.stderr
+    assert _listing(data_dir) == before
+    line = ended.stderr.splitlines()[-1]
+    assert line.endswith(".")
+    return line
+
+
+def _listing(folder: Path) -> dict[str, int]:
+    # The size of a lock's file says nothing; a stopped broker's other files do not change.
+    return {str(path): path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def test_a_brokers_other_folder_loses_nothing(place: tuple[str, ...], tmp_path: Path) -> None:
+    """E1, E2: the same id in a new folder is refused, and its own folder has every message, also when it was moved."""
+    mine, other, moved = tmp_path / "mine", tmp_path / "other", tmp_path / "moved"
+    with running_broker(mine, *place) as broker:
+        publish(broker)
+        broker.kill()
+    sentence = refused(other, *place)
+    assert str(mine) in sentence
+    assert str(other) in sentence
+    assert not other.exists()
+    mine.rename(moved)
+    with running_broker(moved, *place) as broker:
+        assert stored(broker) == MESSAGES
+
+
+def test_a_second_broker_in_its_own_folder_does_not_serve_anothers_topic(
+    place: tuple[str, ...], tmp_path: Path
+) -> None:
+    """E2, E4: it is refused there, not empty, while the first is stopped; the first goes on with all messages."""
+    with running_broker(tmp_path / "one", *place, "--broker-id", "one") as one:
+        publish(one)
+        one.kill()
+    with running_broker(tmp_path / "two", *place, "--broker-id", "two") as two:
+        wait_until_claimable(place)
+        with Client(two) as client:
+            answer = client.produce()
+        assert answer.type == Type.ERROR
+        assert "where broker one wrote" in answer.error.message, answer
+        with running_broker(tmp_path / "one", *place, "--broker-id", "one") as one:
+            assert stored(one) == MESSAGES
+
+
+def wait_until_claimable(place: tuple[str, ...]) -> None:
+    """Return once etcd has ended the dead broker's session, and its claim with it."""
+    _metadata, server, _config, config = place
+    cluster = Path(config).parent.name
+
+    async def watch() -> None:
+        async with (
+            etcd_store(server.removeprefix("etcd://"), root=root_of(cluster)) as store,
+            store.watch_key(claim_key(TOPIC)) as claim,
+        ):
+            while await claim.next() is not None:
+                pass  # It has not ended yet.
+
+    trio.run(watch)
+
+
+def test_a_second_broker_of_the_folder_replays_the_dead_ones_journal(place: tuple[str, ...], tmp_path: Path) -> None:
+    """E2, E4: and a zombie that wakes up gets no plain publish confirmed."""
+    data = tmp_path / "data"
+    with running_broker(data, *place, "--broker-id", "one") as one:
+        publish(one)
+        late = Client(one)
+        assert late.produce().type == Type.PRODUCER_SUCCESS
+        one.process.send_signal(signal.SIGSTOP)
+        try:
+            with late, running_broker(data, *place, "--broker-id", "two") as two:
+                wait_until_claimable(place)
+                assert stored(two) == MESSAGES
+                payload = build_payload(pb.MessageMetadata(producer_name="p", sequence_id=99, publish_time=1), b"late")
+                late.send(encode_payload_command(commands.send(1, 99), payload))
+                one.process.send_signal(signal.SIGCONT)
+                try:
+                    answer = late.next_frame().command
+                except (AssertionError, OSError):
+                    answer = None
+                assert answer is None or answer.type != Type.SEND_RECEIPT
+                assert stored(two) == MESSAGES
+        finally:
+            one.process.send_signal(signal.SIGCONT)
+        one.kill()
+    with running_broker(data, *place, "--broker-id", "one") as one:
+        assert stored(one) == MESSAGES
+
+
+def test_two_brokers_of_one_id(place: tuple[str, ...], tmp_path: Path) -> None:
+    """E4: the second is refused while the first lives, in its folder at once, and in a copy of it."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with running_broker(data, *place) as first:
+        publish(first)
+        shutil.copytree(data, copy)
+        assert "is in use by another broker with the id broker-1" in refused(data, *place)
+        assert "A broker with the id broker-1 already runs at pulsar://" in refused(copy, *place)
+        publish(first, MESSAGES)
+        assert stored(first) == 2 * MESSAGES
+
+
+def test_kill_and_restart_in_the_same_folder_does_not_wait(place: tuple[str, ...], tmp_path: Path) -> None:
+    """E4: the lock shows that the one before is gone; its session has not ended yet."""
+    with running_broker(tmp_path / "data", *place) as broker:
+        publish(broker)
+        for _ in range(3):
+            broker.kill()
+            broker.restart()
+            assert "waiting for the end of an earlier session" not in broker.stderr
+        assert stored(broker) == MESSAGES
+
+
+def test_an_older_copy_of_the_folder(place: tuple[str, ...], tmp_path: Path) -> None:
+    """E1: refused once the original has been started since; the original goes on."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with running_broker(data, *place) as broker:
+        publish(broker)
+    shutil.copytree(data, copy)
+    with running_broker(data, *place) as broker:
+        publish(broker, MESSAGES)
+    sentence = refused(copy, *place)
+    assert "this folder is an older copy" in sentence
+    assert str(data) in sentence
+    with running_broker(data, *place) as broker:
+        assert stored(broker) == 2 * MESSAGES
+
+
+def test_embedded_metadata_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    """E1, E3: removed beside living ledgers, or asked for where etcd's cluster has its ledgers."""
+    data = tmp_path / "data"
+    with running_broker(data) as broker:
+        publish(broker)
+    (data / "metadata").rename(tmp_path / "metadata")
+    sentence = refused(data)
+    assert f"{data}/metadata holds no metadata" in sentence
+    (tmp_path / "metadata").rename(data / "metadata")
+    with running_broker(data) as broker:
+        assert stored(broker) == MESSAGES
+
+
+def test_journal_files_that_are_gone(tmp_path: Path) -> None:
+    """E3: every file of the journal removed, with messages that only it had."""
+    data = tmp_path / "data"
+    with running_broker(data) as broker:
+        publish(broker)
+        broker.kill()
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for path in data.glob("brokers/*/journal/*.journal"):
+        path.rename(kept / path.name)
+    ended = refused_journal(data)
+    assert ".journal is damaged at byte 0: the file is missing" in ended
+    for path in kept.iterdir():
+        path.rename(data / "brokers" / "broker-1" / "journal" / path.name)
+    with running_broker(data) as broker:
+        assert stored(broker) == MESSAGES
+
+
+def refused_journal(data: Path) -> str:
+    """A start that claims the fence before it finds the damage, so it adds a file."""
+    ended = subprocess.run(
+        [*BROKER_COMMAND, "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_SECONDS_MAX,
+    )
+    assert ended.returncode == 1
+    return ended.stderr

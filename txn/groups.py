@@ -258,7 +258,7 @@ class TransactionGroups:
                         due.append((hit.record, header, TxnState.ABORTED))
                 if not due:
                     break
-                await self._write(due[:SETTLE_BATCH_MAX], _undecided(application, record, found))
+                await self._abort_all(application, due, record, found)
         await self.settle(application)
 
     async def settle(self, application: str) -> None:
@@ -327,11 +327,28 @@ class TransactionGroups:
             if not hits:
                 return
             headers = [(hit.record, Header.from_value(hit.record.value), TxnState.ABORTED) for hit in hits]
-            await self._write(headers[:SETTLE_BATCH_MAX], _undecided(application, record, found))
+            await self._abort_all(application, headers, record, found)
             again, found = await self._read(application)
             if again is None or again.batch != record.batch:
                 return
             record = again
+
+    async def _abort_all(
+        self,
+        application: str,
+        headers: Sequence[tuple[Record, Header, TxnState]],
+        record: GroupRecord | None,
+        found: Record | None,
+    ) -> None:
+        """Abort members in parts, for as long as nothing was decided; where that changed, the caller's next look tells.
+
+        Looking anew for each part would read all members as often as there are parts.
+        """
+        for start in range(0, len(headers), SETTLE_BATCH_MAX):
+            await self._write(headers[start : start + SETTLE_BATCH_MAX], _undecided(application, record, found))
+            again, found = await self._read(application)
+            if again != record:
+                return
 
     async def _write(self, ended: Sequence[tuple[Record, Header, TxnState]], *conditions: Op) -> None:
         """End transactions whose headers are open; where somebody else was first, the caller's next look tells."""

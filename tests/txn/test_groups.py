@@ -24,7 +24,7 @@ from txn.errors import (
     TransactionNotFound,
 )
 from txn.group_record import KEY_PREFIX, Content, group_key
-from txn.groups import WINNERS_MAX
+from txn.groups import SETTLE_BATCH_MAX, WINNERS_MAX
 from txn.headers import Group, v5_id
 from txn.states import EndAction, TxnState
 from txn.sweeps import TimeoutSweep
@@ -430,3 +430,38 @@ async def test_a_decision_meets_a_time_out_of_its_winner(mock_clock: MockClock) 
         await office.commit(ONE, winner)
     assert await office.state(winner) is TxnState.ABORTED
     assert not await office.is_applied(ONE)
+
+
+async def test_a_large_batch_ends_without_reading_its_members_for_each_part(mock_clock: MockClock) -> None:
+    """E7, T9: three looks at them, however many parts there are; by a deadline and by a later batch."""
+    office = Office(MemoryStore())
+    members = [await office.join(ONE) for _ in range(4 * SETTLE_BATCH_MAX)]
+    mock_clock.jump(60)
+    asked = office.counters.index_queries
+    await office.groups.abort_due(ONE.application, now_ms())
+    assert office.counters.index_queries - asked == 3
+    assert {await office.state(txn) for txn in members} == {TxnState.ABORTED}
+    members = [await office.join(TWO) for _ in range(4 * SETTLE_BATCH_MAX)]
+    asked = office.counters.index_queries
+    await office.join(Group(ONE.application, 3))
+    assert office.counters.index_queries - asked == 3
+    assert {await office.state(txn) for txn in members} == {TxnState.ABORTED}
+
+
+async def test_a_time_out_stops_at_a_decision_in_its_middle(mock_clock: MockClock) -> None:
+    """D17: who is named between two parts of it is committed, whatever their deadline."""
+    store = SteeredStore()
+    office, other = Office(store), Office(store)
+    members = [await office.join(ONE) for _ in range(2 * SETTLE_BATCH_MAX)]
+    mock_clock.jump(60)
+
+    async def decide(_ops: Sequence[Op]) -> None:
+        store.after = None
+        left = [txn for txn in members if await office.state(txn) is TxnState.OPEN]
+        assert len(left) == SETTLE_BATCH_MAX
+        await other.commit(ONE, *left)
+
+    store.after = decide
+    await office.groups.abort_due(ONE.application, now_ms())
+    states = [await office.state(txn) for txn in members]
+    assert states.count(TxnState.COMMITTED) == states.count(TxnState.ABORTED) == SETTLE_BATCH_MAX

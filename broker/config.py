@@ -141,6 +141,12 @@ class BrokerSettings(BaseSettings):
     """Segments of a new scalable topic whose creator does not say how many."""
     auto_scale: bool = True
     """Split and merge scalable topics by load and consumers, where a topic does not say otherwise (PIP-483)."""
+    retention_minutes: int = Field(-1, ge=-1, le=2**31 - 1)
+    """How long messages stay that every subscription has acknowledged, where neither topic nor namespace says otherwise
+    (Pulsar's defaultRetentionTimeInMinutes); -1: for ever. 0 needs `retention_megabytes` 0: they go at once, whole
+    ledgers at a time. Without subscriptions, all messages count as acknowledged."""
+    retention_megabytes: int = Field(-1, ge=-1, le=2**31 - 1)
+    """How many MiB of such messages stay in each topic or segment (Pulsar's defaultRetentionSizeInMB); -1: all."""
     segment_retention_seconds: float = Field(7 * 86_400.0, ge=0, allow_inf_nan=False)
     """How long a segment that was split or merged is kept at least. After that it is removed with its messages as soon
     as every subscription has drained it; without subscriptions it stays."""
@@ -161,6 +167,14 @@ class BrokerSettings(BaseSettings):
         if isinstance(value, bool) and info.field_name not in _SWITCHES:
             raise ValueError("only a switch can be true or false")
         return value
+
+    @model_validator(mode="after")
+    def _no_retention_is_said_twice(self) -> "BrokerSettings":
+        if (self.retention_minutes == 0) != (self.retention_megabytes == 0):
+            raise PydanticCustomError(
+                "retention", "retention_minutes and retention_megabytes are both 0, or neither of them is."
+            )
+        return self
 
     @model_validator(mode="after")
     def _listeners_off_loopback_are_wanted(self) -> "BrokerSettings":

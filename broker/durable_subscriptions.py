@@ -21,6 +21,7 @@ from storage.entry import TxnId
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, DeleteRange, exactly, starting_with
 from storage.position import Position
+from storage.signal import Signal
 from txn.errors import OwnershipLost
 from txn.op_removal import remove_strange_acks
 from txn.pending_acks import PendingAcks
@@ -52,6 +53,8 @@ class DurableSubscriptions:
         self._subscriptions: dict[str, Subscription] = {}
         self._pending: dict[Subscription, PendingAcks] = {}
         self._changing = trio.Lock()
+        self._cursors: dict[str, Cursor] = {}
+        self._followers: list[Signal] = []
 
     @property
     def by_name(self) -> Mapping[str, Subscription]:
@@ -96,6 +99,8 @@ class DurableSubscriptions:
             if pending is not None:
                 await pending.recover(subscription)
             self._subscriptions[name] = subscription
+            self._cursors[name] = cursor
+            self._tell()
             await nursery.start(self._run, subscription, pending)
             return subscription
 
@@ -111,6 +116,7 @@ class DurableSubscriptions:
             if self._subscriptions.get(name) is subscription:
                 # Its task takes a moment more to end, and whoever asks next is to get a new one.
                 del self._subscriptions[name]
+            self._tell()
 
     async def delete_all(self) -> None:
         """Delete every one, of a topic that is going away; durable on return."""
@@ -160,6 +166,24 @@ class DurableSubscriptions:
         if pending is not None:
             await pending.caught_up()
 
+    @property
+    def cursors(self) -> list[Cursor]:
+        """Those of all subscriptions that were not deleted, closed ones too: what they lack must be kept."""
+        self._cursors = {name: cursor for name, cursor in self._cursors.items() if not cursor.is_deleted}
+        return list(self._cursors.values())
+
+    def attach(self, signal: Signal) -> None:
+        """Set `signal` whenever a subscription came, went or was moved, until `detach`."""
+        self._followers.append(signal)
+
+    def detach(self, signal: Signal) -> None:
+        """Undo one `attach`."""
+        self._followers.remove(signal)
+
+    def _tell(self) -> None:
+        for signal in self._followers:
+            signal.set()
+
     async def _remove_cursors(self, start: str, end: str) -> None:
         """Remove those that are not open: whoever created them gave up before they were."""
         if await self._services.metadata.scan(start, end, limit=1):
@@ -199,3 +223,4 @@ class DurableSubscriptions:
             self._pending.pop(subscription, None)
             if self._subscriptions.get(subscription.name) is subscription:
                 del self._subscriptions[subscription.name]
+            self._tell()

@@ -143,5 +143,9 @@ class AutoScalePolicyInvalid(LayoutError):
     """A policy for automatic splits and merges says something that cannot be, or contradicts itself."""
 
 
+class RetentionInvalid(BrokerError):
+    """A retention policy says something that cannot be, or contradicts itself."""
+
+
 class LayoutUnreadable(LayoutError):
     """A stored layout is damaged, or was written by a newer version of this software."""

@@ -31,6 +31,8 @@ from broker.names import TopicName
 from broker.place import take_place
 from broker.pulsar.listener import PulsarServices, serve_pulsar
 from broker.reigns import again, close_connections, refuse_http, serve_reigns
+from broker.retention import Retention
+from broker.retention_policies import RetentionPolicies
 from broker.scalable.autoscale_policy import AutoScalePolicy
 from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.controller import Controller
@@ -211,6 +213,8 @@ async def _compose(
     await nursery.start(elections.run)
     layouts = Layouts(metadata)
     feeds = LayoutFeeds(metadata, nursery)
+    retention = RetentionPolicies(metadata, Retention(settings.retention_minutes, settings.retention_megabytes))
+    await nursery.start(retention.run)
     services = TopicServices(
         metadata=metadata,
         ledgers=ledgers,
@@ -223,6 +227,7 @@ async def _compose(
         ),
         now_ms=now_ms,
         deduplicates_persistent=settings.deduplication,
+        retention=retention,
     )
 
     async def open_topic(name: TopicName, claim: Check) -> Topic:

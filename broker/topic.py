@@ -17,6 +17,7 @@ from broker.deduplication.sequences import SendId, Stored
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.errors import ProducerNameTaken, TopicClosed
 from broker.names import Domain, TopicName
+from broker.retaining import Retaining
 from broker.schemas.registry import owner_of, removal_of
 from broker.topic_services import TopicServices
 from broker.topic_source import TopicSource
@@ -71,6 +72,7 @@ class Topic(TopicSource):
         # Those of them that take messages of whatever schema the topic has.
         self._undemanding: set[Consumer] = set()
         self._durable = DurableSubscriptions(self, ledger, services, claim, takes_transactions=self._buffer is not None)
+        self._retaining = Retaining(name, ledger, self.readable, self._durable, services.retention, services.now_ms)
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
         if ledger.is_sealed:
@@ -117,6 +119,8 @@ class Topic(TopicSource):
                     nursery.start_soon(self.deduplication.run)
                 await nursery.start(self.ledger.run)
                 await self._durable.load(nursery)
+                # Behind the subscriptions: what any of them has not acknowledged is kept.
+                nursery.start_soon(self._retaining.run)
                 task_status.started()
         finally:
             self._nursery = None

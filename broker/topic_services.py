@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from broker.retention_policies import RetentionPolicies
 from storage.clock import WallClock
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import LedgerStore
@@ -23,6 +24,8 @@ class TopicServices:
     buffers: BufferCounters
     ledger_config: ManagedLedgerConfig
     now_ms: WallClock
+    retention: RetentionPolicies
+    """How long what is acknowledged is kept."""
     stirred: Signal = field(default_factory=Signal)
     """Set with every message that comes or goes on any topic."""
     deduplicates_persistent: bool = False

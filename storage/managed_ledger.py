@@ -87,6 +87,7 @@ class ManagedLedger(ManagedLedgerView):
         self._last_timestamp_ms = 0
         self._is_closing = False
         self._roll_due = Signal()
+        self._rolls: list[Signal] = []
         self._is_roll_requested = False
         self._changing = trio.Lock()
 
@@ -197,6 +198,21 @@ class ManagedLedger(ManagedLedgerView):
             async with self._changing:
                 if self._current is not None and not self._is_closing and self._is_due(self._current):
                     await self._roll()
+                    for signal in self._rolls:
+                        signal.set()
+
+    def attach_rolls(self, signal: Signal) -> None:
+        """Set `signal` whenever a ledger was closed because of its size or age, until `detach_rolls`."""
+        self._rolls.append(signal)
+
+    def detach_rolls(self, signal: Signal) -> None:
+        """Undo one `attach_rolls`."""
+        self._rolls.remove(signal)
+
+    @property
+    def open_bytes(self) -> int:
+        """The size of the ledger that takes entries."""
+        return 0 if self._current is None else self._current.size_bytes
 
     @property
     def creation_id(self) -> str:

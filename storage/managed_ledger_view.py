@@ -3,11 +3,13 @@
 The side of it that changes nothing; `managed_ledger.py` is the other.
 """
 
+from collections.abc import Sequence
+
 from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt, LedgerNotFound
-from storage.ledger_list import LedgerList
+from storage.ledger_list import LedgerInfo, LedgerList
 from storage.ledger_reading import LedgerReading
 from storage.ledger_store import LedgerStore
 from storage.position import EARLIEST, Position
@@ -104,6 +106,11 @@ class ManagedLedgerView:
     def cut_at_ledgers(self, first: Position, last: Position) -> list[tuple[Position, Position]]:
         """The range from `first` to `last`, both included and existing, cut at the ends of the ledgers it spans."""
         return self._list.cut(first, last)
+
+    @property
+    def closed(self) -> Sequence[LedgerInfo]:
+        """The ledgers that take no more entries, in order."""
+        return self._list.closed
 
     def has_ledger(self, ledger: int) -> bool:
         """Whether the closed ledger is here: it has entries, and was not trimmed."""

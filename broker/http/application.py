@@ -8,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from broker.http import metadata, metrics, scalable, segments
+from broker.http import metadata, metrics, retention, scalable, segments
 from broker.http.credentials import NoCredentials
 from broker.http.origin import KnownHostsOnly, SameOriginOnly
 from broker.http.refusals import exception_handlers, refusal
 from broker.http.service import BrokerMonitor, TopicService
+from broker.retention_policies import RetentionPolicies
 from storage.metadata.store import MetadataStore
 
 
@@ -29,6 +30,8 @@ def build_application(
         routes=[
             Route("/admin/v2/brokers/health", health, methods=["GET"]),
             metrics.route(monitor),
+            # Before what answers everything else below a topic.
+            *retention.routes(RetentionPolicies(store)),
             *scalable.routes(topics),
             *segments.routes(topics),
             *metadata.routes(store),

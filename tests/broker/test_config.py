@@ -63,6 +63,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "journal_file_bytes_max": "1MiB", "ledger_bytes_max": "2MiB",
         "ledger_age_seconds_max": "1.5", "message_bytes_max": "1KiB", "default_initial_segments": "3",
         "transaction_coordinators": "2", "txn_timeout_seconds_max": "9", "txn_retention_seconds": "0",
+        "retention_minutes": "7", "retention_megabytes": "-1",
         "segment_retention_seconds": "5", "auto_scale": "false", "deduplication": "true",
         "consumer_session_grace_seconds": "0.5", "http_hosts": "b7.example, ::1",
     }  # fmt: skip
@@ -75,6 +76,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "journal_file_bytes_max": 1 << 20, "ledger_bytes_max": 2 << 20, "ledger_age_seconds_max": 1.5,
         "message_bytes_max": 1024, "default_initial_segments": 3, "transaction_coordinators": 2,
         "txn_timeout_seconds_max": 9.0, "txn_retention_seconds": 0.0, "segment_retention_seconds": 5.0,
+        "retention_minutes": 7, "retention_megabytes": -1,
         "auto_scale": False, "deduplication": True, "consumer_session_grace_seconds": 0.5,
         "http_hosts": ("b7.example", "::1"),
     }  # fmt: skip

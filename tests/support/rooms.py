@@ -16,6 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import Claims
 from broker.names import TopicName
+from broker.retention_policies import RetentionPolicies
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
@@ -75,6 +76,7 @@ class Rooms:
         self.layouts = Layouts(metadata)
         self.feeds = LayoutFeeds(metadata, nursery)
         self.namespaces = NamespaceFeeds(metadata, nursery)
+        self.retention = RetentionPolicies(metadata)
         self.services = TopicServices(
             metadata=metadata,
             ledgers=ledgers,
@@ -83,6 +85,7 @@ class Rooms:
             buffers=BufferCounters(),
             ledger_config=ManagedLedgerConfig(),
             now_ms=clock,
+            retention=self.retention,
         )
         self.opened: list[TopicName] = []
         """Every topic that was taken over, in order."""
@@ -169,6 +172,7 @@ async def rooms(
         session = await metadata.open_session(10)
         made = Rooms(metadata, ledgers, nursery, session, clock, grace_seconds, broker_id)
         await nursery.start(made.headers.run)
+        await nursery.start(made.retention.run)
         await nursery.start(made.elections.run)
         await nursery.start(made.coordinator.groups.run)
         try:

@@ -69,6 +69,12 @@ def command(
         str | None, Option(help="The longest transaction timeout (default: 3600).")
     ] = None,
     txn_retention_seconds: Annotated[str | None, Option(help="How long outcomes stay known (default: 60).")] = None,
+    retention_minutes: Annotated[
+        str | None, Option(help="How many minutes acknowledged messages are kept; -1, the default: for ever.")
+    ] = None,
+    retention_megabytes: Annotated[
+        str | None, Option(help="How many MiB of acknowledged messages a topic keeps; -1, the default: all.")
+    ] = None,
     segment_retention_seconds: Annotated[
         str | None, Option(help="How long split and merged segments are kept at least (default: 604800, a week).")
     ] = None,

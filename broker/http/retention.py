@@ -1,0 +1,70 @@
+"""Retention policies over HTTP, as Pulsar's administrators set them.
+
+    GET    /admin/v2/namespaces/{tenant}/{namespace}/retention
+    POST   /admin/v2/namespaces/{tenant}/{namespace}/retention    body: retentionTimeInMinutes, retentionSizeInMB
+    DELETE /admin/v2/namespaces/{tenant}/{namespace}/retention
+    ...    /admin/v2/persistent/{tenant}/{namespace}/{topic}/retention    the same three
+    ...    /admin/v2/scalable/{tenant}/{namespace}/{topic}/retention      the same three
+
+A topic's policy holds for its partitions or segments, each by itself. GET answers 204 where nothing is set. -1 is no
+limit, and both 0 keeps nothing that is acknowledged.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from broker.http.parameters import json_map_of, topic_of
+from broker.http.refusals import done, json_response
+from broker.http.resources import Endpoint, resources
+from broker.names import Domain, TopicName
+from broker.retention import retention_of
+from broker.retention_policies import RetentionPolicies, namespace_key, topic_key
+
+_TOPICS: Final = ("/admin/v2/persistent", "/admin/v2/scalable")
+
+
+def routes(policies: RetentionPolicies) -> list[BaseRoute]:
+    """The routes above."""
+    admin = _RetentionAdmin(policies)
+    served: list[tuple[str, str, Endpoint]] = admin.served(
+        "/admin/v2/namespaces/{tenant}/{namespace}/retention", _namespace_key_of
+    )
+    for prefix in _TOPICS:
+        served += admin.served(prefix + "/{tenant}/{namespace}/{topic}/retention", _topic_key_of)
+    return resources(served)
+
+
+def _topic_key_of(request: Request) -> str:
+    return topic_key(topic_of(request))
+
+
+def _namespace_key_of(request: Request) -> str:
+    # A name of any topic in it has its parts checked.
+    params = request.path_params
+    name = TopicName(Domain.TOPIC, params["tenant"], params["namespace"], "any")
+    return namespace_key(name.tenant, name.namespace)
+
+
+class _RetentionAdmin:
+    def __init__(self, policies: RetentionPolicies) -> None:
+        self._policies = policies
+
+    def served(self, path: str, key_of: Callable[[Request], str]) -> list[tuple[str, str, Endpoint]]:
+        async def show(request: Request) -> Response:
+            policy = await self._policies.stored(key_of(request))
+            return done() if policy is None else json_response(policy.to_json())
+
+        async def replace(request: Request) -> Response:
+            key = key_of(request)
+            await self._policies.store(key, retention_of(await json_map_of(request)))
+            return done()
+
+        async def remove(request: Request) -> Response:
+            await self._policies.store(key_of(request), None)
+            return done()
+
+        return [("GET", path, show), ("POST", path, replace), ("DELETE", path, remove)]

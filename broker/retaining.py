@@ -1,0 +1,79 @@
+"""The task of a topic that removes what its retention policy lets go; see `retention` and `retention_policies`."""
+
+from math import inf
+
+import trio
+
+from broker.durable_subscriptions import DurableSubscriptions
+from broker.names import TopicName
+from broker.retention import KEEP_EVERYTHING, removable
+from broker.retention_policies import RetentionPolicies
+from storage.clock import WallClock
+from storage.managed_ledger import ManagedLedger
+from storage.signal import Signal
+from storage.watermark import Watermark
+
+
+class Retaining:
+    """One topic's."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        ledger: ManagedLedger,
+        readable: Watermark,
+        subscriptions: DurableSubscriptions,
+        policies: RetentionPolicies,
+        now_ms: WallClock,
+    ) -> None:
+        self._name = name
+        self._ledger = ledger
+        self._readable = readable
+        self._subscriptions = subscriptions
+        self._policies = policies
+        self._now_ms = now_ms
+
+    async def run(self) -> None:
+        """Trim when there is something to trim, until cancelled.
+
+        Raises:
+            Fenced: the claim is lost.
+        """
+        signal = Signal()
+        self._policies.attach(signal)
+        self._ledger.attach_rolls(signal)
+        self._subscriptions.attach(signal)
+        try:
+            while True:
+                await self._step(signal)
+        finally:
+            self._subscriptions.detach(signal)
+            self._ledger.detach_rolls(signal)
+            self._policies.detach(signal)
+
+    async def _step(self, signal: Signal) -> None:
+        """Trim once, and wait until there may be more to trim."""
+        policy = self._policies.of(self._name)
+        if policy == KEEP_EVERYTHING:
+            await signal.wait()
+            return
+        slowest = min(self._subscriptions.cursors, key=lambda cursor: cursor.durable.value, default=None)
+        # What is open or aborted and not yet passed holds the readable position, without subscriptions too.
+        holding = self._readable if slowest is None else slowest.durable
+        done = min(self._readable.value, holding.value)
+        found = removable(self._ledger.closed, self._ledger.open_bytes, done, policy, self._now_ms())
+        if found.upto is not None:
+            await self._ledger.trim(found.upto)
+        seconds = inf if found.next_ms is None else max(0.0, (found.next_ms - self._now_ms()) / 1000)
+        if not found.waits_for_acknowledgement:
+            with trio.move_on_after(seconds):
+                await signal.wait()
+            return
+        # A rise may have come while it trimmed.
+        if min(self._readable.value, holding.value) > done:
+            return
+        holding.attach(signal)
+        try:
+            await signal.wait()
+        finally:
+            holding.detach(signal)

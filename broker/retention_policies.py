@@ -1,0 +1,95 @@
+"""The stored retention policies, and what they make of the topics here.
+
+    /retention/<tenant>/<namespace>            of a namespace
+    /retention/<tenant>/<namespace>/<local>    of a topic, with all its partitions or segments
+
+One watch per broker follows them all. A topic's task parks until something may let a ledger go: a policy changed, a
+ledger was closed, the slowest subscription's durable mark-delete rose, a subscription came or went, or a ledger's time
+is over. Without a policy it is never scheduled.
+"""
+
+from typing import Final
+from urllib.parse import quote
+
+import orjson
+import structlog
+import trio
+
+from broker.errors import RetentionInvalid
+from broker.names import Domain, TopicName
+from broker.retention import KEEP_EVERYTHING, Retention, retention_of
+from storage.metadata.store import Change, MetadataStore, starting_with
+from storage.signal import Signal
+
+KEY_PREFIX: Final = "/retention/"
+
+log = structlog.get_logger(__name__)
+
+
+def namespace_key(tenant: str, namespace: str) -> str:
+    """Where a namespace's policy stands."""
+    return f"{KEY_PREFIX}{tenant}/{namespace}"
+
+
+def topic_key(name: TopicName) -> str:
+    """Where the policy of a topic stands, under one key for its partitions, segments and itself."""
+    whole = name.partitioned_topic if name.domain is Domain.PERSISTENT else name.scalable_topic
+    return f"{namespace_key(name.tenant, name.namespace)}/{quote(whole.local, safe='')}"
+
+
+class RetentionPolicies:
+    """The policies as this broker knows them while `run` runs."""
+
+    def __init__(self, metadata: MetadataStore, default: Retention = KEEP_EVERYTHING) -> None:
+        self._metadata = metadata
+        self._default = default
+        self._policies: dict[str, Retention] = {}
+        self._followers: list[Signal] = []
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the records until cancelled; started once those that there are are known."""
+        async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
+            self._take(await watch.next())
+            task_status.started()
+            async for change in watch:
+                self._take(change)
+
+    def _take(self, change: Change) -> None:
+        for key in change.deleted:
+            self._policies.pop(key, None)
+        for record in change.records:
+            try:
+                self._policies[record.key] = retention_of(orjson.loads(record.value))
+            except (RetentionInvalid, ValueError, AttributeError) as unreadable:
+                # Keeping too much is the mistake that can be undone.
+                self._policies[record.key] = KEEP_EVERYTHING
+                log.error("a retention policy is damaged", key=record.key, reason=str(unreadable))
+        for signal in self._followers:
+            signal.set()
+
+    def of(self, name: TopicName) -> Retention:
+        """The policy that holds for a topic, partition or segment."""
+        for key in (topic_key(name), namespace_key(name.tenant, name.namespace)):
+            if key in self._policies:
+                return self._policies[key]
+        return self._default
+
+    def attach(self, signal: Signal) -> None:
+        """Set `signal` whenever a policy may have changed, until `detach`."""
+        self._followers.append(signal)
+
+    def detach(self, signal: Signal) -> None:
+        """Undo one `attach`."""
+        self._followers.remove(signal)
+
+    async def stored(self, key: str) -> Retention | None:
+        """The policy that stands under the key; None if there is none."""
+        record = await self._metadata.get(key)
+        return None if record is None else retention_of(orjson.loads(record.value))
+
+    async def store(self, key: str, policy: Retention | None) -> None:
+        """Replace what stands under the key, or remove it by None; durable on return."""
+        if policy is None:
+            await self._metadata.delete(key)
+        else:
+            await self._metadata.put(key, orjson.dumps(policy.to_json()))

@@ -1,0 +1,44 @@
+"""Retention policies over HTTP, as `pulsar-admin` asks for them."""
+
+import json
+
+import pytest
+
+from broker.addresses import Address
+from broker.names import TopicName
+from broker.retention import Retention
+from broker.retention_policies import RetentionPolicies, namespace_key, topic_key
+from storage.metadata.memory import MemoryStore
+from tests.support.http import request
+
+POLICY = {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}
+PLACES = {
+    "/admin/v2/namespaces/public/default/retention": namespace_key("public", "default"),
+    "/admin/v2/persistent/public/default/x/retention": topic_key(TopicName.parse("persistent://public/default/x")),
+    "/admin/v2/scalable/public/default/x/retention": topic_key(TopicName.parse("topic://public/default/x")),
+}
+
+
+@pytest.mark.parametrize("path", PLACES)
+async def test_a_policy_is_set_shown_and_removed(server: Address, store: MemoryStore, path: str) -> None:
+    """E18: as Pulsar's administrators do it."""
+    assert (await request(server, "GET", path)).status == 204
+    assert (await request(server, "POST", path, body=json.dumps(POLICY).encode())).status == 204
+    assert (await request(server, "GET", path)).json == POLICY
+    assert await RetentionPolicies(store).stored(PLACES[path]) == Retention(60, -1)
+    assert (await request(server, "DELETE", path)).status == 204
+    assert (await request(server, "GET", path)).status == 204
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}'])
+async def test_a_policy_that_makes_no_sense_is_refused(server: Address, store: MemoryStore, body: bytes) -> None:
+    """E18: and nothing is changed."""
+    path = next(iter(PLACES))
+    assert (await request(server, "POST", path, body=body)).status == 412
+    assert await RetentionPolicies(store).stored(PLACES[path]) is None
+
+
+def test_partitions_and_segments_have_the_policy_of_their_topic() -> None:
+    """E18: each applies it to itself."""
+    names = ["persistent://a/b/x-partition-3", "topic://a/b/x", "segment://a/b/x/0000-ffff-0", "persistent://a/b/x"]
+    assert {topic_key(TopicName.parse(name)) for name in names} == {"/retention/a/b/x"}

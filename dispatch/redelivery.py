@@ -111,8 +111,9 @@ class Redelivery(Generic[Holder]):
         """
         self._release(holder)
         positions = self._take_all(holder)
+        counts = self._counts
         for position in positions:
-            self._counts[position] = self.count(position) + 1
+            counts[position] = counts.get(position, 0) + 1
         return len(positions)
 
     def left(self, holder: Holder) -> int:
@@ -178,8 +179,11 @@ class Redelivery(Generic[Holder]):
     def _take_all(self, holder: Holder) -> Collection[Position]:
         """Send to anybody what `holder` holds. There may be 50,000 entries, so they are put in order at once."""
         positions = self._held.pop(holder, {})
-        for position in positions:
-            del self._holder[position]
+        if len(positions) == len(self._holder):
+            self._holder.clear()
+        else:
+            for position in positions:
+                del self._holder[position]
         self._unacked_total -= self._unacked.pop(holder, 0)
         self._again.update(positions)
         return positions

@@ -274,6 +274,8 @@ class Subscription:
         Raises:
             CursorError: the cursor has ended.
         """
+        # Everything is sent anew, so what consumers hold need not be put in order as they leave.
+        self._dispatcher.redelivery.clear()
         disconnected = self._disconnect_all()
         self._cursor.move(self._source.readable.value if mark_delete == LATEST else mark_delete)
         if partly is not None and partly.remaining:

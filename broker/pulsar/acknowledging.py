@@ -21,6 +21,7 @@ from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subsc
 from storage.cursor import CursorError
 from storage.entry import TxnId
 from storage.position import Position
+from storage.ranges import EntryAck
 from storage.signal import Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
@@ -130,7 +131,11 @@ class Acknowledging:
         subscription = consumer.subscription
         cumulative = _is_cumulative(ack)
         try:
-            acks = [given.to_entry_ack() for given in await _acknowledgements(ack)]
+            given = await _acknowledgements(ack)
+            acks: list[EntryAck] = []
+            for taken in slices(given):
+                acks += [acknowledgement.to_entry_ack() for acknowledgement in taken]
+                await pause_between(given)
             for part in slices(acks):
                 subscription.require_acknowledgeable(part, cumulative=cumulative)
                 await pause_between(acks)

@@ -135,6 +135,12 @@ class BrokerSettings(BaseSettings):
     message_bytes_max: ByteSize = Field(ByteSize(5 * _MIB), ge=_KIB, le=5 * _MIB)
     """The largest message, or batch of messages, that a producer may send. Clients are told when they connect."""
 
+    connections_max: int = Field(10_000, ge=1, le=1_000_000)
+    """Connections of Pulsar clients at a time; one more is refused. Fewer if the process may not open so many files."""
+    client_memory_bytes_max: ByteSize = Field(ByteSize(512 * _MIB), ge=16 * _MIB, le=1024 * _GIB)
+    """Memory for what clients sent and is not stored yet, and for what waits for clients to read it; half for each.
+    At the bound, clients that hold much of it wait."""
+
     deduplication: bool = False
     """Store what a producer sends again once on persistent:// topics too (Pulsar's brokerDeduplicationEnabled)."""
     default_initial_segments: int = Field(1, ge=1, le=1024)

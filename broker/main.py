@@ -22,6 +22,7 @@ from broker.background import keep_running
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import Claims
 from broker.config import BrokerSettings
+from broker.descriptors import connections_possible
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.listening import open_listener
@@ -29,6 +30,7 @@ from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
 from broker.names import TopicName
 from broker.place import take_place
+from broker.pulsar.budgets import Budgets
 from broker.pulsar.listener import PulsarServices, serve_pulsar
 from broker.reigns import again, close_connections, refuse_http, serve_reigns
 from broker.retention import Retention
@@ -98,12 +100,15 @@ async def serve(
     broker uses the loop.
 
     Raises:
+        TooFewDescriptors: the process may not open enough files.
         ListenerError: an address cannot be listened on.
         AlreadyLocked, DataFolderInUse, BrokerRuns: another process works on the same data, or has the same id.
         IdentityMismatch: data folder and metadata do not belong together; nothing was changed.
         CorruptMetadata, JournalDamaged: a file is damaged; the message names it.
         MetadataPlaceError, StoreUnavailable: the metadata store cannot be had.
     """
+    connections_max = min(settings.connections_max, connections_possible())
+    budgets = Budgets.of(int(settings.client_memory_bytes_max), connections_max)
     async with AsyncExitStack() as stack:
         # Listeners come first: that an address is taken is found out before any file is touched.
         pulsar = await open_listener(settings.pulsar)
@@ -130,7 +135,17 @@ async def serve(
             await place.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
             async with trio.open_nursery() as tasks:
                 composed = await _compose(
-                    settings, version, metadata, ledgers, session, tasks, bound, loop or LoopMonitor(), traffic, now_ms
+                    settings,
+                    version,
+                    metadata,
+                    ledgers,
+                    session,
+                    tasks,
+                    bound,
+                    loop or LoopMonitor(),
+                    traffic,
+                    budgets,
+                    now_ms,
                 )
                 async with trio.open_nursery() as faces:
                     faces.start_soon(
@@ -183,6 +198,7 @@ async def _compose(
     bound: Address,
     loop: LoopMonitor,
     traffic: Traffic,
+    budgets: Budgets,
     now_ms: WallClock,
 ) -> _Composed:
     """Everything between the stores and the faces, running in `nursery` for as long as the session lasts."""
@@ -290,6 +306,7 @@ async def _compose(
         schemas=Schemas(metadata, now_ms),
         coordinator=coordinator,
         traffic=traffic,
+        budgets=budgets,
         server_version=f"Tidewire {version}",
         message_bytes_max=int(settings.message_bytes_max),
     )

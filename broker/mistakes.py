@@ -2,6 +2,7 @@
 
 from broker.cluster.membership import BrokerRuns
 from broker.config import BrokerSettings
+from broker.descriptors import TooFewDescriptors
 from broker.listening import ListenerError
 from broker.metadata_place import MetadataPlaceError
 from broker.metadata_setting import EMBEDDED
@@ -18,6 +19,8 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
         return None if None in found else found[0]
     match error:
         case ListenerError() | JournalDamaged() | IdentityMismatch() | JournalContended() | BrokerRuns():
+            return str(error)
+        case TooFewDescriptors():
             return str(error)
         case CorruptMetadata():
             return f"{error}. Nothing was changed: restore the folder {error.path.parent} from a copy."

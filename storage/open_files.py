@@ -6,6 +6,7 @@ synced before it is closed, because the operating system reports a failed write-
 Everything here blocks and is called from worker threads, several at once.
 """
 
+import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ class OpenFiles:
         with self._guard:
             slot = self._slots.get(path)
             if slot is None:
-                slot = self._slots[path] = _Slot(self._files.open(path, create=create))
+                slot = self._slots[path] = _Slot(self._open(path, create=create))
             self._slots.move_to_end(path)
             slot.users += 1
             self._close_unused()
@@ -107,8 +108,18 @@ class OpenFiles:
                 slot.drop()
             self._slots.clear()
 
-    def _close_unused(self) -> None:
-        excess = len(self._slots) - self._descriptors_max
+    def _open(self, path: Path, *, create: bool) -> File:
+        try:
+            return self._files.open(path, create=create)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        # Others took the descriptors meant for ledgers: give back those that are not needed at the moment.
+        self._close_unused(down_to=0)
+        return self._files.open(path, create=create)
+
+    def _close_unused(self, down_to: int | None = None) -> None:
+        excess = len(self._slots) - (self._descriptors_max if down_to is None else down_to)
         if excess <= 0:
             return
         for path in [path for path, slot in self._slots.items() if not slot.users][:excess]:

@@ -12,7 +12,8 @@ Left out on purpose: HTTP/2, WebSockets and TLS, which no client of a broker's a
 TLS).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Final
 from urllib.parse import unquote
@@ -59,20 +60,51 @@ class Connection:
         self._is_last = False
         self._is_unread = False
         """Whether a head was refused, so that nobody knows what follows it."""
+        self._scope = trio.CancelScope()
+        self._waits_since: float | None = None
+        self._is_listened_to = False
 
     async def run(self) -> None:
         """Return when either side wants no more; whoever called closes the stream. Raises nothing a client causes."""
+        with self._scope:
+            try:
+                await self._answer_all()
+            except PeerGone:
+                return
+
+    async def _answer_all(self) -> None:
+        while (request := await self._next_request()) is not None:
+            await self._answer(request)
+            self._skip_unread()
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                break
+            self._http.start_next_cycle()
+        if self._is_unread or self._http.their_state in {h11.SEND_BODY, h11.ERROR}:
+            await self._linger()
+
+    @property
+    def idleness(self) -> tuple[bool, float] | None:
+        """What may be evicted sorts first; None while the client waits for us.
+
+        First who is waited for to send or to read, since when, by Trio's clock: a client that does so byte by byte is
+        waited for all the while. Then who listens to an answer that goes on.
+        """
+        return None if self._waits_since is None else (self._is_listened_to, self._waits_since)
+
+    @contextmanager
+    def waits(self, since: float | None = None, *, is_listened_to: bool = False) -> Iterator[None]:
+        """Count what happens in the block as waiting for the client, since then or from now on."""
+        before = self._waits_since, self._is_listened_to
+        self._waits_since = trio.current_time() if since is None else since
+        self._is_listened_to = is_listened_to
         try:
-            while (request := await self._next_request()) is not None:
-                await self._answer(request)
-                self._skip_unread()
-                if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-                    break
-                self._http.start_next_cycle()
-            if self._is_unread or self._http.their_state in {h11.SEND_BODY, h11.ERROR}:
-                await self._linger()
-        except PeerGone:
-            pass
+            yield
+        finally:
+            self._waits_since, self._is_listened_to = before
+
+    def evict(self) -> None:
+        """Close the connection at once, for one that may have more use of its place."""
+        self._scope.cancel()
 
     def stop(self) -> None:
         """Let the request that is being answered be the last; if there is none, `run` returns."""
@@ -88,7 +120,7 @@ class Connection:
         """Return when the client has closed its side, or is not to be waited for (`stop`, `stop_waiting`)."""
         if self._is_last:
             return
-        with trio.CancelScope() as self._waiting:
+        with trio.CancelScope() as self._waiting, self.waits(is_listened_to=True):
             try:
                 if await self.next_event() is h11.PAUSED:
                     # It has sent its next request already, which is read when this one is answered.
@@ -101,7 +133,7 @@ class Connection:
     async def _next_request(self) -> h11.Request | None:
         if self._is_last:
             return None
-        with trio.move_on_after(IDLE_SECONDS_MAX) as self._waiting:
+        with trio.move_on_after(IDLE_SECONDS_MAX) as self._waiting, self.waits():
             try:
                 event = await self.next_event()
             except h11.RemoteProtocolError as error:
@@ -199,7 +231,7 @@ class Connection:
         data = b"".join(self._http.send(event) or b"" for event in events)
         if not data:
             return
-        with trio.move_on_after(SEND_SECONDS_MAX):
+        with trio.move_on_after(SEND_SECONDS_MAX), self.waits():
             try:
                 await self._stream.send_all(data)
             except trio.BrokenResourceError:
@@ -244,7 +276,8 @@ class _Exchange:
         }
         self._connection = connection
         self._has_body = self.scope["method"] != "HEAD"
-        self._body_deadline = trio.current_time() + BODY_SECONDS_MAX
+        self._began = trio.current_time()
+        self._body_deadline = self._began + BODY_SECONDS_MAX
         self._body_ended = False
         self._answered = False
         self._head: h11.Response | None = None
@@ -255,7 +288,7 @@ class _Exchange:
             if not self._answered:
                 await self._connection.wait_left()
             return {"type": "http.disconnect"}
-        with trio.move_on_at(self._body_deadline):
+        with trio.move_on_at(self._body_deadline), self._connection.waits(self._began):
             try:
                 event = await self._connection.next_event()
             except h11.RemoteProtocolError:

@@ -2,6 +2,7 @@
 
 import socket
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 import structlog
@@ -12,7 +13,7 @@ from broker.addresses import Address
 from broker.http.connection import Connection
 
 CONNECTIONS_MAX: Final = 256
-"""Connections served at a time; one more is closed at once."""
+"""Connections served at a time. One more takes the place of a client that is waited for, or is closed."""
 STOP_SECONDS_MAX: Final = 3
 """How long requests that are being answered may go on once the listener is to stop."""
 KEEPALIVE_SECONDS: Final = 60
@@ -42,7 +43,7 @@ async def serve_http(
     connections: set[Connection] = set()
 
     async def serve(stream: trio.SocketStream) -> None:
-        if len(connections) >= CONNECTIONS_MAX:
+        if len(connections) >= CONNECTIONS_MAX and not _evict(connections):
             log.warning("http connection refused", connections=len(connections))
             return
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -52,7 +53,7 @@ async def serve_http(
         try:
             await connection.run()
         finally:
-            connections.remove(connection)
+            connections.discard(connection)
 
     async with trio.open_nursery() as serving:
         async with trio.open_nursery() as accepting:
@@ -67,3 +68,17 @@ async def serve_http(
         serving.cancel_scope.deadline = trio.current_time() + STOP_SECONDS_MAX
         for connection in connections:
             connection.stop()
+
+
+def _evict(connections: set[Connection]) -> bool:
+    """Free the place of the client that lets us wait for the longest time; False if none does.
+
+    So clients that send or read slowly cannot keep everybody else out, however many they are.
+    """
+    idle = [(idleness, connection) for connection in connections if (idleness := connection.idleness) is not None]
+    if not idle:
+        return False
+    _idleness, evicted = min(idle, key=itemgetter(0))
+    evicted.evict()
+    connections.discard(evicted)
+    return True

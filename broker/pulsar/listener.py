@@ -10,6 +10,7 @@ import trio
 
 from broker.addresses import Address
 from broker.cluster.elections import Elections
+from broker.pulsar.budgets import Budgets
 from broker.pulsar.consuming import ConsumerFace
 from broker.pulsar.layout_sessions import EncodedDags
 from broker.pulsar.lookup import LookupFace
@@ -29,6 +30,10 @@ from broker.scalable.stream_groups import StreamGroups
 from broker.schemas.registry import Schemas
 from broker.topics import Topics
 from broker.traffic import Traffic
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import NO_REQUEST
 from txn.coordinator import Coordinator
 
 KEEPALIVE_IDLE_SECONDS: Final = 30
@@ -37,6 +42,8 @@ KEEPALIVE_PROBES: Final = 3
 USER_TIMEOUT_MS: Final = 60_000
 """How long sent bytes may stay unacknowledged before the peer counts as dead (TCP_USER_TIMEOUT)."""
 
+REFUSE_SECONDS_MAX: Final = 1
+"""How long a client for which there is no place may take to be told."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +62,7 @@ class PulsarServices:
     schemas: Schemas
     coordinator: Coordinator
     traffic: Traffic
+    budgets: Budgets
     server_version: str
     message_bytes_max: int
     dags: EncodedDags = field(default_factory=EncodedDags)
@@ -72,6 +80,9 @@ async def serve_pulsar(
     """
 
     async def handle(stream: trio.SocketStream) -> None:
+        if services.traffic.connections >= services.budgets.connections_max:
+            await _refuse(stream, services.budgets.connections_max)
+            return
         _keep_alive(stream)
         reached = Address(*stream.socket.getsockname()[:2])
         services.traffic.connections += 1
@@ -89,19 +100,34 @@ async def serve_pulsar(
     await trio.serve_listeners(handle, [listener])
 
 
+async def _refuse(stream: trio.SocketStream, connections_max: int) -> None:
+    """Tell a client that there is no place for it. Clients try again, with growing pauses."""
+    reason = f"The broker has {connections_max} connections, which is its bound; try again, or raise connections_max."
+    log.warning("connection refused", reason=reason)
+    async with stream:
+        # The socket's buffer is empty, so this does not wait for the client.
+        with trio.move_on_after(REFUSE_SECONDS_MAX):
+            try:
+                await stream.send_all(encode_command(commands.error(NO_REQUEST, pb.ServiceNotReady, reason)))
+            except trio.BrokenResourceError:
+                return
+
+
 def _session(stream: trio.SocketStream, services: PulsarServices, service_url: str, nursery: trio.Nursery) -> Session:
-    outbox, peer = Outbox(), Peer(_host_of_peer(stream))
+    outbox, share = Outbox(services.budgets.sending), services.budgets.receiving.share()
+    peer = Peer(_host_of_peer(stream))
     session = Session(
         stream,
         outbox=outbox,
         peer=peer,
+        share=share,
         server_version=services.server_version,
         message_bytes_max=services.message_bytes_max,
     )
     session.use(LookupFace(outbox, service_url=service_url))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts)
     session.use(SchemaFace(outbox, schemas))
-    session.use(ProducerFace(outbox, peer, services.topics, schemas, services.traffic, nursery))
+    session.use(ProducerFace(outbox, peer, share, services.topics, schemas, services.traffic, nursery))
     scalable = ScalableFace(
         outbox,
         services.layouts,

@@ -2,13 +2,15 @@
 
 Putting never blocks, so a dispatcher that serves many consumers is never held up by a slow one. It is bounded all the
 same: deliveries stop while the outbox is not `writable` (dispatch asks before it sends), and the session reads no
-further commands while it is above the bound (`wait_writable`), so answers cannot pile up either.
+further commands while it is above the bound (`wait_writable`), so answers cannot pile up either. All outboxes share a
+budget; while it is short, each of them has a small bound.
 """
 
 from typing import Final
 
 import trio
 
+from broker.pulsar.budgets import SHARE_BYTES, SendBudget
 from storage.signal import Signal
 
 BYTES_HIGH: Final = 4 * 1024 * 1024
@@ -24,7 +26,9 @@ WRITE_BYTES_MAX: Final = 256 * 1024
 class Outbox:
     """Frames on their way to one peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: SendBudget | None = None) -> None:
+        """Empty; what waits here counts against `budget`, if there is one."""
+        self._budget = SendBudget(BYTES_HIGH) if budget is None else budget
         self._pieces: list[bytes] = []
         self._bytes = 0
         self._wake = Signal()
@@ -32,6 +36,7 @@ class Outbox:
         self._drained = trio.Event()
         self._above = False
         self._finished = False
+        self._is_closed = False
 
     @property
     def writable(self) -> bool:
@@ -40,9 +45,13 @@ class Outbox:
 
     def put(self, *pieces: bytes) -> None:
         """Send a frame, which may be in pieces, after those that wait; never blocks."""
+        if self._is_closed:
+            return
+        size = sum(map(len, pieces))
         self._pieces += pieces
-        self._bytes += sum(map(len, pieces))
-        if self._bytes >= BYTES_HIGH and not self._above:
+        self._bytes += size
+        self._budget.held_bytes += size
+        if not self._above and self._bytes >= (SHARE_BYTES if self._budget.is_short else BYTES_HIGH):
             self._above = True
             self._drained = trio.Event()
         self._wake.set()
@@ -51,6 +60,13 @@ class Outbox:
         """Let `run` return once everything put so far is sent."""
         self._finished = True
         self._wake.set()
+
+    def close(self) -> None:
+        """The connection has ended: drop what waits."""
+        self._is_closed = True
+        self._budget.held_bytes -= self._bytes
+        self._bytes = 0
+        self._pieces.clear()
 
     async def wait_writable(self) -> None:
         """Return once the peer has taken enough of what waits."""
@@ -92,10 +108,11 @@ class Outbox:
         data = self._pieces[0] if count == 1 else b"".join(self._pieces[:count])
         del self._pieces[:count]
         self._bytes -= size
+        self._budget.held_bytes -= size
         return data
 
     def _note_drained(self) -> None:
-        if self._above and self._bytes <= BYTES_LOW:
+        if self._above and self._bytes <= (SHARE_BYTES if self._budget.is_short else BYTES_LOW):
             self._above = False
             self._drained.set()
             for signal in self._attached:

@@ -15,6 +15,7 @@ from broker.deduplication.deduplication import send_id
 from broker.deduplication.sequences import Stored
 from broker.errors import NotSupported
 from broker.names import TopicName
+from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
@@ -71,6 +72,7 @@ class ProducerSession:
         topic: Topic,
         outbox: Outbox,
         peer: Peer,
+        share: ReceiveShare,
         traffic: Traffic,
         on_closed: Callable[[int], None],
         *,
@@ -84,6 +86,7 @@ class ProducerSession:
             topic: where it publishes.
             outbox: the connection's.
             peer: the client.
+            share: what the connection may hold of the broker's memory.
             traffic: the broker's counters.
             on_closed: told when the broker closes the producer by itself.
             follows_layout: see `Attendee`.
@@ -94,6 +97,7 @@ class ProducerSession:
         self.follows_layout = follows_layout
         self._outbox = outbox
         self._peer = peer
+        self._share = share
         self._traffic = traffic
         self._on_closed = on_closed
         self._inbox: deque[tuple[pb.CommandSend, bytes]] = deque()
@@ -112,15 +116,18 @@ class ProducerSession:
         self._is_closed = False
 
     async def submit(self, send: pb.CommandSend, payload: bytes) -> None:
-        """Queue a send; waits while too much of this producer waits already."""
+        """Queue a send; waits while too much of this producer waits already, or of all connections together."""
         while self._waiting_bytes > INBOX_BYTES_MAX and not self._is_closed:
             self._inbox_room = trio.Event()
             await self._inbox_room.wait()
+        size = SEND_BYTES + len(payload)
+        await self._share.take(size)
         if self._is_closed or self._held_back:
             # The client resends what was not answered.
+            self._share.give(size)
             return
         self._inbox.append((send, payload))
-        self._inbox_bytes += SEND_BYTES + len(payload)
+        self._inbox_bytes += size
         self._inbox_wake.set()
 
     async def run(self) -> None:
@@ -141,6 +148,7 @@ class ProducerSession:
         """End the tasks and give the name back; unanswered sends stay unanswered."""
         self._is_closed = True
         self._inbox_room.set()
+        self._drop_inbox()
         if self._finishing is not None:
             self._finishing.set()
         self._scope.cancel()
@@ -163,13 +171,16 @@ class ProducerSession:
             await self._inbox_wake.wait()
             while self._inbox:
                 send, payload = self._inbox.popleft()
-                self._inbox_bytes -= SEND_BYTES + len(payload)
+                size = SEND_BYTES + len(payload)
+                self._inbox_bytes -= size
                 self._note_room()
                 self._publishing = True
                 try:
                     self._answers.append((send, len(payload), await self._publish(send, payload)))
                 except NoSpace:
                     self._hold_back()
+                finally:
+                    self._share.give(size)
                 self._publishing = False
                 self._answers_wake.set()
                 # Neither publishing nor answering has to wait, as a rule, so many small sends would be one long step.
@@ -187,9 +198,13 @@ class ProducerSession:
         before is answered, or it would be sent again and stored twice.
         """
         self._held_back = True
+        self._drop_inbox()
+        self._note_room()
+
+    def _drop_inbox(self) -> None:
+        self._share.give(self._inbox_bytes)
         self._inbox.clear()
         self._inbox_bytes = 0
-        self._note_room()
 
     @property
     def _waiting_bytes(self) -> int:
@@ -279,6 +294,7 @@ class ProducerFace:
         self,
         outbox: Outbox,
         peer: Peer,
+        share: ReceiveShare,
         topics: Topics,
         schemas: SchemaGate,
         traffic: Traffic,
@@ -286,6 +302,7 @@ class ProducerFace:
     ) -> None:
         self._outbox = outbox
         self._peer = peer
+        self._share = share
         self._topics = topics
         self._schemas = schemas
         self._traffic = traffic
@@ -348,6 +365,7 @@ class ProducerFace:
             topic,
             self._outbox,
             self._peer,
+            self._share,
             self._traffic,
             self._closed_by_broker,
             follows_layout=topic.name.segment is not None or is_managed(request.metadata),

@@ -8,12 +8,14 @@ What goes wrong is answered by the protocol's own error and closes at most this 
 """
 
 from contextlib import AsyncExitStack
+from math import inf
 from typing import Final
 
 import structlog
 import trio
 
 from broker.errors import CredentialsUnchecked
+from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Face, Inline, Request, refuse_by_error
@@ -25,8 +27,17 @@ from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import NO_REQUEST
 
+READ_BYTES: Final = 64 * 1024
+"""Taken from the socket at once: what a connection holds besides its share while it waits for room."""
+
 READ_BYTES_MAX: Final = 256 * 1024
-"""Taken from the socket at once."""
+"""The same in the middle of a large frame, for which there is room."""
+
+FRAME_EXTRA_BYTES: Final = 1024
+"""What a large frame takes in memory beside its bytes, at least."""
+
+HANDSHAKE_SECONDS_MAX: Final = 10
+"""How long a client may take to send CONNECT."""
 
 REQUESTS_MAX: Final = 256
 """Requests of one connection that are under way at once; above it nothing more is read."""
@@ -54,10 +65,18 @@ class Session:
     """Runs one connection until either side ends it."""
 
     def __init__(
-        self, stream: trio.SocketStream, *, outbox: Outbox, peer: Peer, server_version: str, message_bytes_max: int
+        self,
+        stream: trio.SocketStream,
+        *,
+        outbox: Outbox,
+        peer: Peer,
+        share: ReceiveShare,
+        server_version: str,
+        message_bytes_max: int,
     ) -> None:
         """Set up; `use` adds the groups of commands, `run` does the work and fills in who the `peer` is."""
         self._peer = peer
+        self._share = share
         self._refusal: Fault | None = None
         """Why nothing is served on this connection, to a client that must be told request by request."""
         self._stream = stream
@@ -78,6 +97,8 @@ class Session:
     async def run(self) -> None:
         """Serve until the peer leaves or breaks the protocol; whatever happens here ends this connection alone."""
         async with AsyncExitStack() as closing:
+            closing.callback(self._outbox.close)
+            closing.callback(self._share.close)
             for face in self._faces:
                 closing.push_async_callback(_close, face)
             try:
@@ -100,7 +121,8 @@ class Session:
         share = _Share()
         decoder = FrameDecoder(self._message_bytes_max + 10 * 1024, SIZES)
         connected = False
-        while data := await self._stream.receive_some(READ_BYTES_MAX):
+        handshake_until = trio.current_time() + HANDSHAKE_SECONDS_MAX
+        while data := await self._receive(decoder.expected_bytes, inf if connected else handshake_until):
             decoder.feed(data)
             try:
                 while (frame := decoder.next_frame()) is not None:
@@ -113,10 +135,25 @@ class Session:
                         connected = True
                     else:
                         await self._handle(frame, working)
+                    self._share.complete()
+                await self._share.reserve(decoder.expected_bytes + FRAME_EXTRA_BYTES)
             except FrameError as broken:
                 log.info("connection broke the protocol", peer=self._peer.address, reason=str(broken))
                 self._put(commands.error(NO_REQUEST, pb.UnknownError, f"{type(broken).__name__}: {broken}"))
                 return
+
+    async def _receive(self, expected_bytes: int, until: float) -> bytes | bytearray:
+        """What came next; nothing when the client left, or took too long for what it was to send."""
+        size = READ_BYTES_MAX if expected_bytes > READ_BYTES else READ_BYTES
+        with trio.CancelScope(deadline=until) as self._share.receiving:
+            if not self._share.is_overdue:
+                return await self._stream.receive_some(size)
+        reason = (
+            "a frame was not completed, and others wait" if self._share.is_overdue else "CONNECT did not come in time"
+        )
+        log.info("connection closed", reason=reason)
+        self._put(commands.error(NO_REQUEST, pb.ServiceNotReady, f"The connection is closed: {reason}"))
+        return b""
 
     def _connect(self, command: pb.BaseCommand) -> bool:
         if command.type != Type.CONNECT:

@@ -15,6 +15,7 @@ from broker.config import load_settings
 from broker.errors import BrokerError
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
+from broker.pulsar.budgets import Budgets
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.topic import Topic
 from broker.traffic import Traffic
@@ -76,7 +77,17 @@ async def whole_broker(metadata: MetadataStore) -> AsyncIterator[Whole]:
         clock = SteadyClock()
         yield Whole(
             await broker.main._compose(
-                settings, "test", metadata, ledgers, session, nursery, bound, LoopMonitor(), Traffic(), clock
+                settings,
+                "test",
+                metadata,
+                ledgers,
+                session,
+                nursery,
+                bound,
+                LoopMonitor(),
+                Traffic(),
+                Budgets.of(1 << 30, 1_000),
+                clock,
             )
         )
         nursery.cancel_scope.cancel()

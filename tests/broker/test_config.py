@@ -66,6 +66,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "retention_minutes": "7", "retention_megabytes": "-1",
         "segment_retention_seconds": "5", "auto_scale": "false", "deduplication": "true",
         "consumer_session_grace_seconds": "0.5", "http_hosts": "b7.example, ::1",
+        "connections_max": "7", "client_memory_bytes_max": "16MiB",
     }  # fmt: skip
     assert texts.keys() == BrokerSettings.model_fields.keys()
     expected = {
@@ -78,7 +79,7 @@ def test_every_field_can_be_given_in_every_way(tmp_path: Path, monkeypatch: pyte
         "txn_timeout_seconds_max": 9.0, "txn_retention_seconds": 0.0, "segment_retention_seconds": 5.0,
         "retention_minutes": 7, "retention_megabytes": -1,
         "auto_scale": False, "deduplication": True, "consumer_session_grace_seconds": 0.5,
-        "http_hosts": ("b7.example", "::1"),
+        "http_hosts": ("b7.example", "::1"), "connections_max": 7, "client_memory_bytes_max": 16 << 20,
     }  # fmt: skip
 
     def values(settings: BrokerSettings) -> dict[str, object]:

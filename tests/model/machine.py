@@ -18,6 +18,7 @@ from broker.addresses import Address
 from broker.config import BrokerSettings, load_settings
 from broker.loop_monitor import LoopMonitor
 from broker.pulsar import listener
+from broker.pulsar.budgets import Budgets
 from broker.traffic import Traffic
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles
@@ -202,6 +203,7 @@ class Machine:
                         ADDRESS,
                         LoopMonitor(),
                         Traffic(),
+                        Budgets.of(1 << 30, 1_000),
                         now_ms,
                     )
                     ready.set()

@@ -1,9 +1,10 @@
+import errno
 from pathlib import Path
 
 import pytest
 
 from storage.open_files import OpenFiles
-from tests.support.disk import SimulatedFiles
+from tests.support.disk import SimulatedFile, SimulatedFiles
 
 FOLDER = Path("/files")
 
@@ -70,3 +71,27 @@ def test_an_absent_file_is_made_only_on_demand(disk: SimulatedFiles) -> None:
         raise AssertionError("it is absent")
     assert len(opened) == 0
     opened.sync(path(0))
+
+
+def test_unused_files_are_closed_when_the_process_has_no_descriptor_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E9: whoever took the descriptors, the next ledger file is opened as long as another one can be closed."""
+    files = SimulatedFiles()
+    files.make_dir(FOLDER)
+    opened = OpenFiles(files)
+    for number in range(5):
+        opened.write(FOLDER / f"{number}", 0, b"x")
+    refused = OSError(errno.EMFILE, "too many open files")
+    failures = [refused]
+    real = files.open
+
+    def scarce(path: Path, *, create: bool = False, exclusive: bool = False) -> SimulatedFile:
+        if failures:
+            raise failures.pop()
+        return real(path, create=create, exclusive=exclusive)
+
+    monkeypatch.setattr(files, "open", scarce)
+    opened.write(FOLDER / "another", 0, b"y")
+    assert len(opened) == 1
+    failures[:] = [refused, refused]
+    with pytest.raises(OSError, match="too many"):
+        opened.write(FOLDER / "one more", 0, b"z")

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import open_stream_to_socket_listener
 
+from broker.pulsar.budgets import Budgets
 from broker.pulsar.listener import PulsarServices, serve_pulsar
 from broker.schemas.registry import Schemas
 from broker.traffic import Traffic
@@ -94,7 +95,7 @@ def message(value: bytes = b"value", *, batch_of: int | None = None) -> bytes:
 
 
 @asynccontextmanager
-async def listening(broker: Rooms) -> AsyncIterator[trio.SocketListener]:
+async def listening(broker: Rooms, budgets: Budgets | None = None) -> AsyncIterator[trio.SocketListener]:
     """The listener, serving the rooms."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     services = PulsarServices(
@@ -108,6 +109,7 @@ async def listening(broker: Rooms) -> AsyncIterator[trio.SocketListener]:
         schemas=Schemas(broker.metadata, now_ms),
         coordinator=broker.coordinator,
         traffic=Traffic(),
+        budgets=Budgets.of(1 << 30, 1_000) if budgets is None else budgets,
         server_version="Tidewire test",
         message_bytes_max=MESSAGE_BYTES_MAX,
     )

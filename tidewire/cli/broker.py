@@ -58,6 +58,10 @@ def command(
     ledger_bytes_max: Annotated[str | None, Option(help="Size at which a topic's ledger is rolled.")] = None,
     ledger_age_seconds_max: Annotated[str | None, Option(help="Age at which a topic's ledger is rolled.")] = None,
     message_bytes_max: Annotated[str | None, Option(help="The largest message or batch (default: 5MiB).")] = None,
+    connections_max: Annotated[str | None, Option(help="Connections of clients at a time (default: 10000).")] = None,
+    client_memory_bytes_max: Annotated[
+        str | None, Option(help="Memory for what clients send and have not read yet (default: 512MiB).")
+    ] = None,
     deduplication: Annotated[
         bool, Option("--deduplication", help="Store what producers send again once on persistent:// topics too.")
     ] = False,

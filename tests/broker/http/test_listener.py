@@ -31,21 +31,62 @@ async def test_ipv6_addresses_are_told_too(topics: FakeTopics, monitor: FakeMoni
     assert (await request(server, "GET", HEALTH)).status == 200
 
 
-async def test_one_connection_too_many_is_closed_and_a_free_place_is_taken_again(
-    server: Address, monkeypatch: pytest.MonkeyPatch
+async def test_one_connection_too_many_takes_the_place_of_the_client_that_is_waited_for_longest(
+    server: Address, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
+    """E12: however many clients send slowly, the others are served."""
     monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
-    first, second = await connect(server), await connect(server)
-    assert (await first.request("GET", HEALTH)).status == 200
-    assert (await second.request("GET", HEALTH)).status == 200
+    slow = [await connect(server) for _ in range(2)]
+    for client in slow:
+        await client.stream.send_all(b"GET / HT")
+        await wait_all_tasks_blocked()
+        await trio.sleep(1)
+        # A byte now and then makes it no younger.
+        await slow[0].stream.send_all(b"T")
+    assert (await request(server, "GET", HEALTH)).status == 200
+    assert await is_closed(slow[0].stream)
+    assert (await request(server, "GET", HEALTH)).status == 200
+    for client in slow:
+        await client.stream.aclose()
+
+
+async def test_many_slow_clients_do_not_starve_health_checks(server: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E12: 30 slow clients for 10 places."""
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 10)
+    slow = []
+    for _ in range(30):
+        client = await connect(server)
+        await client.stream.send_all(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+        await wait_all_tasks_blocked()
+        slow.append(client)
+        assert (await request(server, "GET", HEALTH)).status == 200
+    for client in slow:
+        await client.stream.aclose()
+
+
+async def test_a_connection_is_refused_while_every_place_is_being_answered(
+    listener: trio.SocketListener, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    """E12: a request that the broker works on keeps its place."""
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 1)
+    started, go = trio.Event(), trio.Event()
+
+    async def work(_scope: Scope, _receive: Receive, send: Send) -> None:
+        started.set()
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    server: Address = await nursery.start(serve_http, work, listener)
+    busy = await connect(server)
+    await busy.stream.send_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    await started.wait()
     with capture_logs() as logs:
         assert await is_closed((await connect(server)).stream)
     assert [entry["event"] for entry in logs] == ["http connection refused"]
-    assert (await first.request("GET", HEALTH)).status == 200
-    await first.stream.aclose()
-    await wait_all_tasks_blocked()
-    assert (await request(server, "GET", HEALTH)).status == 200
-    await second.stream.aclose()
+    go.set()
+    assert b"200" in await busy.stream.receive_some(100)
+    await busy.stream.aclose()
 
 
 async def test_clients_that_come_and_go_leave_their_places_at_once(

@@ -8,6 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.pulsar import listener as listener_module
+from broker.pulsar.budgets import ReceiveBudget
 from broker.pulsar.outbox import BYTES_HIGH, Outbox
 from broker.pulsar.producing import INBOX_BYTES_MAX, ProducerSession
 from broker.pulsar.session import REQUESTS_MAX
@@ -116,7 +117,9 @@ async def test_answers_that_nobody_reads_do_not_pile_up(
 async def test_small_sends_that_wait_are_bounded_in_number(broker: Rooms) -> None:
     """A send takes memory beside its payload."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))
-    producer = ProducerSession(1, "p", topic, Outbox(), Peer(), Traffic(), lambda _: None, follows_layout=False)
+    producer = ProducerSession(
+        1, "p", topic, Outbox(), Peer(), ReceiveBudget(1 << 20).share(), Traffic(), lambda _: None, follows_layout=False
+    )
     taken = 0
 
     async def send_without_end() -> None:
@@ -138,7 +141,17 @@ async def test_answers_that_wait_for_the_disk_are_bounded_in_number() -> None:
     async with rooms(MemoryStore(), files) as broker, trio.open_nursery() as nursery:
         topic = await broker.topics.get(TopicName.parse(PLAIN))
         outbox = Outbox()
-        producer = ProducerSession(1, "p", topic, outbox, Peer(), Traffic(), lambda _: None, follows_layout=False)
+        producer = ProducerSession(
+            1,
+            "p",
+            topic,
+            outbox,
+            Peer(),
+            ReceiveBudget(1 << 20).share(),
+            Traffic(),
+            lambda _: None,
+            follows_layout=False,
+        )
         nursery.start_soon(producer.run)
         files.stop()
         await producer.submit(commands.send(1, 0).send, message())

@@ -78,6 +78,13 @@ class FrameDecoder:
         """Bytes that were fed and are not yet part of a frame handed out."""
         return len(self._buffer) - self._start
 
+    @property
+    def expected_bytes(self) -> int:
+        """The size of the frame that is not complete yet, with its first four bytes; 0 while that is not known."""
+        if self.buffered_bytes < _SIZE.size:
+            return 0
+        return _SIZE.size + int(_SIZE.unpack_from(self._buffer, self._start)[0])
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Add what arrived. Copies it, so the caller may use its buffer again."""
         self._buffer += data

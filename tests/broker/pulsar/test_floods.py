@@ -1,0 +1,106 @@
+"""Many clients at once that take more than their part, over real connections: the others go on (E9)."""
+
+from contextlib import AsyncExitStack
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.pulsar.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets
+from broker.pulsar.session import HANDSHAKE_SECONDS_MAX
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import Rooms, rooms
+from tests.support.steered_store import SteeredStore
+from tests.support.wire import connected, listening, message
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_payload_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+PLAIN = "persistent://public/default/plain"
+LARGE = message(bytes(SHARE_BYTES + 10_000))
+
+
+async def test_a_client_that_never_says_connect_is_disconnected(broker: Rooms, mock_clock: MockClock) -> None:
+    """E9: also one that says it byte by byte; one that said it may stay silent."""
+    async with listening(broker) as listener, connected(listener) as silent:
+        async with connected(listener, greet=False) as mute:
+            await mute.stream.send_all(b"\0\0")
+            await wait_all_tasks_blocked()
+            mock_clock.jump(HANDSHAKE_SECONDS_MAX - 1)
+            await mute.stream.send_all(b"\0")
+            await wait_all_tasks_blocked(0.01)
+            mock_clock.jump(2)
+            answer = await mute.receive()
+            assert "CONNECT did not come in time" in answer.error.message
+            assert await mute.receive_frame() is None
+        mock_clock.jump(1_000)
+        await silent.receives_nothing_more()
+
+
+async def test_one_connection_too_many_is_told_and_a_free_place_is_taken(broker: Rooms) -> None:
+    """E9: a clear refusal that clients try again after."""
+    async with listening(broker, Budgets.of(1 << 30, 2)) as listener, connected(listener) as first:
+        async with connected(listener) as second, connected(listener, greet=False) as third:
+            refused = await third.receive()
+            assert refused.error.error == pb.ServiceNotReady
+            assert "2 connections" in refused.error.message
+            assert await third.receive_frame() is None
+            await second.receives_nothing_more()
+        await first.receives_nothing_more()
+        await wait_all_tasks_blocked(0.01)
+        async with connected(listener) as fourth:
+            await fourth.receives_nothing_more()
+
+
+async def test_parts_of_large_frames_keep_nobody_from_publishing(mock_clock: MockClock) -> None:
+    """E9: more clients stop in a large frame than there is memory for; all messages of others are stored."""
+    budgets = Budgets.of(6 * len(LARGE), 100)
+    async with (
+        rooms(SteeredStore(), SimulatedFiles(seed=1)) as broker,
+        listening(broker, budgets) as listener,
+        AsyncExitStack() as stack,
+    ):
+        frame = encode_payload_command(commands.send(1, 0), LARGE)
+        stopped = [await stack.enter_async_context(connected(listener)) for _ in range(10)]
+        for client in stopped:
+            await client.stream.send_all(frame[: SHARE_BYTES // 2])
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.held_bytes <= 3 * len(LARGE)
+        assert budgets.receiving.waiting >= 7
+
+        polite = await stack.enter_async_context(connected(listener))
+        await polite.produce(1, PLAIN)
+        await polite.publish(1, 0)
+        assert (await polite.receive()).type == Type.SEND_RECEIPT
+        await polite.stream.send_all(encode_payload_command(commands.send(1, 1), LARGE))
+        for _ in range(5):
+            await wait_all_tasks_blocked(0.01)
+            mock_clock.jump(FRAME_SECONDS_MAX)
+        assert (await polite.receive()).type == Type.SEND_RECEIPT
+        assert await _was_closed(stopped[0].stream)
+
+
+async def test_what_is_granted_is_given_back_when_connections_end(broker: Rooms) -> None:
+    """E9: after any flood the budget is whole again."""
+    budgets = Budgets.of(1 << 30, 100)
+    async with listening(broker, budgets) as listener:
+        for _ in range(5):
+            async with connected(listener) as client:
+                await client.produce(1, PLAIN)
+                for number in range(20):
+                    await client.send_payload(commands.send(1, number), LARGE if number % 2 else message())
+                await client.stream.send_all(encode_payload_command(commands.send(1, 99), LARGE)[:5_000])
+                await wait_all_tasks_blocked(0.01)
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.held_bytes == 0
+        assert budgets.sending.held_bytes == 0
+
+
+async def _was_closed(stream: trio.SocketStream) -> bool:
+    with trio.fail_after(5):
+        try:
+            while await stream.receive_some(1000):
+                pass
+        except trio.BrokenResourceError:
+            pass
+    return True

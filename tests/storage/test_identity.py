@@ -110,7 +110,7 @@ async def test_a_missing_identity_beside_data_is_damage(metadata: MemoryStore) -
 
 
 async def test_a_damaged_identity_is_named(metadata: MemoryStore) -> None:
-    """E1, E3."""
+    """E1, E3: nothing is read from it, and nothing is written over it."""
     files = SimulatedFiles(seed=7)
     await lived(files, metadata)
     files.flip(DATA / IDENTITY_FILE, 0)

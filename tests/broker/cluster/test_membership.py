@@ -62,7 +62,7 @@ async def test_who_holds_the_same_lock_takes_over_at_once(store: MemoryStore, au
 
 
 async def test_several_that_wait_are_let_in_one_at_a_time(store: MemoryStore, autojump_clock: MockClock) -> None:
-    """E4."""
+    """E4: whoever waits takes over when the one before has gone."""
     first = await registered(store, member(store))
     outcomes: list[str] = []
 

@@ -73,7 +73,7 @@ class LedgerStore(Protocol):
         Entries raise `confirmed`, or a watermark of the ledger's own.
 
         Raises:
-            LedgerNotMade: the disk refused it.
+            NoSpace: the disk is full. LedgerNotMade: the disk refused it otherwise.
         """
         ...
 
@@ -341,6 +341,8 @@ class DirectoryLedgerStore:
             except BaseException as error:
                 # The others try it themselves.
                 self._wanted |= batch - {ledger}
+                if isinstance(error, DiskFull):
+                    raise NoSpace(f"the disk is full: the file of ledger {ledger} cannot be made") from error
                 if isinstance(error, OSError):
                     raise LedgerNotMade(f"ledger {ledger} could not be made: {error}") from error
                 raise

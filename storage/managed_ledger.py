@@ -21,7 +21,7 @@ import trio
 from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
 from storage.entry import EntryFormat, TxnId
-from storage.errors import Fenced, LedgerSealed
+from storage.errors import Fenced, LedgerNotMade, LedgerSealed, NoSpace
 from storage.ledger import OpenLedger
 from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord
@@ -423,7 +423,12 @@ class ManagedLedger(ManagedLedgerView):
         confirms in order across them, so the second has entries only if the first is complete.
         """
         ledger = await self._ids.take(above=self._record.newest_id)
-        following = await self._store.create(ledger, confirmed=self.confirmed)
+        try:
+            following = await self._store.create(ledger, confirmed=self.confirmed)
+        except (NoSpace, LedgerNotMade) as refused:
+            # The next append that finds the ledger due tries it again.
+            log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
+            return
         # The index where it begins is known once the ledger before it is left.
         new = LedgerInfo(ledger, self._next_index, writer=self._store.writer)
         try:

@@ -21,7 +21,20 @@ from broker.errors import (
 from broker.names import InvalidTopicName
 from dispatch.subscription import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
 from storage.cursor import CursorError
-from storage.errors import CursorCorrupt, LedgerCorrupt, LedgerFailed, LedgerSealed, NoSpace
+from storage.errors import (
+    CursorCorrupt,
+    IdentityMismatch,
+    JournalContended,
+    JournalDamaged,
+    JournalMissing,
+    LedgerCorrupt,
+    LedgerFailed,
+    LedgerNotMade,
+    LedgerOutOfReach,
+    LedgerSealed,
+    NoSpace,
+    WriterAlive,
+)
 from storage.metadata.store import MetadataError, StoreUnavailable
 from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -60,6 +73,14 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     # All clients take it for "hold what you have, and come back later", by growing delays. It closes no connection, so
     # consumers on it go on. PersistenceError would close it, and its producers would come back at once.
     NoSpace: pb.ProducerBlockedQuotaExceededError,
+    LedgerNotMade: pb.ServiceNotReady,
+    # Another broker, or this one later, can serve it.
+    LedgerOutOfReach: pb.ServiceNotReady,
+    WriterAlive: pb.ServiceNotReady,
+    JournalContended: pb.ServiceNotReady,
+    JournalMissing: pb.PersistenceError,
+    JournalDamaged: pb.PersistenceError,
+    IdentityMismatch: pb.PersistenceError,
     IncompatibleSchema: pb.IncompatibleSchema,
     # Where Pulsar's clients look: the Java client takes it for "no schema", any other code for a failure.
     SchemaNotFound: pb.TopicNotFound,

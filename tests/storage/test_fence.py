@@ -148,6 +148,26 @@ async def test_d2_a_stopped_writer_that_resumes_confirms_nothing_more() -> None:
         assert await payloads_of(third, 2) == [b"c", b"d"]
 
 
+async def test_d2_a_fence_that_comes_during_the_sync_is_noticed() -> None:
+    """D2, E4: the writer looks at the fence after its sync; what it looked at before says nothing about that time."""
+    files = SimulatedFiles(seed=12)
+    rival = files.process()
+    async with ledger_store(files) as store:
+        ledger = await store.create(1)
+        await add_all(ledger, [b"a"])
+
+        def fence(operation: str, path: Path) -> None:
+            if operation == "sync" and path.suffix == ".journal":
+                files.before = None
+                claim(rival, journal_dir(), OWNER)
+
+        files.before = fence
+        late = add(ledger, b"late")
+        with pytest.raises(Fenced):
+            await ledger.confirmed.wait_for(late)
+        assert ledger.confirmed_entry == 0
+
+
 async def test_d2_a_file_that_a_fenced_writer_leaves_behind_is_not_read() -> None:
     """D2: it was making its next file while it was replaced, and wrote one block before it noticed."""
     files = SimulatedFiles(seed=8)

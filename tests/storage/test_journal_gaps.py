@@ -50,6 +50,25 @@ async def test_every_journal_file_that_exists_must_exist(which: int) -> None:
         assert await payloads_of(store, 1) == ENTRIES
 
 
+async def test_a_file_that_vanishes_while_the_journal_is_read_is_missed() -> None:
+    """E3: only its writer frees one, and notes that before."""
+    files = SimulatedFiles(seed=9)
+    await life(files)
+    survivor = files.kill()
+    victim = journal_files(survivor)[1]
+    rival = survivor.process()
+
+    def remove(operation: str, path: Path) -> None:
+        if operation == "open" and path == victim:
+            survivor.before = None
+            rival.remove(victim)
+
+    survivor.before = remove
+    with pytest.raises(JournalDamaged, match="the file is missing") as raised:
+        await start(survivor)
+    assert raised.value.path == victim
+
+
 async def test_all_journal_files_removed_is_not_an_empty_journal() -> None:
     """E3: the fence names them; with a renamed one it is the same."""
     files = SimulatedFiles(seed=2)

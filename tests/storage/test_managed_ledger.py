@@ -642,3 +642,15 @@ async def test_indexes_of_ledgers_read_long_ago_leave_memory(files: SimulatedFil
                 assert entry.position == position
             assert len(ledger._reading._readers) <= SEALED_KEPT_MAX + 1
         assert await ledger.position_of_index(1) == positions[1]
+
+
+async def test_a_ledger_that_cannot_be_followed_goes_on(files: SimulatedFiles, metadata: MemoryStore) -> None:
+    """E13: reads and appends go on in the one there is; the next append makes the next one."""
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=1))
+        async with rolling(ledger):
+            files.fail("sync_dir", where=lambda path: path == LEDGERS)
+            await publish(ledger, [b"a", b"b"])
+            await publish(ledger, [b"c"])
+            assert await payloads(ledger) == [b"a", b"b", b"c"]
+            assert len((await stored(metadata)).ledgers) == 3

@@ -1,5 +1,7 @@
 """Who may open a ledger that somebody else wrote: stories of brokers with one and with two data folders."""
 
+from collections.abc import Sequence
+
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
@@ -17,7 +19,7 @@ from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.managed_ledger_record import record_key
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check
+from storage.metadata.store import Check, Committed, Op, Put, StoreUnavailable
 from storage.position import EARLIEST, LATEST
 from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
@@ -245,3 +247,28 @@ async def test_a_ledger_whose_record_was_not_written_is_forgotten(metadata: Memo
             )
         assert store.statistics().open_ledgers == 0
         assert await metadata.get(record_key(NAME)) is None
+
+
+class LosesAnswers(MemoryStore):
+    """Makes every change of a managed ledger's record, and does not say so."""
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        done = await super().commit(ops)
+        if any(isinstance(op, Put) and op.key == record_key(NAME) for op in ops):
+            raise StoreUnavailable("the answer was lost")
+        return done
+
+
+async def test_a_ledger_whose_record_may_be_written_keeps_its_file() -> None:
+    """E2: an unknown answer leaves a listed ledger with its file, so the topic is not damaged."""
+    files, metadata = SimulatedFiles(seed=10), LosesAnswers()
+    async with ledger_store(files) as store:
+        with pytest.raises(StoreUnavailable):
+            await open_topic(store, metadata)
+        (listed,) = (await stored(metadata)).ledgers
+        assert await store.missing([listed.id]) == []
+    known = MemoryStore()
+    for record in await metadata.scan("/", "0"):
+        await known.put(record.key, record.value)
+    async with ledger_store(files.crash(keep=0.0)) as store:
+        assert await contents(await open_topic(store, known)) == []

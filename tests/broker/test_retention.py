@@ -149,6 +149,36 @@ async def test_a_topic_that_closes_gives_up_no_backlog(autojump_clock: MockClock
         assert again.subscriptions["s"].backlog_entries == 8
 
 
+async def test_closed_subscriptions_keep_what_they_lack(autojump_clock: MockClock) -> None:
+    """E18: between the end of the subscriptions and the end of their topic nothing is taken for unwanted."""
+    async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        topic = await broker.topics.get(PLAIN)
+        await topic.subscribe("s", EARLIEST)
+        await fill(topic)
+        await broker.retention.store(topic_key(PLAIN), NOTHING)
+        await wait_all_tasks_blocked()
+        await topic.subscriptions["s"].close()
+        await wait_all_tasks_blocked()
+        assert not topic.subscriptions
+        assert len(await kept(topic)) == 8
+
+
+async def test_a_seek_beyond_an_open_transaction_does_not_remove_it(autojump_clock: MockClock) -> None:
+    """E18: what nobody could read yet is not acknowledged by whoever skips it."""
+    async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await broker.retention.store(topic_key(TOPIC), NOTHING)
+        topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+        subscription = await topic.subscribe("s", EARLIEST)
+        txn = await broker.coordinator.new_transaction(0, 60_000)
+        await publish(topic, b"open", txn)
+        first = topic.ledger.last_position
+        await fill(topic)
+        await topic.seek(subscription, topic.ledger.last_position)
+        await wait_all_tasks_blocked()
+        assert topic.ledger.next_after(EARLIEST) == first
+
+
 async def test_without_subscriptions_messages_go_when_their_time_is_over(autojump_clock: MockClock) -> None:
     """E18: at the policy's own deadline, and not before."""
     async with short_ledgers(MemoryStore(), SimulatedFiles(seed=1)) as broker:

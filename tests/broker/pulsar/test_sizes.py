@@ -12,6 +12,7 @@ from broker.pulsar.requests import Face
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_AT_ONCE, SIZES
 from broker.scalable.layout import Layout
 from storage.position import Position
+from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, connected, message
 from tidewire.wire.pulsar import commands
@@ -160,21 +161,21 @@ async def test_a_connections_share_is_counted_in_frames_and_bytes(monkeypatch: p
     assert pauses == 2, "and so are the frames"
 
 
-async def test_many_small_sends_share_the_event_loop(client: WireClient) -> None:
-    """E7: publishing waits for nothing."""
+async def test_many_small_sends_share_the_event_loop(monkeypatch: pytest.MonkeyPatch, client: WireClient) -> None:
+    """E7: publishing and answering wait for nothing, so a producer with a full inbox pauses by itself."""
     count = 20 * producing.SENDS_AT_ONCE
+    monkeypatch.setattr(session, "FRAMES_AT_ONCE", count + 1)
+    monkeypatch.setattr(session, "FRAME_BYTES_AT_ONCE", 2**30)
     await client.produce(1, PLAIN)
     payload = message()
-    turns = Turns()
-    async with trio.open_nursery() as nursery:
+    with TaskSteps() as steps:
         await client.stream.send_all(
             b"".join(encode_payload_command(commands.send(1, number), payload) for number in range(count))
         )
-        nursery.start_soon(turns.run)
         for number in range(count):
             assert (await client.receive()).send_receipt.sequence_id == number
-        nursery.cancel_scope.cancel()
-    assert turns.count >= 20
+        assert steps.of("ProducerSession._publish_all") >= 20
+        assert steps.of("ProducerSession._answer_all") >= 20
 
 
 async def test_a_long_acknowledgement_is_taken_in_slices(broker: Rooms, client: WireClient) -> None:

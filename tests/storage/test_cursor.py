@@ -20,8 +20,9 @@ from storage.cursor import (
     NonDurableCursor,
     cursor_key,
 )
+from storage.files import SPACE_RETRY_SECONDS
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check, Committed, Op, StoreUnavailable
+from storage.metadata.store import Check, Committed, Op, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.schedules import every_schedule
 from tests.support.stream import MemoryStream
@@ -449,3 +450,47 @@ async def test_what_was_said_to_be_durable_survives_a_crash(
     if moves == moves_done:
         assert {position for position in stream.positions if again.is_acknowledged(position)} <= acknowledged
     assert again.mark_delete >= cursor.durable.value
+
+
+class FullStore(MemoryStore):
+    """Refuses writes while its disk `is_full`."""
+
+    is_full = False
+
+    async def commit(self, ops: Sequence[Op]) -> Committed:
+        if self.is_full:
+            raise StoreFull("the disk is full")
+        return await super().commit(ops)
+
+
+async def test_what_is_acknowledged_on_a_full_disk_is_written_when_there_is_space(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """E13: the subscription goes on meanwhile; who asked for an answer waits for it."""
+    store, stream = FullStore(), stream_of(5)
+    cursor = await open_cursor(store, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        store.is_full = True
+        cursor.acknowledge(Position(7, 0))
+        with trio.move_on_after(100 * SPACE_RETRY_SECONDS):
+            await cursor.synced()
+        assert cursor.mark_delete == Position(7, 0) > cursor.durable.value
+        cursor.acknowledge(Position(7, 1))
+        store.is_full = False
+        with trio.fail_after(3 * SPACE_RETRY_SECONDS):
+            await cursor.synced()
+        assert cursor.durable.value == Position(7, 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_cursor_that_closes_on_a_full_disk_says_so(autojump_clock: trio.testing.MockClock) -> None:
+    """E13, E17: closing does not wait until somebody frees space."""
+    store, stream = FullStore(), stream_of(5)
+    cursor = await open_cursor(store, stream)
+    store.is_full = True
+    cursor.acknowledge(Position(7, 0))
+    with trio.fail_after(5 * SPACE_RETRY_SECONDS), pytest.RaisesGroup(CursorFailed, CursorFailed):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cursor.run)
+            nursery.start_soon(cursor.close)

@@ -1,6 +1,9 @@
 """What a ledger store does while its disk is full: refuses, keeps what it took, and goes on when there is space."""
 
+from collections.abc import Callable
 from errno import ENOSPC
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
 import pytest
 import trio
@@ -10,6 +13,7 @@ from storage import journal
 from storage.errors import LedgerFailed, NoSpace
 from storage.files import SPACE_RETRY_SECONDS, DiskFull
 from storage.ledger import OpenLedger
+from storage.ledger_folder import LedgerFolder
 from storage.ledger_store import DirectoryLedgerStore
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
@@ -17,6 +21,9 @@ from tests.support.ledgers import LEDGERS, add, add_all, journal_dir, ledger_sto
 
 FILE_BYTES = 256 * 1024
 PAYLOAD = b"x" * 5_000
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +33,17 @@ def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "DELETIONS_ROOM_BYTES", 4 * 1024)
 
 
-async def publish_until_refused(store: DirectoryLedgerStore, ledger: OpenLedger) -> int:
+def let_no_journal_file_fit(files: SimulatedFiles) -> None:
+    """Leave space for ledger files alone, so that the journal fills the files it has."""
+
+    def refuse(operation: str, path: Path) -> None:
+        if operation == "write" and path.name.endswith(".journal-new"):
+            raise DiskFull(ENOSPC, "simulated full disk", str(path))
+
+    files.before = refuse
+
+
+async def publish_until_refused(store: DirectoryLedgerStore, ledger: OpenLedger, payload: bytes = PAYLOAD) -> int:
     """How many entries were taken before the disk was full for good; all of them are durable."""
     while True:
         try:
@@ -37,7 +54,7 @@ async def publish_until_refused(store: DirectoryLedgerStore, ledger: OpenLedger)
             if store.shortage is not None:
                 return ledger.next_entry
             continue
-        await ledger.confirmed.wait_for(add(ledger, PAYLOAD))
+        await ledger.confirmed.wait_for(add(ledger, payload))
 
 
 @pytest.mark.parametrize("room_bytes", [0, 10_000, FILE_BYTES - 1])
@@ -226,3 +243,112 @@ async def test_positions_are_given_to_what_was_taken_alone(autojump_clock: MockC
         files.set_capacity(None)
         await trio.sleep(2 * SPACE_RETRY_SECONDS)
         assert add(ledger, PAYLOAD) == Position(1, taken)
+
+
+class HeldBack(SimulatedFiles):
+    """A disk whose calls that nobody waits for stand still until `go_on` is set."""
+
+    go_on: trio.Event | None = None
+
+    async def run(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        if self.go_on is not None:
+            await self.go_on.wait()
+        return await super().run(call, *args)
+
+    async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await SimulatedFiles.run(self, call, *args)
+
+
+async def test_what_is_confirmed_while_a_write_fails_follows_it(autojump_clock: MockClock) -> None:
+    """E13: batches that were added during the write that did not fit are written behind the others, and once."""
+    files = HeldBack(seed=11)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store, trio.open_nursery() as nursery:
+        ledger, other = await store.create(1), await store.create(2)
+        await add_all(ledger, [b"%d" % number + PAYLOAD for number in range(3)])
+        await wait_all_tasks_blocked()
+        files.set_capacity(files.used_bytes + 1_000)
+        files.go_on = trio.Event()
+        # Held back in the write, while the journal goes on.
+        nursery.start_soon(store.seal, other)
+        await wait_all_tasks_blocked()
+        await add_all(ledger, [b"%d" % number + PAYLOAD for number in range(3, 6)])
+        files.go_on.set()
+        files.go_on = None
+        await trio.sleep(10 * SPACE_RETRY_SECONDS)
+        files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        assert await payloads_of(store, 1) == [b"%d" % number + PAYLOAD for number in range(6)]
+        # In the file, too, and not only in memory.
+        assert LedgerFolder(files, LEDGERS).load(1).index.last_entry == 5
+
+
+@pytest.mark.parametrize("payload_bytes", [4_000, 4_400, 4_800, 5_000])
+async def test_many_deletions_find_room_in_a_full_file(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, payload_bytes: int
+) -> None:
+    """E13: wherever in the journal's file the last entry ended."""
+    monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 5_200)
+    files = SimulatedFiles(seed=12)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        for number in range(1, 46):
+            ledger = await store.create(number)
+            await add_all(ledger, [b"small"])
+            await store.seal(ledger)
+        new = await store.create(100)
+        let_no_journal_file_fit(files)
+        await publish_until_refused(store, new, b"x" * payload_bytes)
+        with trio.fail_after(100 * SPACE_RETRY_SECONDS):
+            for number in range(1, 46):
+                await store.delete(number)
+        with pytest.raises(NoSpace):
+            store.require_space()
+
+
+async def test_a_writer_without_any_file_left_recovers(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E13, E3: what a full disk gives back names the file behind it truly, or a start would miss one that never was."""
+    monkeypatch.setattr(journal, "DELETIONS_ROOM_BYTES", 0)
+    monkeypatch.setattr(journal, "ENTRY_ROOM_BYTES", 5_200)
+    files = SimulatedFiles(seed=13)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store, trio.open_nursery() as nursery:
+        for number in range(1, 101):
+            ledger = await store.create(number)
+            await add_all(ledger, [b"small"])
+            await store.seal(ledger)
+        new = await store.create(200)
+        let_no_journal_file_fit(files)
+        kept = await publish_until_refused(store, new)
+        deleted = 0
+
+        async def delete_all() -> None:
+            nonlocal deleted
+            for number in range(1, 101):
+                await store.delete(number)
+                deleted += 1
+
+        nursery.start_soon(delete_all)
+        await trio.sleep(100 * SPACE_RETRY_SECONDS)
+        assert 0 < deleted < 100, "the file was full before the last one"
+        dead = files.crash(keep=0.0)
+        nursery.cancel_scope.cancel()
+    async with ledger_store(dead, journal_file_bytes=FILE_BYTES) as recovered:
+        assert len(await payloads_of(recovered, 200)) == kept
+
+
+async def test_nothing_is_taken_before_it_is_known_that_it_fits(autojump_clock: MockClock) -> None:
+    """E13: while the next file is being made, appenders wait at the end of this one; then they go on, or are refused."""
+    files = HeldBack(seed=14)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        ledger = await store.create(1)
+        going_on = files.go_on = trio.Event()
+        with trio.move_on_after(10):
+            while True:
+                await ledger.wait_room()
+                await ledger.confirmed.wait_for(add(ledger, PAYLOAD))
+        assert ledger.confirmed_entry == ledger.next_entry - 1 > 90
+        let_no_journal_file_fit(files)
+        files.go_on = None
+        going_on.set()
+        with pytest.raises(NoSpace):
+            await ledger.wait_room()

@@ -122,3 +122,19 @@ async def test_a_snapshot_that_does_not_fit_is_put_off() -> None:
         dead = disk.crash(keep=0.0)
     async with EmbeddedStore.open(dead, DATA) as again:
         assert len(await again.scan("", "~")) >= 31
+
+
+async def test_the_abort_of_a_large_change_set_always_fits() -> None:
+    """E13, C24: wherever in the log the disk's end meets it."""
+    for filler in range(0, 9_000, 600):
+        disk = SimulatedFiles(seed=5)
+        async with EmbeddedStore.open(disk, DATA) as store:
+            await store.put("/filler", b"x" * filler)
+            disk.set_capacity(disk.used_bytes)
+            with pytest.raises(StoreFull):
+                await store.commit([Put(f"/large/{number:03}", b"x" * 1_000) for number in range(100)])
+            disk.set_capacity(None)
+            await store.put("/after", b"")
+            dead = disk.crash(keep=0.0)
+        async with EmbeddedStore.open(dead, DATA) as again:
+            assert {record.key for record in await again.scan("/", "0")} == {"/filler", "/after"}

@@ -337,7 +337,7 @@ async def test_a_writer_without_any_file_left_recovers(
 
 
 async def test_nothing_is_taken_before_it_is_known_that_it_fits(autojump_clock: MockClock) -> None:
-    """E13: while the next file is being made, appenders wait at the end of this one; then they go on, or are refused."""
+    """E13: while the next file is made, appenders wait at the end of this one; then they go on or are refused."""
     files = HeldBack(seed=14)
     async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
         ledger = await store.create(1)

@@ -330,8 +330,8 @@ async def test_a_writer_without_any_file_left_recovers(
         nursery.start_soon(delete_all)
         await trio.sleep(100 * SPACE_RETRY_SECONDS)
         assert 0 < deleted < 100, "the file was full before the last one"
-        dead = files.crash(keep=0.0)
         nursery.cancel_scope.cancel()
+    dead = files.kill()
     async with ledger_store(dead, journal_file_bytes=FILE_BYTES) as recovered:
         assert len(await payloads_of(recovered, 200)) == kept
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from sortedcontainers import SortedSet
+from sortedcontainers import SortedDict, SortedSet
 
 from storage.position import Position
 
@@ -32,7 +32,8 @@ class Redelivery(Generic[Holder]):
         """Per holder, the positions it holds and how many messages of each are unacknowledged."""
         self._unacked: dict[Holder, int] = {}
         self._unacked_total = 0
-        self._again: SortedSet[Position] = SortedSet()
+        # A dict, since it sorts many that come in order in linear time; a set would mix them first.
+        self._again: SortedDict[Position, None] = SortedDict()
         self._kept: dict[Holder, SortedSet[Position]] = {}
         """Per holder, what is sent to nobody else."""
         self._keeper: dict[Position, Holder] = {}
@@ -100,7 +101,7 @@ class Redelivery(Generic[Holder]):
         mine = [position for position in positions if self.holds(holder, position)]
         for position in mine:
             self._take_back(position)
-            self._again.add(position)
+            self._again[position] = None
             self._counts[position] = self.count(position) + 1
         return len(mine)
 
@@ -124,7 +125,7 @@ class Redelivery(Generic[Holder]):
 
     def postpone(self, position: Position) -> None:
         """Send an entry later that was passed over while later ones were sent."""
-        self._again.add(position)
+        self._again[position] = None
 
     def keep(self, holder: Holder, position: Position) -> None:
         """Send an entry to `holder` and nobody else, when it has room."""
@@ -141,7 +142,7 @@ class Redelivery(Generic[Holder]):
         """Nobody speaks for the entry any more: it is sent again, which counts as having been asked for."""
         self._take_back(position)
         self._unqueue(position)
-        self._again.add(position)
+        self._again[position] = None
         self._counts[position] = self.count(position) + 1
 
     def forget(self, position: Position) -> None:
@@ -185,7 +186,7 @@ class Redelivery(Generic[Holder]):
             for position in positions:
                 del self._holder[position]
         self._unacked_total -= self._unacked.pop(holder, 0)
-        self._again.update(positions)
+        self._again.update(dict.fromkeys(positions))
         return positions
 
     def _take_back(self, position: Position) -> None:
@@ -197,10 +198,10 @@ class Redelivery(Generic[Holder]):
         positions = self._kept.pop(holder, ())
         for position in positions:
             del self._keeper[position]
-        self._again.update(positions)
+        self._again.update(dict.fromkeys(positions))
 
     def _unqueue(self, position: Position) -> None:
-        self._again.discard(position)
+        self._again.pop(position, None)
         holder = self._keeper.pop(position, None)
         if holder is not None:
             self._kept[holder].discard(position)

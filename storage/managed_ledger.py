@@ -29,7 +29,7 @@ from storage.ledger_reading import closed_info
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
 from storage.managed_ledger_view import ManagedLedgerView
-from storage.metadata.store import Check, MetadataStore
+from storage.metadata.store import Check, MetadataStore, StoreFull
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 
@@ -422,10 +422,10 @@ class ManagedLedger(ManagedLedgerView):
         Should the process end in between, the record has two ledgers without an end, and both are recovered: the store
         confirms in order across them, so the second has entries only if the first is complete.
         """
-        ledger = await self._ids.take(above=self._record.newest_id)
         try:
+            ledger = await self._ids.take(above=self._record.newest_id)
             following = await self._store.create(ledger, confirmed=self.confirmed)
-        except (NoSpace, LedgerNotMade) as refused:
+        except (NoSpace, LedgerNotMade, StoreFull) as refused:
             # The next append that finds the ledger due tries it again.
             log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
             return
@@ -433,6 +433,10 @@ class ManagedLedger(ManagedLedgerView):
         new = LedgerInfo(ledger, self._next_index, writer=self._store.writer)
         try:
             await self._write(replace(self._record, ledgers=(*self._record.ledgers, new), newest_id=ledger))
+        except StoreFull as refused:
+            self._store.abandon(following)
+            log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
+            return
         except BaseException:
             self._store.abandon(following)
             raise

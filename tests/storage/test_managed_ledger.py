@@ -15,7 +15,7 @@ from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.managed_ledger_record import record_key
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check, Committed, MetadataStore, Op, StoreUnavailable
+from storage.metadata.store import Check, Committed, MetadataStore, Op, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
@@ -237,6 +237,29 @@ async def test_a_step_of_the_wall_clock_rolls_no_ledger(
             entries = await ledger.read(EARLIEST, upto=LATEST, entries_max=99, bytes_max=9_999)
             stamps = [entry.timestamp_ms for entry in entries]
             assert stamps == sorted(stamps)
+
+
+async def test_a_roll_that_finds_the_metadata_log_full_is_put_off(files: SimulatedFiles) -> None:
+    """E13: the topic goes on in the ledger it has, and rolls when there is space."""
+
+    class Filling(MemoryStore):
+        is_full = False
+
+        async def commit(self, ops: Sequence[Op]) -> Committed:
+            if self.is_full:
+                raise StoreFull("the disk is full")
+            return await super().commit(ops)
+
+    metadata = Filling()
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=10))
+        async with rolling(ledger):
+            metadata.is_full = True
+            before = await publish(ledger, [b"a" * 20, b"b" * 20])
+            metadata.is_full = False
+            after = await publish(ledger, [b"c" * 20, b"d"])
+        assert before[0].ledger == before[1].ledger == after[0].ledger < after[1].ledger
+        assert await payloads(ledger) == [b"a" * 20, b"b" * 20, b"c" * 20, b"d"]
 
 
 async def test_a_crash_between_the_steps_of_a_roll_leaves_two_ledgers_to_recover(

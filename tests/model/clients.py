@@ -266,9 +266,18 @@ class Consumer(Follower):
             self._close(segment)
 
     def acknowledge(
-        self, held: Held, *, is_cumulative: bool, txn: Txn | None = None, txn_id: tuple[int, int] | None = None
+        self,
+        held: Held,
+        *,
+        is_cumulative: bool,
+        txn: Txn | None = None,
+        txn_id: tuple[int, int] | None = None,
+        is_doubled: bool = False,
     ) -> None:
-        """Acknowledge a message, or all up to it on its segment, and ask to be told when that is durable."""
+        """Acknowledge a message, or all up to it on its segment, and ask to be told when that is durable.
+
+        `is_doubled`: if it is a single message in a transaction, acknowledge it a second time.
+        """
         gone = [
             each
             for each in self.held
@@ -292,12 +301,27 @@ class Consumer(Follower):
                 self.world.acknowledged(acks)
 
         identity = message_id(held.place.ledger, held.place.entry)
-        self.connection.ask(
-            lambda request: commands.ack(
-                held.consumer_id, [identity], cumulative=is_cumulative, txn=txn_id, request_id=request
-            ),
-            answer,
-        )
+
+        def ask(answered: Callable[[Any], None]) -> None:
+            self.connection.ask(
+                lambda request: commands.ack(
+                    held.consumer_id, [identity], cumulative=is_cumulative, txn=txn_id, request_id=request
+                ),
+                answered,
+            )
+
+        ask(answer)
+        if txn is None or is_cumulative or not is_doubled:
+            return
+        second = self.world.asked_to_acknowledge(self.subscription, numbers, txn)
+
+        def answer_second(content: Any) -> None:
+            if is_error(content):
+                self.world.not_acknowledged(self.subscription, second)
+            else:
+                self.world.acknowledged_twice(acks, second)
+
+        ask(answer_second)
 
     def send_again(self, held: Held) -> None:
         """Give a message back; of an ordered subscription that is all of its segment."""

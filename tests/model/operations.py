@@ -76,6 +76,8 @@ class Acknowledge(_Shown):
     message: int
     cumulative: bool = False
     txn: int | None = None
+    twice: bool = False
+    """In a transaction and not cumulative: by two commands, as a client does that was handed two copies."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,7 +162,7 @@ _begins = st.builds(Begin, st.sampled_from([300, 300, 300, 5]))
 _ends = st.one_of(st.builds(Commit, _newest), st.builds(Abort, _newest))
 _joins = st.builds(Join, _topic, st.booleans())
 _acknowledges = st.builds(Acknowledge, _newest, _few, st.booleans(), st.one_of(st.none(), _newest))
-_takes = st.builds(Acknowledge, _newest, _few, st.booleans(), _newest)
+_takes = st.builds(Acknowledge, _newest, _few, st.booleans(), _newest, st.booleans())
 _losses = st.builds(LosePower, st.integers(0, 8))
 _changes = st.one_of(st.builds(Split, _topic, _few), st.builds(Merge, _topic, _few))
 

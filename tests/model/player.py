@@ -165,7 +165,7 @@ class Player:
                         consumer.leave()
                         await wait_all_tasks_blocked()
                     consumer.connection.hang_up()
-            case Acknowledge(number, message, cumulative, txn_number):
+            case Acknowledge(number, message, cumulative, txn_number, twice):
                 consumer, held = self._held(number, message)
                 chosen = self._txn(txn_number)
                 if consumer is not None and held is not None and (txn_number is None or chosen is not None):
@@ -174,6 +174,7 @@ class Player:
                         is_cumulative=cumulative and consumer.subscription.is_ordered,
                         txn=None if chosen is None else chosen[0],
                         txn_id=None if chosen is None else chosen[1],
+                        is_doubled=twice,
                     )
             case SendAgain(number, message):
                 consumer, held = self._held(number, message)

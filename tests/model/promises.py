@@ -5,7 +5,7 @@ contradicts the invariants of DESIGN section 9 is a broken promise:
 
 1. A message with a receipt is found at the receipt's place for ever; one that was refused is nowhere.
 2. Of a transaction all or nothing is seen. Nothing is seen of one that nobody asked to commit, or that was aborted.
-   Acknowledgements in it count when it is committed, and then for ever.
+   Acknowledgements in it count when it is committed, and then for ever. A single message is acknowledged in it once.
 3. Nothing is delivered that stands behind an entry of a transaction which is certainly still open.
 4. A transaction's outcome, once told, never changes; a deadline alone takes nothing back that was told.
 5. An ordered subscription first meets the messages of a key in the order in which they were sent, and none of a segment
@@ -174,6 +174,12 @@ class World:
             if ack.is_late:
                 raise BrokenPromise(f"an acknowledgement was taken for transaction {ack.txn} after its end")
             ack.is_answered = True
+
+    def acknowledged_twice(self, first: list[Ack], second: list[Ack]) -> None:
+        """The second of two commands that acknowledge the same single message in one transaction was taken."""
+        if any(ack.is_answered for ack in first):
+            raise BrokenPromise(f"a message was acknowledged twice in transaction {second[0].txn}")
+        self.acknowledged(second)
 
     def not_acknowledged(self, subscription: Subscription, acks: list[Ack]) -> None:
         """It was refused, so it counts for nothing."""

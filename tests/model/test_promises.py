@@ -96,6 +96,11 @@ def acknowledged_late(told: Told) -> None:
     told.acknowledge(told.plain, told.txn)
 
 
+def taken_twice(told: Told) -> None:
+    first = told.acknowledge(told.plain, told.txn)
+    told.world.acknowledged_twice(first, told.world.asked_to_acknowledge(told.ordered, [told.plain.number], told.txn))
+
+
 def decided_twice(told: Told) -> None:
     told.end(Fate.COMMITTED)
     told.end(Fate.ABORTED)
@@ -152,6 +157,7 @@ def aborted_acknowledgement_kept(told: Told) -> None:
         acknowledged_again,
         pending_again,
         taken_late,
+        taken_twice,
         acknowledged_late,
         decided_twice,
         timed_out_early,

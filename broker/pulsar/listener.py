@@ -88,7 +88,8 @@ async def serve_pulsar(
         services.traffic.connections += 1
         try:
             async with trio.open_nursery() as nursery:
-                session = _session(stream, services, f"pulsar://{advertised(reached)}", nursery)
+                peer = Peer(_host_of_peer(stream))
+                session = _session(stream, peer, services, f"pulsar://{advertised(reached)}", nursery)
                 await session.run()
                 nursery.cancel_scope.cancel()
         except* Exception:
@@ -113,9 +114,10 @@ async def _refuse(stream: trio.SocketStream, connections_max: int) -> None:
                 return
 
 
-def _session(stream: trio.SocketStream, services: PulsarServices, service_url: str, nursery: trio.Nursery) -> Session:
+def _session(
+    stream: trio.SocketStream, peer: Peer, services: PulsarServices, service_url: str, nursery: trio.Nursery
+) -> Session:
     outbox, share = Outbox(services.budgets.sending), services.budgets.receiving.share()
-    peer = Peer(_host_of_peer(stream))
     session = Session(
         stream,
         outbox=outbox,

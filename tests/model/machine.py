@@ -19,6 +19,7 @@ from broker.config import BrokerSettings, load_settings
 from broker.loop_monitor import LoopMonitor
 from broker.pulsar import listener
 from broker.pulsar.budgets import Budgets
+from broker.pulsar.unserved import Peer
 from broker.traffic import Traffic
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles
@@ -177,7 +178,7 @@ class Machine:
     async def _attend(self, line: Line) -> None:
         async with trio.open_nursery() as nursery:
             session = listener._session(
-                cast("trio.SocketStream", line), self.rooms.pulsar, f"pulsar://{ADDRESS}", nursery
+                cast("trio.SocketStream", line), Peer("a story"), self.rooms.pulsar, f"pulsar://{ADDRESS}", nursery
             )
             await session.run()
             nursery.cancel_scope.cancel()

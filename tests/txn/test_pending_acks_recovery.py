@@ -136,3 +136,15 @@ async def test_names_that_contain_the_separators_are_told_apart() -> None:
     await remove_strange_acks(SEGMENT, besides={"a:b", "a"}, metadata=store, claim=claim)
     left = [AckOp.from_record(record).subscription for record in await store.scan(*starting_with(OPS))]
     assert sorted(left) == ["a", "a:b"]
+
+
+async def test_a_stale_owner_removes_no_record() -> None:
+    """D4: it hears of the abort as the new owner does, which has to find what was acknowledged."""
+    store, stream = SteeredStore(), stream_of(3)
+    async with owned(store, stream) as old:
+        txn = await old.begin()
+        await old.acknowledge(txn, 0)
+        await store.put(CLAIM, b"another's")
+        await old.end(txn, EndAction.ABORT)
+        assert len(await old.op_keys()) == 1
+        assert len(old.ended) == 1

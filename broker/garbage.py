@@ -17,7 +17,7 @@ from typing import Final
 
 from storage.signal import Signal
 
-YOUNG_MAX: Final = 1_000
+YOUNG_MAX: Final = 500
 """Objects that come, less those that go, before the collector looks at the newest ones. What goes may be old, so the
 newest ones are more where clients come and go: up to ten times as many were seen."""
 

@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import structlog
 import trio
@@ -39,8 +39,9 @@ from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, Body, pack
 from storage.metadata.delta import Delta
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import Opened, metadata_directory, open_folder
+from storage.metadata.proposals import AnyProposal, Proposal, WantedSnapshot
 from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord, encode
-from storage.metadata.store import ChangeSetTooLarge, MetadataError, SnapshotTaken, StoreFull, StoreStatistics
+from storage.metadata.store import ChangeSetTooLarge, SnapshotTaken, StoreFull, StoreStatistics
 from storage.signal import Signal
 
 PROPOSALS_WAITING_MAX: Final = 4096
@@ -72,8 +73,8 @@ class EmbeddedStore(ImageStore):
         self._files = files
         self._directory = directory
         self._log = opened.log
-        self._waiting: deque[_AnyProposal] = deque()
-        self._group: list[_AnyProposal] = []
+        self._waiting: deque[AnyProposal] = deque()
+        self._group: list[AnyProposal] = []
         self._room = trio.lowlevel.ParkingLot()
         self._wake = Signal()
         self._closing = False
@@ -83,9 +84,9 @@ class EmbeddedStore(ImageStore):
         self._snapshot_failure: OSError | None = None
         self._snapshot_not_below = 0
         """How long the log must be for another try at a snapshot that did not fit the disk."""
-        self._wanted: list[_WantedSnapshot] = []
+        self._wanted: list[WantedSnapshot] = []
         """Who waits for a snapshot that is not yet begun."""
-        self._served: list[_WantedSnapshot] = []
+        self._served: list[WantedSnapshot] = []
         """Who waits for the one being written."""
         self._is_appending = False
         self._turns = trio.lowlevel.ParkingLot()
@@ -128,7 +129,7 @@ class EmbeddedStore(ImageStore):
     async def take_snapshot(self) -> SnapshotTaken:
         """See `TakesSnapshots.take_snapshot`. If one is being written already, the next is taken behind it."""
         self._raise_failure()
-        wanted = _WantedSnapshot()
+        wanted = WantedSnapshot()
         self._wanted.append(wanted)
         self._wake.set()
         await wanted.settled.wait()
@@ -165,7 +166,7 @@ class EmbeddedStore(ImageStore):
         while len(self._waiting) >= PROPOSALS_WAITING_MAX and self._failure is None:
             await self._room.park()
         self._raise_failure()
-        proposal = _Proposal(decide, size)
+        proposal = Proposal(decide, size)
         self._waiting.append(proposal)
         self._wake.set()
         return await proposal.answered()
@@ -228,7 +229,7 @@ class EmbeddedStore(ImageStore):
     def _needs_transaction(self, change_set: list[DataRecord]) -> bool:
         return self._image.feature_level >= TRANSACTIONS_LEVEL and not transactions.fits_one_batch(change_set)
 
-    async def _commit_transaction(self, proposal: "_AnyProposal", change_set: list[DataRecord], revision: int) -> None:
+    async def _commit_transaction(self, proposal: "AnyProposal", change_set: list[DataRecord], revision: int) -> None:
         name = f"revision {revision}: {len(change_set)} records"
         is_begun = False
         for bodies in transactions.pieces(name, change_set):
@@ -357,78 +358,3 @@ def _full(full: DiskFull) -> StoreFull:
     error = StoreFull(f"the disk is full: {full.filename} cannot grow")
     error.__cause__ = full
     return error
-
-
-class _WantedSnapshot:
-    """What somebody waits for in `take_snapshot`."""
-
-    __slots__ = ("refused", "settled", "taken")
-
-    def __init__(self) -> None:
-        self.settled = trio.Event()
-        self.refused: StoreFull | None = None
-        self.taken: SnapshotTaken | None = None
-
-
-class _Proposal(Generic[T]):
-    """What a writer asks, and what it is told when that is durable."""
-
-    __slots__ = ("_decide", "_error", "_result", "_task", "size")
-
-    def __init__(self, decide: Callable[[Delta], T], size: int) -> None:
-        self._decide = decide
-        self._result: T
-        self._error: MetadataError | None = None
-        self._task: trio.lowlevel.Task | None = None
-        self.size = size
-
-    def judge(self, delta: Delta) -> None:
-        """Decide it; nobody is told yet."""
-        try:
-            self._result = self._decide(delta)
-        except MetadataError as refusal:
-            self._error = refusal
-
-    async def answered(self) -> T:
-        """Wait for the answer, once. If that is cancelled the proposal still stands: its outcome is unknown."""
-        self._task = trio.lowlevel.current_task()
-
-        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    @property
-    def is_awaited(self) -> bool:
-        """False once whoever asked was cancelled: what comes of it is unknown to all."""
-        return self._task is not None
-
-    def answer(self) -> None:
-        """Tell who asked, if anybody still waits."""
-        if self._task is not None:
-            trio.lowlevel.reschedule(self._task)
-            self._task = None
-
-    def fail(self, error: MetadataError) -> None:
-        """Tell who asked that the outcome is unknown."""
-        self._error = error
-        self.answer()
-
-
-class _AnyProposal(Protocol):
-    """A proposal to the committer, which does not care what the answer is."""
-
-    size: int
-
-    @property
-    def is_awaited(self) -> bool: ...
-
-    def judge(self, delta: Delta) -> None: ...
-
-    def answer(self) -> None: ...
-
-    def fail(self, error: MetadataError) -> None: ...

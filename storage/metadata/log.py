@@ -148,11 +148,6 @@ class MetadataLog:
         """Bytes of batches that recovery would replay."""
         return self._older_bytes + self._offset
 
-    @property
-    def is_short(self) -> bool:
-        """Whether the disk refused space that the log would have next."""
-        return self._refused_at is not None
-
     def append(self, bodies: Sequence[Body], *, is_abort: bool = False) -> None:
         """Write batches; durable on return. One write, one sync.
 

@@ -132,6 +132,8 @@ async def serve(
         traffic = Traffic()
 
         async def reign(session: Session) -> None:
+            # Of an earlier reign: who took over its topics meanwhile need not fence the journal of all of them.
+            await ledgers.close_all()
             await place.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
             async with trio.open_nursery() as tasks:
                 composed = await _compose(

@@ -51,6 +51,8 @@ class EpochRecord(NamedTuple):
     """The lowest journal file that is not freed."""
     last: int = -1
     """The highest journal file that may hold blocks, -1 before the first exists. `first`..`last` must all exist."""
+    closed_below: int = 0
+    """This writer's ledgers with lower ids are closed and complete in their files. Nobody fences it for them."""
 
     @property
     def has_begun(self) -> bool:
@@ -66,6 +68,7 @@ class EpochRecord(NamedTuple):
             "stream": owner.stream,
             "previous": None if owner.previous is None else tuple(owner.previous),
             "files": (self.first, self.last),
+            "closed_below": self.closed_below,
         }
         body = orjson.dumps(fields)
         data = b"%08x %s\n" % (google_crc32c.value(body), body)
@@ -86,7 +89,8 @@ class EpochRecord(NamedTuple):
         fields = orjson.loads(body)
         previous = None if fields["previous"] is None else Epoch(*fields["previous"])
         owner = Owner(fields["folder"], fields["broker"], fields["stream"], previous)
-        return cls(owner, *fields["files"])
+        first, last = fields["files"]
+        return cls(owner, first, last, fields["closed_below"])
 
 
 class Fence:
@@ -134,6 +138,15 @@ class Fence:
         """
         with self._guard:
             self._write(self._record._replace(first=first))
+
+    def note_closed(self, below: int) -> None:
+        """Note that this writer's ledgers with lower ids are closed. Durable on return. Blocks.
+
+        Raises:
+            Fenced: a later writer has removed this fence.
+        """
+        with self._guard:
+            self._write(self._record._replace(closed_below=below))
 
     def _write(self, record: EpochRecord) -> None:
         try:

@@ -89,8 +89,8 @@ class LedgerStore(Protocol):
         """
         ...
 
-    async def fence(self, writer: Writer) -> None:
-        """Return once `writer` gets nothing more confirmed and all that it confirmed is in its ledgers.
+    async def fence(self, writer: Writer, ledger: int) -> None:
+        """Return once `writer` gets nothing more confirmed in this ledger, and all that it confirmed is in its file.
 
         Raises:
             LedgerOutOfReach: it writes to another store.
@@ -203,6 +203,9 @@ class DirectoryLedgerStore:
         """Ledgers that have no file yet, and whose creators wait for `_making`."""
         self._making = trio.Lock()
         self._open: dict[int, OpenLedger] = {}
+        self._newest_id = -1
+        """The greatest id of a ledger made here; those of one process rise (`LedgerIds`)."""
+        self._closed_below = 0
         self.takeover = takeover
         """What was found at the start: blocks replayed, ledgers quarantined, files that are not ours."""
 
@@ -323,10 +326,12 @@ class DirectoryLedgerStore:
 
     async def create(self, ledger: int, *, confirmed: Watermark | None = None) -> OpenLedger:
         """See `LedgerStore`."""
+        assert ledger >= self._closed_below, "others may take it for closed"
         await self._make_file(ledger)
         made = OpenLedger(ledger, self._folder, self._journal, confirmed)
         self._journal.register(made)
         self._open[ledger] = made
+        self._newest_id = max(self._newest_id, ledger)
         return made
 
     async def _make_file(self, ledger: int) -> None:
@@ -359,7 +364,21 @@ class DirectoryLedgerStore:
         if writer.folder != self._home.folder_id:
             raise LedgerOutOfReach(writer, self._home.folder_id, self._home.data_dir)
 
-    async def fence(self, writer: Writer) -> None:
+    async def close_all(self) -> None:
+        """Close every open ledger, and let whoever takes one over know that it is. Durable on return.
+
+        For a broker that lost its claims and lives on: others may take its topics over without fencing its journal.
+
+        Raises:
+            LedgerFailed: the writer has ended.
+        """
+        for ledger in tuple(self._open.values()):
+            await self.seal(ledger)
+        if self._closed_below <= self._newest_id:
+            self._closed_below = self._newest_id + 1
+            await self._files.run(self.takeover.fence.note_closed, self._closed_below)
+
+    async def fence(self, writer: Writer, ledger: int) -> None:
         """See `LedgerStore`. In a directory the fence is the journal's: all its ledgers are recovered at once."""
         self.require_within_reach(writer)
         if writer.broker == self._home.broker_id:
@@ -367,8 +386,7 @@ class DirectoryLedgerStore:
                 raise JournalMissing(writer, self._home.journal)
             return  # The start replayed earlier epochs; `recover` seals what this one has open.
         async with self._fencing:
-            replayed = await self._files.run(self._is_replayed, writer)
-            if replayed:
+            if await self._files.run(self._is_complete, writer, ledger):
                 return
             if self._is_alive is not None and await self._is_alive(writer):
                 raise WriterAlive(writer)
@@ -445,8 +463,11 @@ class DirectoryLedgerStore:
         """Counters at this moment."""
         return LedgerStoreStatistics(len(self._open), self._journal.statistics(), self._write_behind.statistics())
 
-    def _is_replayed(self, writer: Writer) -> bool:
-        """Whether the journal has begun a later epoch, so that all that `writer` confirmed is in the ledger files."""
+    def _is_complete(self, writer: Writer, ledger: int) -> bool:
+        """Whether the journal has begun a later epoch, or the writer has closed this ledger.
+
+        Then all that it confirmed there is in the ledger's file.
+        """
         directory = journal_dir(self._home.data_dir, writer.broker)
         newest = None
         if self._files.exists(directory):
@@ -455,7 +476,7 @@ class DirectoryLedgerStore:
             raise JournalMissing(writer, directory)
         if newest[0] == writer.epoch and newest[1].owner.stream != writer.stream:
             raise JournalMissing(writer, directory)
-        return newest[0] > writer.epoch
+        return newest[0] > writer.epoch or ledger < newest[1].closed_below
 
     async def _write_files(self) -> None:
         try:

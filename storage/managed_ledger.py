@@ -155,7 +155,7 @@ class ManagedLedger(ManagedLedgerView):
             self._store.require_within_reach(info.writer)
             found = info
             if not info.closed:
-                await self._store.fence(info.writer)
+                await self._store.fence(info.writer, info.id)
                 sealed = await self._store.recover(info.id)
                 found = await closed_info(sealed, self._next_index, info.writer)
                 # Its first entries may be damaged, and they have their messages still.

@@ -256,7 +256,7 @@ async def test_a_dead_brokers_journal_is_recovered_by_another() -> None:
     async with ledger_store(survivor, broker_id="alive") as alive:
         assert await payloads_of(alive, 1) == [], "it is in the dead broker's journal alone"
         for _ in range(2):
-            await alive.fence(writer)
+            await alive.fence(writer, 1)
             assert await payloads_of(alive, 1) == [b"a", b"b"]
     async with ledger_store(survivor.kill(), broker_id="dead") as returned:
         assert await payloads_of(returned, 1) == [b"a", b"b"]
@@ -292,7 +292,7 @@ async def test_d2_a_process_stopped_and_continued_finds_itself_replaced(tmp_path
         successor = await DirectoryLedgerStore.open(await BrokerHome.enter(files, tmp_path, FOLDER, "successor"))
         newest = newest_epoch(files, tmp_path, "writer")
         assert newest is not None
-        await successor.fence(Writer(FOLDER, "writer", newest[0], newest[1].owner.stream))
+        await successor.fence(Writer(FOLDER, "writer", newest[0], newest[1].owner.stream), 1)
         recovered = await successor.recover(1)
         process.send_signal(signal.SIGCONT)
         async for some in process.stdout:

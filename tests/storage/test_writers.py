@@ -272,3 +272,21 @@ async def test_a_ledger_whose_record_may_be_written_keeps_its_file() -> None:
         await known.put(record.key, record.value)
     async with ledger_store(files.crash(keep=0.0)) as store:
         assert await contents(await open_topic(store, known)) == []
+
+
+async def test_what_a_living_writer_closed_is_taken_over_without_a_fence(metadata: MemoryStore) -> None:
+    """E4, E14: it lost its claims and lives on; its ledgers say that they are closed, and later ones are not."""
+    files = SimulatedFiles(seed=11)
+    async with ledger_store(files, broker_id="one") as one:
+        await publish(await open_topic(one, metadata), b"a")
+        async with ledger_store(files.process(), broker_id="two", is_alive=alive) as two:
+            with pytest.raises(WriterAlive):
+                await open_topic(two, metadata)
+            await one.close_all()
+            topic = await open_topic(two, metadata)
+            assert await contents(topic) == [b"a"]
+            await topic.close()
+            await publish(await open_topic(one, metadata), b"b")
+            with pytest.raises(WriterAlive):
+                await open_topic(two, metadata)
+        assert one.failure is None

@@ -5,11 +5,13 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from storage.metadata import records
 from storage.metadata.store import (
     ABSENT,
     Check,
     Delete,
     DeleteRange,
+    IndexEntry,
     InvalidOperation,
     MetadataStore,
     Op,
@@ -17,7 +19,7 @@ from storage.metadata.store import (
     PutSequential,
     starting_with,
 )
-from tests.support.metadata import keys
+from tests.support.metadata import LAST, keys
 
 
 async def test_sequential_puts_rise(store: MetadataStore) -> None:
@@ -138,19 +140,68 @@ async def _value(store: MetadataStore, key: str | None) -> bytes:
     return record.value
 
 
-async def test_a_sequential_put_needs_a_partition_key(store: MetadataStore) -> None:
-    """M6: refused before anything is written."""
-    with pytest.raises(InvalidOperation):
-        await store.commit([Put("/a", b""), PutSequential("/op/1", b"", "")])
-    assert await store.barrier() == 0
+REFUSED: list[PutSequential] = [
+    PutSequential("/op/1", b"", ""),
+    PutSequential("/op/1", b"", "\ud800"),
+    PutSequential("/op/1", b"", "p" * (records.KEY_BYTES_MAX + 1)),
+    PutSequential("", b"", "1"),
+    PutSequential("/op/1\ud800", b"", "1"),
+    PutSequential("/op/1" + "k" * records.KEY_BYTES_MAX, b"", "1"),
+]
+"""Sequential puts that break the contract."""
+
+
+@pytest.mark.parametrize(
+    "refused", REFUSED, ids=["no-partition", "no-text", "long-partition", "no-prefix", "no-text-prefix", "long-prefix"]
+)
+async def test_a_sequential_put_is_refused_before_anything_is_written(
+    store: MetadataStore, refused: PutSequential
+) -> None:
+    """M6: no operation of its change set is done, the log does not grow, and no number of the sequence is used."""
+    following = await _next_key(store, 1)
+    good = PutSequential("/op/1", b"", "1")
+    before = store.statistics()
+    put = Put("/a", b"")
+    change_sets: list[list[Op]] = [[refused], [put, refused], [good, refused], [refused, good, put]]
+    for ops in change_sets:
+        with pytest.raises(InvalidOperation):
+            await store.commit(ops)
+    assert store.statistics() == before
+    assert await store.barrier() == before.revision
+    assert (await store.commit([good])).keys == (following,)
 
 
 async def test_the_records_of_a_partition_go_by_one_range(store: MetadataStore) -> None:
-    """M4: what shares a partition key is listed and deleted by its key range."""
-    await store.commit([Put("/txn/id/7", b"", partition_key="7"), PutSequential("/txn/op/7", b"", "7")])
-    await store.commit([PutSequential("/txn/op/7", b"", "7"), PutSequential("/txn/op/8", b"", "8")])
+    """M4: what shares a partition key is listed and deleted by its key range, and no other partition is touched."""
+    # "70" begins as "7" does, and is another partition.
+    for txn in ("7", "70", "8"):
+        header = Put(f"/txn/id/{txn}", b"", indexes=(IndexEntry("all", txn),), partition_key=txn)
+        op = PutSequential(f"/txn/op/{txn}", b"", txn, (IndexEntry("all", txn),))
+        await store.commit([header, op])
+        await store.commit([op])
     start, end = starting_with("/txn/op/7-")
+    others = [*await store.scan("", start), *await store.scan(end, LAST)]
     found = await store.scan(start, end)
     assert [record.partition_key for record in found] == ["7", "7"]
-    await store.commit([DeleteRange(start, end)])
-    assert [record.partition_key for record in await store.scan("/txn/op/", "/txn/op0")] == ["8"]
+    assert [record.partition_key for record in others] == ["7", "70", "8", "70", "70", "8", "8"]
+    async with store.watch_range("", LAST) as watch:
+        await watch.next()
+        await store.commit([DeleteRange(start, end)])
+        change = await watch.next()
+    assert (change.records, change.deleted) == ((), tuple(record.key for record in found))
+    assert await store.scan("", LAST) == others
+    assert [hit.record.partition_key for hit in await store.query("all", "", LAST)] == [*"7", *["70"] * 3, *["8"] * 3]
+
+
+async def test_every_reading_tells_the_partition_key(store: MetadataStore) -> None:
+    """M4: that of the last writing; a record that is written without one has none."""
+    for partition_key in ("7", "8", None):
+        put = Put("/a", b"", indexes=(IndexEntry("i", "k"),), partition_key=partition_key)
+        async with store.watch_range("/a", "/b") as of_range, store.watch_key("/a") as of_key:
+            await of_range.next()
+            await of_key.next()
+            await store.commit([put])
+            told = [*(await of_range.next()).records, await of_key.next()]
+        read = [await store.get("/a"), store.peek("/a"), *await store.scan("/a", "/b")]
+        hit = await store.query("i", "k", "l")
+        assert [record and record.partition_key for record in [*told, *read, hit[0].record]] == [partition_key] * 6

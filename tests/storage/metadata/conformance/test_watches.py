@@ -230,6 +230,35 @@ async def test_a_watch_of_a_sequence_tells_its_highest_key(store: MetadataStore)
     async with store.watch_range(*starting_with("/op/1-")) as watch:
         await watch.next()
         assigned = [(await store.commit([PutSequential("/op/1", b"", "1")])).keys[0] for _ in range(5)]
-        await store.commit([PutSequential("/op/2", b"", "2")])
+        await store.commit([PutSequential("/op/2", b"", "2"), PutSequential("/op/10", b"", "10")])
         told = [record.key for _ in range(5) for record in (await watch.next()).records]
     assert told == assigned == sorted(told)
+
+
+async def test_a_watch_of_a_sequence_collapses_to_its_highest_key(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M16: a reader that lags is told of the highest key at once, also where concurrent puts assigned it."""
+    monkeypatch.setattr(watches, "BACKLOG_KEYS_MAX", 3)
+    put = PutSequential("/op/1", b"", "1")
+    assigned: list[str] = []
+
+    async def write() -> None:
+        assigned.extend(key for key in (await store.commit([put, put])).keys if key)
+
+    async with store.watch_range(*starting_with("/op/1-")) as watch:
+        await watch.next()
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(write)
+        await store.commit([PutSequential("/op/10", b"", "10")])
+        await store.delete(min(assigned))
+        last = await store.barrier()
+        change = await watch.next()
+        assert [record.key for record in change.records] == sorted(assigned)[1:]
+        assert change.revision == last
+        for _ in range(2):
+            (following,) = (await store.commit([put])).keys
+            assert [record.key for record in (await watch.next()).records] == [following]
+            assert following is not None
+            assert following > max(assigned)

@@ -41,13 +41,21 @@ async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoRetu
             await work()
         except* Exception as failed:
             reason = first_of(failed)
-            log.error(
-                "background work failed and begins anew",
-                work=what,
-                reason=str(reason) or repr(reason),
-                exc_info=None if is_unanswered(reason) else failed,
-            )
+            if is_environment(reason):
+                log.warning("background work failed and begins anew", work=what, reason=str(reason))
+            else:
+                log.error(
+                    "background work failed and begins anew",
+                    work=what,
+                    reason=str(reason) or repr(reason),
+                    exc_info=failed,
+                )
         await trio.sleep(RETRY_SECONDS)
+
+
+def is_environment(error: BaseException) -> bool:
+    """Whether the disk or the metadata store failed, and not the broker: a warning, and no defect to look for."""
+    return isinstance(error, OSError) or is_unanswered(error)
 
 
 def first_of(error: BaseException) -> BaseException:

@@ -15,7 +15,7 @@ from itertools import count
 import structlog
 import trio
 
-from broker.background import UNEXPECTED, first_of
+from broker.background import UNEXPECTED, first_of, is_environment
 from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.errors import BrokerError, NotSupported, TopicClosed, TopicNotFound
 from broker.names import Domain, TopicName
@@ -220,7 +220,10 @@ class Topics:
             log.warning("topic cannot be served", topic=str(name), reason=str(error))
             slot.error = error
         except UNEXPECTED as error:
-            log.exception("topic ended by an unexpected error", topic=str(name))
+            if is_environment(error):
+                log.warning("topic cannot be served", topic=str(name), reason=str(error))
+            else:
+                log.exception("topic ended by an unexpected error", topic=str(name))
             slot.error = TopicClosed(f"{name} cannot be served: {error!r}. The broker's log has more.")
         finally:
             if slot.error is None and not slot.ready.is_set():
@@ -247,7 +250,7 @@ class Topics:
                 nursery.cancel_scope.cancel()
         except* (BrokerError, OwnedElsewhere, *_ENDS_ALONE, *UNEXPECTED) as ended:
             reason = first_of(ended)
-            if isinstance(reason, UNEXPECTED):
+            if isinstance(reason, UNEXPECTED) and not is_environment(reason):
                 log.error("topic ended by an unexpected error", topic=str(name), exc_info=ended)
         # Raised out here, because what is raised in there would come in one group with a cancellation.
         if isinstance(reason, BrokerError | OwnedElsewhere):

@@ -24,7 +24,7 @@ METADATA ?= embedded
 ARGS ?=
 
 .PHONY: help env java demo pipeline run check format-check lint generated types layers tests interop thorough coverage format \
-	against-pulsar wheel generate bench docs lock clean
+	against-pulsar wheel generate bench attack docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -104,6 +104,11 @@ bench: java $(STAMP) ## every scripts/bench_*.py, one after another
 		echo "== $$bench"; \
 		$(BIN)/python "$$bench"; \
 	done
+
+# Minutes that all attacks take together.
+MINUTES ?= 2
+attack: $(STAMP) ## attack a broker and hold it to its word (MINUTES=30, ARGS="--seed 7 --only wire")
+	$(BIN)/python scripts/attack.py --minutes $(MINUTES) $(ARGS)
 
 docs: $(STAMP) ## requirements with the tests that show them, as a page, and the news since the last release
 	@mkdir -p dist

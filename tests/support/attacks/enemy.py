@@ -1,0 +1,95 @@
+"""The attackers' side: connections that send what they like, and how long they go on."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Final
+
+import trio
+
+from tests.support.attacks.witness import within
+from tests.support.processes import Address
+from tests.support.wire import WireClient
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+READ_BYTES: Final = 256 * 1024
+LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+"""What a connection ends with when the broker has closed it, or takes no more of them."""
+
+
+class Enemy:
+    """One attack's means: addresses, chance, time, and what came of it."""
+
+    def __init__(self, pulsar: Address, http: Address, chance: Random, seconds: float) -> None:
+        self.pulsar = pulsar
+        self.http = http
+        self.chance = chance
+        self.until = trio.current_time() + seconds
+        self.counts: Counter[str] = Counter()
+        """What was done, for the report."""
+        self.complaints: list[str] = []
+
+    def goes_on(self) -> bool:
+        """Whether its time is not over."""
+        return trio.current_time() < self.until
+
+    async def in_parallel(self, tasks: int, attack: Callable[["Enemy", Random], Awaitable[None]]) -> None:
+        """Several at a time, each again and again with chances of its own until the time is over.
+
+        Beyond that time an attacker who waits for the broker is cancelled.
+        """
+
+        async def repeat(chance: Random) -> None:
+            while self.goes_on():
+                try:
+                    await attack(self, chance)
+                except* LOST:
+                    self.counts["connections lost"] += 1
+                await trio.lowlevel.checkpoint()
+
+        with trio.CancelScope(deadline=self.until):
+            async with trio.open_nursery() as nursery:
+                for _ in range(tasks):
+                    nursery.start_soon(repeat, Random(self.chance.getrandbits(64)))
+
+    @asynccontextmanager
+    async def stream(self, address: Address | None = None) -> AsyncIterator[trio.SocketStream]:
+        """A connection that has said nothing yet."""
+        async with await trio.open_tcp_stream(*(address or self.pulsar)) as stream:
+            self.counts["connections"] += 1
+            yield stream
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator["EnemyClient"]:
+        """A connection that has said CONNECT and was answered."""
+        async with self.stream() as stream:
+            client = EnemyClient(stream)
+            await client.ask(commands.connect("attack"))
+            yield client
+
+    async def ends(self, stream: trio.SocketStream) -> None:
+        """Wait until the broker closes the connection; complain if it does not."""
+
+        async def read() -> None:
+            with suppress(*LOST):
+                while await stream.receive_some(READ_BYTES):
+                    pass
+
+        await within(read(), "a connection that broke the protocol was not closed")
+
+
+class EnemyClient(WireClient):
+    """A connection of which it is no surprise that the broker closes it."""
+
+    async def receive(self) -> pb.BaseCommand:
+        """The next command.
+
+        Raises:
+            trio.BrokenResourceError: the broker has closed the connection.
+        """
+        while (frame := await self.receive_frame()) is not None:
+            if frame.command.type not in self.ignored:
+                return frame.command
+        raise trio.BrokenResourceError

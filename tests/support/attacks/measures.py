@@ -1,0 +1,77 @@
+"""What a broker's process holds, as the system counts it: memory, sockets, descriptors; and what it logged."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from tests.support.processes import RunningBroker
+
+SETTLED_SECONDS_MAX: Final = 120
+"""Longer than the broker waits for any client that neither sends nor reads (BODY_SECONDS_MAX, 60 s)."""
+_LOOK_SECONDS: Final = 0.2
+_DEFECT: Final = re.compile(r"Traceback|\[(error|critical)\s*\]", re.IGNORECASE)
+"""A line that no client can cause. The broker's log has no such line but for defects of its own."""
+
+
+class Held:
+    """What the process holds now, and at most since `begin`."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._broker = broker
+        self._process = Path(f"/proc/{broker.pid}")
+        self._sockets_before = 0
+        self._log_before = 0
+
+    def begin(self) -> None:
+        """Count from here."""
+        # The kernel forgets the highest resident size so far.
+        (self._process / "clear_refs").write_text("5")
+        self._sockets_before = self.sockets()
+        self._log_before = len(self._broker.stderr)
+
+    def is_alive(self) -> bool:
+        """Whether the same process still runs."""
+        return self._broker.process.poll() is None
+
+    def peak_mib(self) -> float:
+        """The most memory that was resident since `begin`."""
+        found = re.search(r"VmHWM:\s+(\d+) kB", (self._process / "status").read_text())
+        assert found is not None
+        return int(found[1]) / 1024
+
+    def sockets(self) -> int:
+        """Open sockets, the listeners' too."""
+        return sum(name.startswith("socket:") for name in self._names())
+
+    def descriptors(self) -> int:
+        """Open files and sockets."""
+        return len(self._names())
+
+    def log_lines(self) -> list[str]:
+        """What the broker has logged since `begin`."""
+        return self._broker.stderr[self._log_before :].splitlines()
+
+    def defects(self) -> list[str]:
+        """Those of `log_lines` that tell of a defect."""
+        return [line for line in self.log_lines() if _DEFECT.search(line)]
+
+    async def settled(self) -> int:
+        """Wait until no more sockets are open than at `begin`; how many more there are after SETTLED_SECONDS_MAX.
+
+        The process is not ours, so nothing tells when it closes one.
+        """
+        until = trio.current_time() + SETTLED_SECONDS_MAX
+        while (more := self.sockets() - self._sockets_before) > 0 and trio.current_time() < until:  # noqa: ASYNC110
+            await trio.sleep(_LOOK_SECONDS)
+        return max(0, more)
+
+    def _names(self) -> list[str]:
+        names = []
+        for path in (self._process / "fd").iterdir():
+            try:
+                names.append(str(path.readlink()))
+            except FileNotFoundError:
+                continue  # Closed between listing and looking.
+        return names

@@ -1,0 +1,130 @@
+"""A broker under attack with a witness beside it, and the verdict on both."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, NamedTuple
+
+import trio
+
+from broker.config import BrokerSettings
+from tests.support.attacks.enemy import Enemy
+from tests.support.attacks.measures import Held
+from tests.support.attacks.witness import Unanswered, Witness
+from tests.support.processes import RunningBroker
+
+CLIENT_MEMORY_MIB: Final = 64
+"""The brokers' `--client-memory-bytes-max` here."""
+RESIDENT_MIB_MAX: Final = 200 + 3 * CLIENT_MEMORY_MIB + 100
+"""An idle broker's memory, three times what clients may hold (it is copied when read and when encoded), and caches."""
+LOG_LINES_PER_SECOND_MAX: Final = 60
+"""`broker/log_limit.py` writes at most 50 lines of one event a second; an attack causes one or two kinds."""
+LOG_LINES_MAX: Final = 300
+"""On top of that, however short the attack is."""
+
+FLAGS: Final = (
+    *("--client-memory-bytes-max", f"{CLIENT_MEMORY_MIB}MiB"),
+    *("--ledger-bytes-max", "4MiB"),
+    *("--journal-file-bytes-max", "16MiB"),
+    "--deduplication",
+)
+"""Small files, so that many of them come and go; what is sent again after a lost connection is stored once."""
+
+assert {"client_memory_bytes_max", "deduplication"} <= BrokerSettings.model_fields.keys()
+
+Siege = Callable[[Enemy], Awaitable[None]]
+"""An attack from outside; goes on until the enemy's time is over, and closes what it opened."""
+
+
+class Attack(NamedTuple):
+    """A row of the table of attacks on a running broker."""
+
+    name: str
+    """`family.what`."""
+    run: Siege
+
+
+def together(family: str, attacks: Sequence[Attack]) -> Attack:
+    """All of them at a time."""
+
+    async def run(enemy: Enemy) -> None:
+        async with trio.open_nursery() as nursery:
+            for attack in attacks:
+                nursery.start_soon(attack.run, enemy)
+
+    return Attack(f"{family}.together", run)
+
+
+@dataclass
+class Verdict:
+    """What an attack came to."""
+
+    name: str
+    did: str = ""
+    seconds: float = 0.0
+    complaints: list[str] = field(default_factory=list)
+    """Broken promises, each a sentence; empty when all were kept."""
+    notes: list[str] = field(default_factory=list)
+    """Measures; no verdict."""
+
+    def line(self) -> str:
+        """All of it, for a person."""
+        state = "FAILED" if self.complaints else "ok"
+        said = "; ".join(filter(None, [self.did, *self.notes, *self.complaints]))
+        return f"{self.name:28} {state:6} {self.seconds:6.1f} s  {said}"
+
+
+async def besiege(
+    broker: RunningBroker, attack: Attack, seed: int, seconds: float, witnesses: list[Witness]
+) -> Verdict:
+    """Attack for so long, with a witness, which is added to `witnesses`: a later broker owes it the same."""
+    verdict = Verdict(attack.name)
+    start = trio.current_time()
+    witness = Witness(broker.service_url, broker.http_url, f"witness-{len(witnesses)}", seed)
+    witnesses.append(witness)
+    await witness.prepare()
+    held = Held(broker)
+    held.begin()
+    enemy = Enemy(broker.pulsar, broker.http, Random(f"{seed}/{attack.name}"), 0)
+    try:
+        async with witness.at_work():
+            enemy.until = trio.current_time() + seconds
+            await attack.run(enemy)
+    except* Unanswered as hanging:
+        verdict.complaints += map(str, hanging.exceptions)
+    if held.is_alive():
+        await witness.judge()
+        sockets = await held.settled()
+        if sockets:
+            verdict.complaints.append(f"{sockets} sockets are still open")
+        if (peak_mib := held.peak_mib()) > RESIDENT_MIB_MAX:
+            verdict.complaints.append(f"{peak_mib:.0f} MiB were resident; {RESIDENT_MIB_MAX} are the bound")
+        verdict.notes.append(f"peak {peak_mib:.0f} MiB, {held.descriptors()} descriptors")
+    else:
+        verdict.complaints.append(f"the broker ended with status {broker.process.poll()}")
+    verdict.seconds = trio.current_time() - start
+    lines = held.log_lines()
+    if len(lines) > LOG_LINES_MAX + LOG_LINES_PER_SECOND_MAX * verdict.seconds:
+        verdict.complaints.append(f"{len(lines)} lines were logged")
+    if defects := held.defects():
+        verdict.complaints.append(f"{len(defects)} defects were logged, such as {defects[0][:300]!r}")
+    verdict.complaints += enemy.complaints + witness.complaints
+    verdict.did = ", ".join(f"{count:,} {what}" for what, count in sorted(enemy.counts.items()))
+    verdict.notes.append(
+        f"{len(lines)} log lines, the witness was owed {witness.steps} and waited {witness.longest_wait_seconds:.2f} s"
+    )
+    return verdict
+
+
+async def judge_again(broker: RunningBroker, witnesses: Sequence[Witness]) -> Verdict:
+    """After `broker` was killed and started again: all that was promised during the attacks."""
+    verdict = Verdict("all.after-kill-9")
+    start = trio.current_time()
+    for witness in witnesses:
+        witness.restarted(broker.service_url, broker.http_url)
+        before = len(witness.complaints)
+        await witness.judge()
+        verdict.complaints += witness.complaints[before:]
+    verdict.seconds = trio.current_time() - start
+    verdict.did = f"{sum(witness.steps for witness in witnesses):,} messages were owed to {len(witnesses)} witnesses"
+    return verdict

@@ -1,0 +1,44 @@
+"""All attacks by name, and running some of them.
+
+for verdict in run(folder, ["wire.storm", "files.bit"], seed=7, seconds=60): ...
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from tests.support.attacks import http, wire
+from tests.support.attacks.siege import FLAGS, Attack, Verdict, besiege, judge_again, together
+from tests.support.attacks.witness import Witness
+from tests.support.processes import running_broker
+
+SIEGES: Final[dict[str, Attack]] = {
+    attack.name: attack
+    for attack in (
+        *wire.ATTACKS,
+        together("wire", wire.ATTACKS),
+        *http.ATTACKS,
+        together("http", http.ATTACKS),
+    )
+}
+NAMES: Final = (*SIEGES,)
+
+
+def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterator[Verdict]:
+    """Run these attacks in an empty folder, for so long together; blocks, and must not run under Trio."""
+    share = seconds / len(names)
+    sieges = [SIEGES[name] for name in names if name in SIEGES]
+    if sieges:
+        yield from _besiege(folder / "besieged", sieges, seed, share)
+
+
+def _besiege(data_dir: Path, attacks: Sequence[Attack], seed: int, seconds: float) -> Iterator[Verdict]:
+    witnesses: list[Witness] = []
+    with running_broker(data_dir, *FLAGS) as broker:
+        for attack in attacks:
+            yield trio.run(partial(besiege, broker, attack, seed, seconds, witnesses))
+        broker.restart()
+        yield trio.run(judge_again, broker, witnesses)

@@ -41,6 +41,10 @@ class AcknowledgementRefused(SubscriptionError):
     """Something is acknowledged that was never sent, or in a form that this kind of subscription does not take."""
 
 
+class TooManyHoles(SubscriptionError):
+    """So much is acknowledged out of order that no more of it can be kept; acknowledge first what lies below."""
+
+
 class Acknowledgement(NamedTuple):
     """What a consumer acknowledges: an entry, or messages of one."""
 
@@ -247,6 +251,17 @@ class Subscription:
     async def synced(self, upto: Position = LATEST) -> None:
         """Return once everything acknowledged before this call (at or below `upto`) is durable; see the cursor's."""
         await self._cursor.synced(upto)
+
+    async def written(self) -> Position:
+        """See the cursor's: everything acknowledged before this call, at or below the position returned, is durable."""
+        return await self._cursor.written()
+
+    def too_many_holes(self) -> TooManyHoles:
+        """What to tell whoever acknowledged what could not be kept."""
+        return TooManyHoles(
+            f"subscription {self.name} has too many holes to keep this acknowledgement; acknowledge earlier messages"
+            f" from {self._cursor.first_unacknowledged()} on, then acknowledge again"
+        )
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None = None) -> None:
         """Send again what the consumer holds unacknowledged: all of it, or some entries.

@@ -30,7 +30,7 @@ from storage.metadata.store import (
     Record,
     StoreFull,
 )
-from storage.position import LATEST, Position
+from storage.position import EARLIEST, LATEST, Position
 from storage.progress import (
     AnyCursor,
     CursorClosed,
@@ -80,6 +80,11 @@ class NonDurableCursor(AnyCursor):
         """Return at once; `upto` changes nothing."""
         await trio.lowlevel.checkpoint()
 
+    async def written(self) -> Position:
+        """Return at once: all of it."""
+        await trio.lowlevel.checkpoint()
+        return LATEST
+
     async def delete(self) -> None:
         """End the cursor; there is no record."""
         self._durable.fail(CursorDeleted(f"cursor {self.name} was deleted"))
@@ -96,12 +101,12 @@ class NonDurableCursor(AnyCursor):
 
 @dataclass(slots=True)
 class _Waiter:
-    """A caller of `synced`."""
+    """A caller of `synced` or `written`."""
 
     change: int
     """The last change made before the call."""
     upto: Position
-    """Only acknowledgements at or below matter to the caller."""
+    """Only acknowledgements at or below matter to the caller. EARLIEST: it asks how far the record shows them."""
     done: trio.Event = field(default_factory=trio.Event)
 
 
@@ -228,7 +233,18 @@ class Cursor(AnyCursor):
         Raises:
             CursorError: the cursor ended before.
         """
-        waiter = _Waiter(self._changes, min(upto, self.highest))
+        await self._wait(_Waiter(self._changes, min(upto, self.highest)))
+
+    async def written(self) -> Position:
+        """See `AnyCursor.written`.
+
+        Raises:
+            CursorError: the cursor ended before.
+        """
+        await self._wait(_Waiter(self._changes, EARLIEST))
+        return self._written_upto
+
+    async def _wait(self, waiter: _Waiter) -> None:
         if self._ended is None and not self._is_written(waiter):
             self._waiters.append(waiter)
             self._wake.set()

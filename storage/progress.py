@@ -149,6 +149,13 @@ class AnyCursor(ABC):
     async def synced(self, upto: Position = LATEST) -> None:
         """Return once every acknowledgement made before this call, of positions at or below `upto`, is durable."""
 
+    @abstractmethod
+    async def written(self) -> Position:
+        """Return once the cursor was written after this call began, whether or not everything fitted its record.
+
+        Every acknowledgement made before the call, of positions at or below the one returned, is durable; LATEST: all.
+        """
+
     def move(self, mark_delete: Position) -> None:
         """Forget all acknowledgements and stand at `mark_delete`: the entry after it is the next to be delivered.
 

@@ -1,7 +1,8 @@
 """ACK, and the answers to it: outside transactions taken at once, inside one a record until it is decided.
 
 An acknowledgement that asks for an answer gets it when it is durable. Outside transactions one write of the cursor
-answers all that came before it. Inside a transaction each has an op record of its own, so each waits in a task of its
+answers all that came before it; what does not fit the cursor's record is refused by then, because only other
+acknowledgements could make room. Inside a transaction each has an op record of its own, so each waits in a task of its
 own; their number is bounded by keeping the connection unread.
 """
 
@@ -17,10 +18,16 @@ from broker.pulsar.replication import require_own_subscription
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, pause_between, slices
 from broker.topic import Topic
 from dispatch.consumer import Consumer
-from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription, SubscriptionClosed
+from dispatch.subscription import (
+    Acknowledgement,
+    AcknowledgementRefused,
+    Subscription,
+    SubscriptionClosed,
+    TooManyHoles,
+)
 from storage.cursor import CursorError
 from storage.entry import TxnId
-from storage.position import Position
+from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
 from tidewire.wire.pulsar import commands
@@ -43,7 +50,8 @@ class DurableAnswers:
         self._consumer_id = consumer_id
         self._subscription = subscription
         self._outbox = outbox
-        self._requests: list[int] = []
+        self._requests: list[tuple[int, Position]] = []
+        """Who asked, and the highest position that each acknowledged."""
         self._wake = Signal()
         self._is_closed = False
 
@@ -52,17 +60,20 @@ class DurableAnswers:
         while self._requests or not self._is_closed:
             await self._wake.wait()
             requests, self._requests = self._requests, []
-            fault = None
+            shown, ended = EARLIEST, None
             try:
-                await self._subscription.synced()
+                shown = await self._subscription.written()
             except CursorError as error:
-                fault = fault_of(error)
-            for request_id in requests:
+                ended = error
+            for request_id, upto in requests:
+                fault = None
+                if upto > shown:
+                    fault = fault_of(ended or self._subscription.too_many_holes())
                 _answer(self._outbox, self._consumer_id, request_id, fault)
 
-    def answer_when_durable(self, request_id: int) -> None:
-        """Answer an acknowledgement that was taken."""
-        self._requests.append(request_id)
+    def answer_when_durable(self, request_id: int, upto: Position) -> None:
+        """Answer an acknowledgement of positions at or below `upto`, which was taken."""
+        self._requests.append((request_id, upto))
         self._wake.set()
 
     def close(self) -> None:
@@ -139,17 +150,21 @@ class Acknowledging:
             for part in slices(acks):
                 subscription.require_acknowledgeable(part, cumulative=cumulative)
                 await pause_between(acks)
+            is_kept = True
             for part in slices(acks):
                 if consumer.consumer.was_sent_away:
                     self._refuse(ack, _no_consumer(ack))
                     return
-                subscription.take(part, cumulative=cumulative)
+                is_kept &= not subscription.take(part, cumulative=cumulative)
                 await pause_between(acks)
-        except (AcknowledgementRefused, SubscriptionClosed) as refused:
+            if not is_kept:
+                raise subscription.too_many_holes()
+        except (AcknowledgementRefused, SubscriptionClosed, TooManyHoles) as refused:
             self._refuse(ack, fault_of(refused))
             return
         if ack.HasField("request_id"):
-            consumer.answers.answer_when_durable(ack.request_id)
+            upto = max((each.position for each in acks), default=EARLIEST)
+            consumer.answers.answer_when_durable(ack.request_id, upto)
 
     async def _take_in_transaction(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
         txn = TxnId(ack.txnid_most_bits, ack.txnid_least_bits)

@@ -19,7 +19,7 @@ from broker.errors import (
     TopicNotFound,
 )
 from broker.names import InvalidTopicName
-from dispatch.subscription import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
+from dispatch.subscription import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
 from storage.cursor import CursorError
 from storage.errors import (
     CursorCorrupt,
@@ -88,6 +88,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     ConsumerBusy: pb.ConsumerBusy,
     SubscriptionClosed: pb.ServiceNotReady,
     AcknowledgementRefused: pb.NotAllowedError,
+    TooManyHoles: pb.TooManyRequests,
     CursorError: pb.ServiceNotReady,
     LedgerCorrupt: pb.PersistenceError,
     CursorCorrupt: pb.PersistenceError,

@@ -6,7 +6,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.pulsar import outbox
-from storage.position import EARLIEST
+from storage import cursor_record, ranges
+from storage.position import EARLIEST, Position
 from tests.support.rooms import Rooms, publish
 from tests.support.wire import WireClient, connected, message
 from tidewire.wire.pulsar import commands
@@ -68,6 +69,60 @@ async def test_an_acknowledgement_is_answered_when_it_is_durable(broker: Rooms, 
     await client.close()
     await wait_all_tasks_blocked()
     assert topic.consumer_count == 0
+
+
+async def holes(broker: Rooms, client: WireClient, count: int) -> list[pb.MessageIdData]:
+    """The ids of so many messages, which the consumer holds, of a shared subscription."""
+    await fill(broker, count)
+    await subscribe(client, sub_type=SHARED)
+    await client.send(commands.flow(1, count))
+    return [(await frame_of(client)).command.message.message_id for _ in range(count)]
+
+
+async def test_what_does_not_fit_the_record_is_refused(
+    broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E8, E13: who asked for an answer gets the protocol's error, and what fits later is answered as before."""
+    monkeypatch.setattr(cursor_record, "STORED_MAX", 2)
+    ids = await holes(broker, client, 9)
+    answer = await client.ask(commands.ack(1, [ids[1], ids[3]], request_id=3))
+    assert not answer.ack_response.HasField("error")
+    refused = await client.ask(commands.ack(1, [ids[5]], request_id=4))
+    assert (refused.ack_response.request_id, refused.ack_response.error) == (4, pb.TooManyRequests)
+    assert "too many holes" in refused.ack_response.message
+    answer = await client.ask(commands.ack(1, [ids[0]], request_id=5))
+    assert (answer.ack_response.request_id, answer.ack_response.HasField("error")) == (5, False), "it fills a hole"
+    answer = await client.ask(commands.ack(1, [ids[5]], request_id=6))
+    assert (answer.ack_response.request_id, answer.ack_response.HasField("error")) == (6, False), "now there is room"
+
+
+async def test_bits_that_do_not_fit_the_record_are_refused(
+    broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E8: as for entries; the words of part-acknowledged batches are bounded too."""
+    monkeypatch.setattr(cursor_record, "STORED_WORDS_MAX", 1)
+    ids = await holes(broker, client, 3)
+    ids[1].ack_set.append(0b110)
+    ids[2].ack_set.append(0b110)
+    answer = await client.ask(commands.ack(1, [ids[1]], request_id=3))
+    assert not answer.ack_response.HasField("error")
+    refused = await client.ask(commands.ack(1, [ids[2]], request_id=4))
+    assert (refused.ack_response.request_id, refused.ack_response.error) == (4, pb.TooManyRequests)
+
+
+async def test_what_cannot_be_remembered_is_refused(
+    broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D3: it was not taken, so an answer without error would be a lie; its holder keeps it."""
+    monkeypatch.setattr(ranges, "RANGES_MAX", 1)
+    ids = await holes(broker, client, 5)
+    refused = await client.ask(commands.ack(1, [ids[1], ids[3]], request_id=3))
+    assert (refused.ack_response.request_id, refused.ack_response.error) == (3, pb.TooManyRequests)
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    third = (ids[3].ledger_id, ids[3].entry_id)
+    assert not topic.subscriptions["s"].cursor.is_acknowledged(Position(*third))
+    answer = await client.ask(commands.ack(1, ids[:4], request_id=4))
+    assert not answer.ack_response.HasField("error")
 
 
 async def test_an_acknowledgement_is_answered_though_its_consumer_closes(client: WireClient, broker: Rooms) -> None:

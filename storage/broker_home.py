@@ -61,20 +61,18 @@ def journal_dir(data_dir: Path, broker_id: str) -> Path:
     return data_dir / "brokers" / broker_id / "journal"
 
 
-def newest_epoch(files: Files, data_dir: Path, broker_id: str) -> tuple[int, EpochRecord] | None:
-    """The newest epoch of a broker's journal and what its fence says; None if it has none. Changes nothing. Blocks.
+def epochs_of(files: Files, data_dir: Path, broker_id: str) -> dict[int, EpochRecord]:
+    """The epochs of a broker's journal, rising, and what their fences say. Changes nothing. Blocks.
 
     Raises:
         JournalDamaged: a fence file is damaged, or the journal's folder is not that broker's.
     """
     directory = journal_dir(data_dir, broker_id)
     if not files.exists(directory):
-        return None
-    found = list(read_epochs(files, directory).items())
-    if not found:
-        return None
-    epoch, record = found[-1]
-    if record.owner.broker != broker_id:
-        reason = f"it is the journal of broker {record.owner.broker}, the folder was renamed or copied"
-        raise JournalDamaged(directory, 0, reason)
-    return epoch, record
+        return {}
+    found = read_epochs(files, directory)
+    for record in found.values():
+        if record.owner.broker != broker_id:
+            reason = f"it is the journal of broker {record.owner.broker}, the folder was renamed or copied"
+            raise JournalDamaged(directory, 0, reason)
+    return found

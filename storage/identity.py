@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from storage.broker_home import newest_epoch
+from storage.broker_home import epochs_of
 from storage.errors import IdentityMismatch
 from storage.files import AlreadyLocked, Files
 from storage.journal_records import JournalRecords, require_fit
@@ -127,8 +127,8 @@ async def join_cluster(
         )
     folder = "new" if identity is None else identity.folder
     recorded = await JournalRecords(metadata, data_dir).read(broker_id)
-    newest = await files.run(newest_epoch, files, data_dir, broker_id)
-    require_fit(broker_id, data_dir, folder, recorded, newest)
+    epochs = await files.run(epochs_of, files, data_dir, broker_id)
+    require_fit(broker_id, data_dir, folder, recorded, epochs)
     if identity is not None:
         return identity
     root = root or await _make_root(metadata, _fresh(random_bits))

@@ -3,17 +3,20 @@
     /journals/<broker id>    {folder, path, epoch, stream}
 
 Whoever takes a journal over claims its fence first and then writes this record, by compare-and-set, before he changes
-anything else. The fence names the epoch that the record had (`Owner.previous`). So a journal that is looked at fits its
-record in exactly two cases, and anything else is another state of one of the two (E1):
+anything else. The fence names the epoch that the record had (`Owner.previous`). So a journal fits its record in the
+cases of this table, and anything else is another state of one of the two (E1):
 
     newest fence                  record          | meaning
     none                          none            | a new broker
     names no previous epoch       none            | its start was interrupted before the record was written
     is the record's epoch         an epoch        | the writer that the record knows was the last one
     names the record's epoch      an epoch        | a take-over was interrupted before the record was written
+    has not begun, and the fence  an epoch        | a take-over lost: another process wrote the record first. The
+      of the record's epoch is there              |   fence below it counts
     anything else                                 | a copy, an older state, or a missing folder: refused
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -68,9 +71,9 @@ class JournalRecords:
 
 
 def require_fit(
-    broker_id: str, data_dir: Path, folder: str, recorded: Recorded | None, newest: tuple[int, EpochRecord] | None
+    broker_id: str, data_dir: Path, folder: str, recorded: Recorded | None, epochs: Mapping[int, EpochRecord]
 ) -> None:
-    """Return if this journal is the newest state of the one that the record knows: see the table above.
+    """Return if the journal with these epochs is the newest state of the one that the record knows: see the table above.
 
     Raises:
         IdentityMismatch: it is not.
@@ -82,6 +85,8 @@ def require_fit(
             f"{recorded.path}, and not in {data_dir}, whose identity is {folder}. Start it with its own --data-dir, or "
             "give this one another --broker-id."
         )
+    life = None if recorded is None else recorded.life
+    newest = _newest(epochs, life)
     if newest is None:
         if recorded is not None:
             raise IdentityMismatch(
@@ -96,7 +101,6 @@ def require_fit(
             f"{journal} was written by broker {owner.broker} in the folder with the identity {owner.folder}, and this "
             f"folder has the identity {folder}. Put the journal back where it was."
         )
-    life = None if recorded is None else recorded.life
     if life in (owner.previous, Epoch(epoch, owner.stream)):
         return
     if recorded is None or epoch > recorded.life.number:
@@ -109,3 +113,13 @@ def require_fit(
         f"{journal} is at epoch {epoch}, but epoch {recorded.life.number} was reached elsewhere, last in "
         f"{recorded.path}: this folder is an older copy. Start the newest one."
     )
+
+
+def _newest(epochs: Mapping[int, EpochRecord], life: Epoch | None) -> tuple[int, EpochRecord] | None:
+    """The newest epoch but for those of take-overs that lost against `life`; they wrote nothing."""
+    lives = {Epoch(epoch, record.owner.stream) for epoch, record in epochs.items()}
+    for epoch, record in sorted(epochs.items(), reverse=True):
+        has_lost = life in lives and not record.has_begun and epoch > life.number
+        if not has_lost:
+            return epoch, record
+    return None

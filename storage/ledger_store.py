@@ -28,7 +28,7 @@ import structlog
 import trio
 
 from storage.aborted_index import AbortedSpan
-from storage.broker_home import BrokerHome, journal_dir, newest_epoch
+from storage.broker_home import BrokerHome, epochs_of, journal_dir
 from storage.errors import JournalMissing, LedgerFailed, LedgerNotMade, LedgerOutOfReach, NoSpace, WriterAlive
 from storage.fence import Fence, Owner, claim, newest_begun
 from storage.files import DiskFull
@@ -500,8 +500,8 @@ async def _claim(
     recorded = None
     if journals is not None:
         recorded = await journals.read(broker_id)
-        newest = await home.files.run(newest_epoch, home.files, home.data_dir, broker_id)
-        require_fit(broker_id, home.data_dir, home.folder_id, recorded, newest)
+        epochs = await home.files.run(epochs_of, home.files, home.data_dir, broker_id)
+        require_fit(broker_id, home.data_dir, home.folder_id, recorded, epochs)
     owner = Owner(home.folder_id, broker_id, random_bits(64), None if recorded is None else recorded.life)
     fence = await home.files.run(claim, home.files, journal_dir(home.data_dir, broker_id), owner)
     if journals is not None:

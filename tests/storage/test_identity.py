@@ -7,9 +7,10 @@ import pytest
 from storage.broker_home import BrokerHome
 from storage.errors import IdentityMismatch, JournalContended
 from storage.identity import CLUSTER_KEY, IDENTITY_FILE, FolderIdentity, join_cluster
-from storage.journal_records import JournalRecords
+from storage.journal_records import JournalRecords, Recorded
 from storage.ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.metadata.memory import MemoryStore
+from storage.writer import Writer
 from tests.support.disk import PowerLost, SimulatedFiles
 from tests.support.ledgers import DATA, journal_dir
 from tests.support.metadata import LAST
@@ -188,6 +189,36 @@ async def test_of_two_copies_that_start_at_once_one_wins(metadata: MemoryStore) 
     assert [name for name in copy.names(journal_dir()) if "0000000002-" in name] == []
     await refused(copy, metadata, "this folder is an older copy")
     await lived(files, metadata)
+
+
+@pytest.mark.parametrize("starts_after", [1, 3])
+async def test_a_take_over_that_loses_keeps_nobody_from_starting(metadata: MemoryStore, starts_after: int) -> None:
+    """E1, E2: a broker starts while another one, stopped in between, takes its journal over."""
+    files = SimulatedFiles(seed=15)
+    identity = await lived(files, metadata)
+
+    class Stopped(JournalRecords):
+        async def read(self, broker_id: str) -> Recorded | None:
+            known = await super().read(broker_id)
+            if known is not None and known.life.number == 1:
+                await lived(files, metadata)
+            return known
+
+    _, taker = await start(files, metadata, "broker-2")
+    taker._journals = Stopped(metadata, DATA)
+    with pytest.raises(JournalContended):
+        await taker.fence(Writer(identity.folder, "broker-1", 1, await stream_of(metadata)), 1)
+    assert "fence-0000000003" in files.names(journal_dir())
+    for _ in range(starts_after):
+        assert await lived(files, metadata) == identity
+    taker.close()
+
+
+async def stream_of(metadata: MemoryStore) -> int:
+    """The stream of broker-1's life."""
+    recorded = await JournalRecords(metadata, DATA).read("broker-1")
+    assert recorded is not None
+    return recorded.life.stream
 
 
 async def test_a_journal_from_elsewhere_is_refused(metadata: MemoryStore) -> None:

@@ -73,7 +73,7 @@ class JournalRecords:
 def require_fit(
     broker_id: str, data_dir: Path, folder: str, recorded: Recorded | None, epochs: Mapping[int, EpochRecord]
 ) -> None:
-    """Return if the journal with these epochs is the newest state of the one that the record knows: see the table above.
+    """Return if the journal with these epochs is the newest state of the one that the record knows (table above).
 
     Raises:
         IdentityMismatch: it is not.

@@ -16,7 +16,7 @@ from storage.files import Files, Lock
 from storage.metadata import snapshots
 from storage.metadata.batches import BEGINNING, HEADER_BYTES, Point, place_before
 from storage.metadata.image import Image
-from storage.metadata.log import CorruptMetadata, FileRead, Reader, log_paths, read_file
+from storage.metadata.log import CorruptMetadata, FileRead, Reader, is_closed, log_paths, missing_after, read_file
 from storage.metadata.opening import metadata_directory
 from storage.metadata.records import (
     AbortTransaction,
@@ -137,8 +137,7 @@ class Inspection:
 
     def missing(self, after: Point) -> CorruptMetadata:
         """What to raise where the log does not go on after `after`."""
-        path = self.directory / f"{after.sequence + 1:020}.log"
-        return CorruptMetadata(path, 0, "the file is missing")
+        return missing_after(self.directory, after)
 
     @staticmethod
     def check_end(path: Path, read: FileRead, reader: Reader) -> None:
@@ -169,6 +168,8 @@ class Inspection:
             read = self.read(path, point, Telling(replay, progress))
             if number != behind[-1]:
                 self.check_end(path, read, replay)
+            elif is_closed(path):
+                raise self.missing(read.point)
             torn = torn_tail(path, read)
             point = read.point
         return FoundState(image, None if replay.begun is None else replay.open_records, torn)

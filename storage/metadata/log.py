@@ -1,10 +1,13 @@
-"""The metadata log's files: `<20 digits>.log`, named by the first batch each is for.
+"""The metadata log's files, named by the first batch each is for: `.log`, and `.closed-log` once another follows.
 
 A log file is filled with zeros ahead of its writer, so that a sync need not make new blocks durable as well. It gets
 its name when the first of them are durable, and a torn tail is overwritten with zeros, so a file of any length but
 whole pieces was cut by somebody else. It ends where a snapshot begins: the log rolls, the snapshot takes the state at
 that place, and when it is durable the files before it are removed. So at most two files are of interest at any time,
 and no size of its own bounds a file.
+
+A file gets its second name before the first batch goes to the next one. So if the last file has it, the newest file is
+missing, and what was confirmed in that is not taken for never written (E3).
 
 All methods block; the store runs them in a worker thread, one at a time. Nothing is ever retried: after an error the
 state of the file is unknown, and only opening it again tells. A full disk is no such error, as it refuses the zeros
@@ -43,6 +46,7 @@ READ_BYTES: Final = 8 * 1024 * 1024
 """Recovery reads a log file in windows of this size; every batch fits in one."""
 
 _SUFFIX: Final = ".log"
+_CLOSED: Final = ".closed-log"
 _UNFINISHED: Final = ".log-unfinished"
 
 assert READ_BYTES > 2 * (BODY_BYTES_MAX + HEADER_BYTES)
@@ -71,7 +75,22 @@ def numbers(files: Files, directory: Path, suffix: str) -> list[int]:
 
 def log_paths(files: Files, directory: Path) -> dict[int, Path]:
     """The log files in the directory, by the first batch each is for, rising."""
-    return {number: numbered(directory, number, _SUFFIX) for number in numbers(files, directory, _SUFFIX)}
+    found = {
+        number: numbered(directory, number, suffix)
+        for suffix in (_SUFFIX, _CLOSED)
+        for number in numbers(files, directory, suffix)
+    }
+    return dict(sorted(found.items()))
+
+
+def is_closed(path: Path) -> bool:
+    """Whether another log file follows this one."""
+    return path.name.endswith(_CLOSED)
+
+
+def missing_after(directory: Path, point: Point) -> CorruptMetadata:
+    """What to raise where the log must go on behind `point`, and no file does."""
+    return CorruptMetadata(numbered(directory, point.sequence + 1, _SUFFIX), 0, "the file is missing")
 
 
 class MetadataLog:
@@ -104,6 +123,8 @@ class MetadataLog:
         | named at or below `after`                 | left over from trimming: removed, once all else is read |
         | the first after it is not `after` + 1     | corruption: a file is missing (none at all: a new log)  |
         | not the last, ends in a torn tail         | corruption: the log rolls only when all is durable      |
+        | not the last, not closed                  | the log was rolling: closed                             |
+        | the last, closed                          | corruption: the newest file is missing                  |
         | the next is not named by where this ends  | corruption: batches or a file are missing               |
         | the length is 0 or no number of sectors   | corruption: it was cut                                  |
         | the last, ends in a torn tail             | zeros from there on                                     |
@@ -114,11 +135,10 @@ class MetadataLog:
         _remove_unfinished(files, directory)
         point = after
         older_bytes = 0
-        remaining = [number for number in numbers(files, directory, _SUFFIX) if number > after.sequence]
+        remaining = {number: path for number, path in log_paths(files, directory).items() if number > after.sequence}
         if not remaining and after != BEGINNING:
-            raise CorruptMetadata(numbered(directory, after.sequence + 1, _SUFFIX), 0, "the file is missing")
-        for position, number in enumerate(remaining, 1):
-            path = numbered(directory, number, _SUFFIX)
+            raise missing_after(directory, after)
+        for position, (number, path) in enumerate(remaining.items(), 1):
             if number != point.sequence + 1:
                 raise CorruptMetadata(path, 0, f"it should begin with batch {point.sequence + 1}: a file is missing")
             is_last = position == len(remaining)
@@ -127,7 +147,10 @@ class MetadataLog:
                 read = read_file(file, point, reader)
                 point = read.point
                 if is_last:
+                    if is_closed(path):
+                        raise missing_after(directory, point)
                     _settle(file, read)
+                    _close_all(files, directory, [*remaining.values()][:-1])
                     _remove_covered(files, directory, after.sequence)
                     return cls(files, directory, file, read.end, older_bytes, point)
                 if read.torn is not None:
@@ -197,8 +220,9 @@ class MetadataLog:
         if not self._offset:
             return
         file = _create(self._files, self._directory, self.point)
-        self._file.close()
-        self._file = file
+        closed, self._file = self._file, file
+        closed.close()
+        _close_all(self._files, self._directory, [closed.path])
         self._older_bytes += self._offset
         self._offset = 0
         self._allocated = file.size()
@@ -328,9 +352,18 @@ def _remove_unfinished(files: Files, directory: Path) -> None:
             files.remove(directory / name)
 
 
+def _close_all(files: Files, directory: Path, paths: Sequence[Path]) -> None:
+    """Note durably that each of these is followed by another file."""
+    open_ones = [path for path in paths if not is_closed(path)]
+    for path in open_ones:
+        files.rename(path, path.with_suffix(_CLOSED))
+    if open_ones:
+        files.sync_dir(directory)
+
+
 def _remove_covered(files: Files, directory: Path, sequence: int) -> None:
-    covered = [number for number in numbers(files, directory, _SUFFIX) if number <= sequence]
-    for number in covered:
-        files.remove(numbered(directory, number, _SUFFIX))
+    covered = [path for number, path in log_paths(files, directory).items() if number <= sequence]
+    for path in covered:
+        files.remove(path)
     if covered:
         files.sync_dir(directory)

@@ -21,7 +21,7 @@ from typing import Final
 from storage.metadata.batches import BEGINNING, Point
 from storage.metadata.image import Image
 from storage.metadata.inspection import ABORTED, COMMITTED, Inspection, Marks, Progress, Telling, Torn, torn_tail
-from storage.metadata.log import CorruptMetadata
+from storage.metadata.log import CorruptMetadata, is_closed
 from storage.metadata.replay import Replay
 from storage.metadata.store import starting_with
 
@@ -70,6 +70,9 @@ def verify(inspection: Inspection, progress: Progress) -> Iterator[FileReport]:
     if not any(number > newest for number in inspection.logs):
         missing = inspection.missing(Point(newest, 0))
         yield FileReport(missing.path, is_snapshot=False, damage=missing)
+    elif is_closed(last := inspection.logs[max(inspection.logs)]):
+        lost = CorruptMetadata(last, 0, "it is closed, and the file that follows it is missing")
+        yield FileReport(last, is_snapshot=False, damage=lost)
 
 
 class _Verifier:

@@ -92,7 +92,7 @@ async def test_writes_go_on_while_a_snapshot_is_written(disk: SimulatedFiles, mo
         for number in range(50):
             await store.put(f"/{number:02}", bytes(50))
         assert store.statistics().extra["snapshots"] == 0
-        held = len([name for name in disk.names(DIRECTORY) if name.endswith(".log")])
+        held = len([name for name in disk.names(DIRECTORY) if name.endswith("log")])
         assert held == 2
         slices.set()
         await wait_all_tasks_blocked()

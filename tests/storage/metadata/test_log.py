@@ -50,6 +50,10 @@ def path(number: int) -> Path:
     return DIRECTORY / f"{number:020}.log"
 
 
+def closed(number: int) -> Path:
+    return DIRECTORY / f"{number:020}.closed-log"
+
+
 def test_a_log_goes_on_where_it_ended() -> None:
     """M23: what was appended is read at the next opening, across preallocated pieces."""
     disk = new_disk()
@@ -176,7 +180,7 @@ def test_a_rolled_log_is_read_as_one() -> None:
     log.roll()
     log.roll()
     append(log, b"three")
-    assert disk.names(DIRECTORY) == [path(1).name, path(3).name]
+    assert disk.names(DIRECTORY) == [closed(1).name, path(3).name]
     log, bodies = recover(disk)
     assert bodies == [b"one", b"two", b"three"]
     append(log, b"four")
@@ -210,7 +214,7 @@ def test_files_left_over_from_trimming_are_removed() -> None:
     assert disk.names(DIRECTORY) == [path(3).name]
 
 
-@pytest.mark.parametrize("removed", [1, 3, 4])
+@pytest.mark.parametrize("removed", [1, 3, 4, 5])
 def test_a_missing_file_is_refused(removed: int) -> None:
     """D9: nothing is answered from less than there was."""
     disk = new_disk()
@@ -221,8 +225,9 @@ def test_a_missing_file_is_refused(removed: int) -> None:
     log.roll()
     append(log, b"four")
     log.roll()
-    disk.remove(path(removed))
-    with pytest.raises(CorruptMetadata, match="a file is missing"):
+    log.close()
+    disk.remove(path(removed) if removed == 5 else closed(removed))
+    with pytest.raises(CorruptMetadata, match="file is missing"):
         recover(disk)
 
 
@@ -240,10 +245,10 @@ def test_a_torn_tail_in_a_file_that_is_not_the_last_is_corruption() -> None:
     offset = log.tail_bytes
     append(log, b"two")
     log.roll()
-    disk.flip(path(1), 8 * (offset + 10))
+    disk.flip(closed(1), 8 * (offset + 10))
     with pytest.raises(CorruptMetadata) as caught:
         recover(disk)
-    assert (caught.value.path, caught.value.offset) == (path(1), offset)
+    assert (caught.value.path, caught.value.offset) == (closed(1), offset)
 
 
 def test_a_body_that_cannot_be_replayed_is_named() -> None:
@@ -278,7 +283,7 @@ def test_what_may_not_be_open_when_a_file_ends_is_named() -> None:
 
     with pytest.raises(CorruptMetadata, match="something is open") as caught:
         MetadataLog.recover(disk, DIRECTORY, BEGINNING, Fussy())
-    assert (caught.value.path, caught.value.offset) == (path(1), offset)
+    assert (caught.value.path, caught.value.offset) == (closed(1), offset)
 
 
 def test_files_of_other_names_are_left_alone() -> None:
@@ -312,7 +317,7 @@ def test_power_loss_at_every_operation() -> None:
             except PowerLost:
                 refused += 1
             disk = disk.crash()
-            if not disk.exists(path(1)):
+            if not disk.names(DIRECTORY):
                 assert not confirmed
                 continue
             log, bodies = recover(disk)
@@ -321,3 +326,39 @@ def test_power_loss_at_every_operation() -> None:
             append(log, b"goes on")
             assert recover(disk.crash(keep=0.0))[1] == [*bodies, b"goes on"]
     assert refused
+
+
+def test_a_missing_newest_file_is_damage_and_not_the_end() -> None:
+    """E3: between a roll and the removal of the older file, losing the newer one must not lose what is in it."""
+    disk = new_disk()
+    log, _ = recover(disk)
+    append(log, b"old")
+    log.roll()
+    append(log, b"confirmed in the newer file")
+    log.close()
+    disk.remove(path(2))
+    with pytest.raises(CorruptMetadata, match="the file is missing") as caught:
+        recover(disk)
+    assert caught.value.path == path(2)
+
+
+def test_a_roll_that_loses_power_at_any_step_goes_on() -> None:
+    """E3: nothing is refused, and the older file is closed before anything stands in the newer one alone."""
+    for operations in range(40):
+        disk = new_disk(seed=operations)
+        log, _ = recover(disk)
+        append(log, b"old")
+        disk.lose_power_after(operations)
+        try:
+            log.roll()
+            append(log, b"new")
+        except PowerLost:
+            disk = disk.crash()
+            log, bodies = recover(disk)
+            assert bodies in ([b"old"], [b"old", b"new"])
+            append(log, b"later")
+            assert disk.names(DIRECTORY) in ([path(1).name], [closed(1).name, path(2).name])
+        else:
+            assert operations > 5
+            return
+    raise AssertionError("the roll never ended")

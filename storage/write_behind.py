@@ -230,8 +230,11 @@ class WriteBehind:
             done.set()
 
     def _forget(self, ledger: int) -> None:
-        for batch in self._pending.pop(ledger, ()):
-            self._pending_bytes -= len(batch.data)
+        batches = self._pending.pop(ledger, [])
+        self._pending_bytes -= sum(len(batch.data) for batch in batches)
+        if batches:
+            # Nobody writes them any more, and the tail drops only what was written.
+            batches[-1].ledger.log.written_entry = batches[-1].header.last_entry
         self._unsynced.pop(ledger, None)
 
     def _written(self, pending: dict[int, list[Batch]]) -> None:

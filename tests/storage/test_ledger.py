@@ -1,6 +1,7 @@
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
+from storage import write_behind
 from storage.entry import ENTRY_MEMORY_BYTES
 from storage.errors import LedgerCorrupt
 from storage.ledger_log import LedgerLog
@@ -108,6 +109,17 @@ async def test_the_tail_of_small_messages_counts_what_they_cost_in_memory() -> N
             place = add(ledger, b"x")
         await ledger.confirmed.wait_for(place)
         assert store.statistics().write_behind.tail_bytes >= 2_000 * ENTRY_MEMORY_BYTES
+
+
+async def test_a_deleted_ledger_does_not_hold_the_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E16: entries that were deleted before they were written to their file let those behind them go from memory."""
+    monkeypatch.setattr(write_behind, "WRITE_BEHIND_BYTES", 10_000)
+    async with ledger_store(SimulatedFiles(seed=4), tail_bytes_max=50_000) as store:
+        gone, kept = await store.create(1), await store.create(2)
+        await add_all(gone, [b"small"])
+        await store.delete(1)
+        await add_all(kept, [b"x" * 5_000] * 100)
+        assert store.statistics().write_behind.tail_bytes < 100_000
 
 
 async def test_a_ledger_is_written_in_batches_of_bounded_size() -> None:

@@ -307,5 +307,8 @@ class Topics:
 
 def _has(layout: Layout, name: TopicName) -> bool:
     """Whether the segment is one of the layout's, or a child that an open intent may have made."""
-    children = [] if layout.intent is None else [child.descriptor for child in layout.intent.children]
-    return name.segment in [*(segment.descriptor for segment in layout.segments.values()), *children]
+    assert name.segment is not None, "asked of segments only"
+    segment = layout.segments.get(name.segment.segment_id)
+    if segment is not None and segment.descriptor == name.segment:
+        return True
+    return layout.intent is not None and name.segment in [child.descriptor for child in layout.intent.children]

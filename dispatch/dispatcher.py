@@ -154,7 +154,7 @@ class Dispatcher:
 
     async def _step(self) -> bool:
         """Send one chunk, or find out that there is nothing to do until the signal is set: False."""
-        room = sum(candidate.room for candidate in self._candidates())
+        room = self._room()
         if room <= 0:
             return await self._pass_hidden()
         if run := self._kept_run():
@@ -347,20 +347,37 @@ class Dispatcher:
             room -= item.messages
         return len(sendable)
 
+    def _room(self) -> int:
+        """Messages that the consumers take now, or as many of these as one chunk needs.
+
+        Each consumer that comes or grants permits causes a step. So a step must not look closely at all the others.
+        """
+        self.is_blocked = False
+        enough = ceil(CHUNK_ENTRIES_MAX * self._messages_per_entry)
+        room = 0
+        for consumer in self.consumers:
+            if consumer.permits.available > 0:
+                room += self._candidate(consumer).room
+                if room >= enough:
+                    break
+        return room
+
     def _candidates(self) -> list[Candidate]:
         """The consumers as the policy sees them now."""
         self.is_blocked = False
-        candidates = []
-        room = UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX - self.redelivery.unacked_total
-        for consumer in self.consumers:
-            permits = consumer.permits.available
-            if self.tracks_unacked:
-                allowed = min(room, UNACKED_MESSAGES_PER_CONSUMER_MAX - self.redelivery.unacked(consumer))
-                if allowed < permits:
-                    permits = allowed
-                    self.is_blocked = True
-            candidates.append(Candidate(permits, consumer.outlet.writable, consumer.priority))
-        return candidates
+        return [self._candidate(consumer) for consumer in self.consumers]
+
+    def _candidate(self, consumer: Consumer) -> Candidate:
+        permits = consumer.permits.available
+        if self.tracks_unacked:
+            allowed = min(
+                UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX - self.redelivery.unacked_total,
+                UNACKED_MESSAGES_PER_CONSUMER_MAX - self.redelivery.unacked(consumer),
+            )
+            if allowed < permits:
+                permits = allowed
+                self.is_blocked = True
+        return Candidate(permits, consumer.outlet.writable, consumer.priority)
 
     @property
     def is_drained(self) -> bool:

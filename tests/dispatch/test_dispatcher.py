@@ -443,3 +443,21 @@ async def test_an_entry_passed_over_is_sent_later() -> None:
         stream.append()
         await settled()
         assert outlet.positions[4:] == stream.positions[4:]
+
+
+@pytest.mark.parametrize("permits", [0, 1000])
+async def test_consumers_that_come_do_not_look_at_all_the_others(permits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E7: each wakes the dispatcher, so a step that looked at all would make thousands of them a quadratic cost."""
+    looks = 0
+
+    def look(outlet: RecordingOutlet) -> bool:
+        nonlocal looks
+        looks += 1
+        return True
+
+    monkeypatch.setattr(RecordingOutlet, "writable", property(look))
+    async with running(stream_of(0), SHARED) as rig:
+        for number in range(100):
+            rig.join(f"c{number}", permits=permits)
+            await settled()
+        assert looks <= 200

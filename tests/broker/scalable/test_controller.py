@@ -114,6 +114,14 @@ async def test_a_split_seals_the_parent_and_gives_the_children_every_cursor(brok
     assert await broker.layouts.get(TOPIC) == layout, "a refusal changes nothing"
 
 
+async def test_a_layout_is_not_decoded_once_for_each_segment(broker: Rooms) -> None:
+    """E7: a topic of a thousand segments would take a thousand times its length to create."""
+    before = from_json.cache_info().misses
+    await broker.controller.create_topic(TOPIC, 32, {})
+    assert len(await segments(broker)) == 32
+    assert from_json.cache_info().misses - before < 8
+
+
 async def test_a_merge_joins_two_segments(broker: Rooms) -> None:
     """D10: with every cursor on the child."""
     await broker.controller.create_topic(TOPIC, 2, {})

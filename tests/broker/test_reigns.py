@@ -122,3 +122,18 @@ async def test_it_stops_when_told(autojump_clock: MockClock, when: str) -> None:
                 await court.sessions[0].close()
                 await wait_all_tasks_blocked()
             court.stop.set()
+
+
+async def test_a_session_that_is_lost_while_it_stops_is_the_last_one(autojump_clock: MockClock) -> None:
+    """E14: no other reign begins, and nobody is turned away by a broker that is going."""
+    court = Court()
+
+    async def stops(session: Session) -> None:
+        court.sessions.append(session)
+        court.stop.set()
+        raise SessionLost("at the same time")
+
+    with trio.fail_after(100):
+        await court.run(stops)
+    assert len(court.sessions) == 1
+    assert court.happened == []

@@ -517,13 +517,16 @@ async def test_whoever_asks_while_an_idle_topic_goes_gets_it_anew(
 
         async def ask_before(_ops: Sequence[Op]) -> None:
             store.before = None
-            nursery.start_soon(ask)
+            for _ in range(3):
+                nursery.start_soon(ask)
             await trio.sleep(1)
             assert got == []
 
         store.before = ask_before
         await trio.sleep(IDLE_SECONDS_MAX + 2)
     assert got[0] is not topic
+    assert got == [got[0]] * 3
+    assert broker.opened == [PLAIN] * 2, "one of them loads it for all"
     assert await payloads(got[0]) == [b"a"]
 
 

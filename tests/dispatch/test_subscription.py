@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import trio
@@ -17,9 +18,11 @@ from dispatch.subscription import (
     SubscriptionClosed,
     SubscriptionKind,
 )
+from dispatch.withheld import NothingWithheld
 from storage.cursor import AnyCursor, Cursor, CursorDeleted, NonDurableCursor, cursor_key
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST, Position
+from storage.ranges import EntryAck
 from tests.support.outlet import RecordingOutlet, recording_consumer
 from tests.support.stream import MemoryStream
 
@@ -361,3 +364,58 @@ async def test_statistics_say_what_is_going_on() -> None:
         (of_consumer,) = statistics.consumers
         assert (of_consumer.name, of_consumer.permits, of_consumer.messages_sent) == ("one", 0, 6)
         assert of_consumer.bytes_sent == 30
+
+
+async def test_an_entry_that_is_given_back_comes_again_also_if_it_was_the_last_one_sent() -> None:
+    """T22: of a subscription that keeps order, with all that follows it; what was not sent yet comes by itself."""
+    async with running(stream_of(3)) as rig:
+        _, outlet = rig.join(permits=2)
+        await settled()
+        sent = rig.stream.positions[:2]
+        assert outlet.positions == sent
+        rig.subscription.give_back([EntryAck(sent[-1])], cumulative=False)
+        rig.subscription.give_back([EntryAck(rig.stream.positions[2])], cumulative=False)
+        rig.subscription.flow(rig.subscription.consumers[0], 10)
+        await settled()
+        assert outlet.positions == [*sent, *rig.stream.positions[1:]]
+
+
+async def test_what_is_withheld_is_cleared_only_when_the_cursor_is_gone() -> None:
+    """D16: had the deletion failed, its op records would be missing to a cursor that is still there."""
+
+    class Recorder(NothingWithheld):
+        cleared: ClassVar[list[bool]] = []
+
+        async def clear(self) -> None:
+            self.cleared.append(await store.get(cursor_key(stream.name, "s")) is None)
+
+    stream, store = stream_of(1), MemoryStore()
+    cursor = await Cursor.open("s", ledger=stream, metadata=store, claim=None, start=EARLIEST)
+    subscription = Subscription("s", source=stream, cursor=cursor, withheld=Recorder())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(subscription.run)
+        await subscription.unsubscribe()
+    assert Recorder.cleared == [True]
+
+
+async def test_of_a_batch_only_what_is_neither_acknowledged_nor_withheld_is_sent() -> None:
+    """T22: some messages of it are acknowledged, others belong to a transaction, and the rest is sent."""
+
+    class Partly(NothingWithheld):
+        def unreserved(self, position: Position) -> int | None:
+            return 0b0110
+
+    stream, store = stream_of(1, messages=4), MemoryStore()
+    cursor = await Cursor.open("s", ledger=stream, metadata=store, claim=None, start=EARLIEST)
+    cursor.acknowledge_batch(stream.positions[0], 0b0011)
+    subscription = Subscription("s", source=stream, cursor=cursor, kind=SHARED, withheld=Partly())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(subscription.run)
+        consumer, outlet = recording_consumer()
+        subscription.add_consumer(consumer)
+        subscription.flow(consumer, 4)
+        await settled()
+        assert [delivery.ack_bits for delivery in outlet.deliveries] == [(0b0010,)]
+        assert subscription.statistics().unacked_messages == 1
+        assert consumer.permits.available == 3
+        nursery.cancel_scope.cancel()

@@ -70,6 +70,24 @@ async def test_those_who_joined_are_told_once_each(desk: Desk) -> None:
     assert desk.watch.transactions_joined == 1
 
 
+async def test_participants_may_leave_while_they_are_told(desk: Desk) -> None:
+    """T27: whoever has nothing more to hear leaves at once, and the others are told all the same."""
+
+    class Leaving(Listener):
+        def decided(self, txn: TxnId, state: TxnState) -> None:
+            super().decided(txn, state)
+            desk.watch.leave(txn, self)
+
+    txn = await desk.open(1)
+    joined = [Leaving() for _ in range(11)]
+    for listener in joined:
+        desk.watch.join(txn, listener)
+    await desk.end(txn, TxnState.COMMITTED)
+    await wait_all_tasks_blocked()
+    assert [listener.told for listener in joined] == [[(txn, TxnState.COMMITTED)]] * 11
+    assert desk.watch.transactions_joined == 0
+
+
 async def test_a_header_that_opens_tells_nobody_and_one_that_goes_is_no_commit(desk: Desk) -> None:
     """T17, T19: only a header proves a commit; whoever still waits for one that is gone is told of an abort."""
     txn = v5_id(0, 5)

@@ -32,22 +32,25 @@ async def test_ipv6_addresses_are_told_too(topics: FakeTopics, monitor: FakeMoni
 
 
 async def test_one_connection_too_many_takes_the_place_of_the_client_that_is_waited_for_longest(
-    server: Address, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+    server: Address, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
-    """E12: however many clients send slowly, the others are served."""
+    """E12: however many clients send slowly, the others are served, and who began later keeps its place."""
     monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
-    slow = [await connect(server) for _ in range(2)]
-    for client in slow:
-        await client.stream.send_all(b"GET / HT")
-        await wait_all_tasks_blocked()
-        await trio.sleep(1)
-        # A byte now and then makes it no younger.
-        await slow[0].stream.send_all(b"T")
+    slow = []
+    for _ in range(2):
+        slow.append(await connect(server))
+        await slow[-1].stream.send_all(b"GET / HT")
+        await wait_all_tasks_blocked(0.01)
+        mock_clock.jump(1)
+    # A byte now and then makes it no younger.
+    await slow[0].stream.send_all(b"T")
+    await wait_all_tasks_blocked(0.01)
     assert (await request(server, "GET", HEALTH)).status == 200
+    await slow[1].stream.send_all(f"TP/1.1\r\nHost: {server}\r\n\r\n".encode())
+    assert (await slow[1].stream.receive_some()).startswith(b"HTTP/1.1 404")
     assert await is_closed(slow[0].stream)
     assert (await request(server, "GET", HEALTH)).status == 200
-    for client in slow:
-        await client.stream.aclose()
+    await slow[1].stream.aclose()
 
 
 async def test_many_slow_clients_do_not_starve_health_checks(server: Address, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,46 @@ async def test_who_gives_up_waiting_holds_nothing_and_keeps_nobody_waiting() -> 
     assert await cancel_at_each_step(story, check) > 1
 
 
+async def test_who_is_granted_while_it_gives_up_gives_it_back(nursery: trio.Nursery) -> None:
+    """E9: the room came in the step after the cancellation, before the task went on."""
+    budget = ReceiveBudget(LARGE)
+    share, other = budget.share(), budget.share()
+    await share.take(LARGE)
+    with trio.CancelScope() as scope:
+
+        async def give_up() -> None:
+            await wait_all_tasks_blocked()
+            scope.cancel()
+            share.give(LARGE)
+            assert other.held_bytes == LARGE
+
+        nursery.start_soon(give_up)
+        await other.take(LARGE)
+    assert scope.cancelled_caught
+    assert (other.held_bytes, budget.held_bytes) == (0, 0)
+
+
+async def test_who_gives_up_lets_those_behind_it_go_on(nursery: trio.Nursery) -> None:
+    """E9: nobody passes the first one who waits, and when that one leaves, the next may fit."""
+    budget = ReceiveBudget(LARGE)
+    held, first, second = budget.share(), budget.share(), budget.share()
+    taking = Taking(nursery)
+    await taking.start("held", held, LARGE // 2)
+    with trio.CancelScope() as scope:
+
+        async def give_up() -> None:
+            await wait_all_tasks_blocked()
+            await taking.start("second", second, LARGE // 2)
+            assert taking.granted == ["held"]
+            scope.cancel()
+
+        nursery.start_soon(give_up)
+        await first.take(LARGE)
+    await wait_all_tasks_blocked()
+    assert taking.granted == ["held", "second"]
+    assert (first.held_bytes, budget.held_bytes) == (0, LARGE)
+
+
 def test_while_the_budget_is_short_an_outbox_takes_its_share_only() -> None:
     """E9: clients that do not read cannot take all memory; one that reads goes on."""
     budget = SendBudget(2 * BYTES_HIGH)

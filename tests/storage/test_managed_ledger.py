@@ -510,12 +510,14 @@ async def test_d4_an_owner_whose_claim_is_gone_changes_nothing(files: SimulatedF
             async with rolling(ledger):
                 await publish(ledger, [b"b" * 20])
         assert raised.group_contains(Fenced)
+        assert store.statistics().open_ledgers == 1, "the one that was to follow is closed"
         for change in (ledger.delete, ledger.seal):
             with pytest.raises(Fenced):
                 await change()
         with pytest.raises(Fenced):
             await open_managed(store, metadata, claim=claim)
         assert await stored(metadata) == before
+        assert store.statistics().open_ledgers == 0
 
 
 async def test_d2_the_last_owner_is_fenced_by_the_record_too(files: SimulatedFiles, metadata: MemoryStore) -> None:
@@ -665,6 +667,21 @@ async def test_indexes_of_ledgers_read_long_ago_leave_memory(files: SimulatedFil
                 assert entry.position == position
             assert len(ledger._reading._readers) <= SEALED_KEPT_MAX + 1
         assert await ledger.position_of_index(1) == positions[1]
+
+
+async def test_the_index_of_a_ledger_that_is_read_often_stays(files: SimulatedFiles, metadata: MemoryStore) -> None:
+    """E16: the one read longest ago goes, not the one that was opened first."""
+    async with ledger_store(files) as store:
+        ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=1))
+        async with rolling(ledger):
+            first, *others = await publish(ledger, [bytes([number]) for number in range(2 * SEALED_KEPT_MAX)])
+        await ledger.read(first, upto=first, entries_max=1, bytes_max=100)
+        reader = ledger._reading._readers[first.ledger]
+        for other in others:
+            for position in (other, first):
+                (entry,) = await ledger.read(position, upto=position, entries_max=1, bytes_max=100)
+                assert entry.position == position
+        assert ledger._reading._readers[first.ledger] is reader
 
 
 async def test_a_ledger_that_cannot_be_followed_goes_on(files: SimulatedFiles, metadata: MemoryStore) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 from zlib import crc32
 
+import orjson
 import pytest
 import trio
 from hypothesis import event
@@ -223,6 +224,20 @@ async def test_a_topic_without_a_snapshot_has_its_end_read() -> None:
         async with opened(metadata, files) as segment:
             assert await segment.memory.find("p", single(29), None) is not None
             assert await segment.memory.find("p", single(5), None) is None
+
+
+async def test_the_snapshot_of_a_deleted_topic_of_that_name_is_passed_over() -> None:
+    """E6: its producers' numbers say nothing of this one, whose entries are read instead."""
+    metadata, files = MemoryStore(), SimulatedFiles(seed=1)
+    async with opened(metadata, files) as segment:
+        await segment.take("p", single(0))
+    before = Sequences()
+    before.note("p", single(7), Position(0, 0), None)
+    snapshot = {"creation": "another", "upto": [1_000, 0], "producers": before.to_json()}
+    await metadata.put(sequences_key(TOPIC), orjson.dumps(snapshot))
+    async with opened(metadata, files) as segment:
+        assert await segment.memory.find("p", single(0), None) is not None
+        assert await segment.memory.find("p", single(7), None) is None
 
 
 async def test_publishing_waits_for_a_snapshot_that_is_far_behind() -> None:

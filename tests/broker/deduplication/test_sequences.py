@@ -135,6 +135,15 @@ def test_a_transactions_sends_follow_its_fate() -> None:
     assert made.last_id("p") == 0
 
 
+def test_the_next_part_of_a_message_is_new_in_its_own_transaction() -> None:
+    """E6: a transaction is not in doubt about itself."""
+    made = Sequences()
+    made.note("p", SendId(0, 0, 0, 2), at(0), FIRST)
+    assert made.find("p", SendId(0, 0, 1, 2), FIRST) is None
+    made.note("p", SendId(0, 0, 1, 2), at(1), FIRST)
+    assert made.find("p", SendId(0, 0, 1, 2), FIRST) == Stored(at(1), at(1))
+
+
 def test_an_unfinished_message_of_a_committed_transaction_is_not_stored() -> None:
     """E6: sent again in another transaction it is stored whole, or nobody could read it."""
     made = Sequences()

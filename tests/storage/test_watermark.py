@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
@@ -34,6 +34,7 @@ class Waiters:
         return scope
 
 
+@example(entries=[1, 10, 2], gone={0}, rises=[2])
 @given(
     entries=st.lists(st.integers(0, 20), max_size=12),
     gone=st.sets(st.integers(0, 11)),
@@ -46,8 +47,10 @@ def test_those_who_wait_are_woken_and_no_others(entries: list[int], gone: set[in
         watermark = Watermark(EARLIEST)
         async with trio.open_nursery() as nursery:
             waiters = Waiters(watermark, nursery)
-            scopes = [waiters.start(entry) for entry in entries]
-            await wait_all_tasks_blocked()
+            scopes = []
+            for entry in entries:
+                scopes.append(waiters.start(entry))
+                await wait_all_tasks_blocked()
             for number, scope in enumerate(scopes):
                 if number in gone:
                     scope.cancel()

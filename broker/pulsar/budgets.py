@@ -2,11 +2,11 @@
 
 One setting bounds both, each direction has half of it. At the bound those who hold much wait, and those who hold little
 go on: every connection may hold SHARE_BYTES in each direction, whatever the others do. So the bound is exceeded by at
-most that for every connection.
+most that for every connection, and by one larger message for each that has nothing else to read.
 
 A large frame reserves its bytes before they are read, in the order of arrival. Otherwise many connections could each
-hold a part of one, and none of them would ever get the rest. A client that stops in the middle of its frame is
-disconnected once others wait for its bytes.
+hold a part of one, and none of them would ever get the rest. A client that stops in the middle of its frame, or does
+not read the answers before it, is disconnected once others wait for its bytes.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ class ReceiveBudget:
         self._bytes_max = bytes_max
         self._waiting: deque[_Waiter] = deque()
         self.frames: dict[ReceiveShare, float] = {}
-        """Who reserved a large frame that is not complete, and since when; the earliest first."""
+        """Who reserved a large frame and waits for its client, and since when; the earliest first."""
         self.held_bytes = 0
         """Granted and not given back."""
 
@@ -135,7 +135,7 @@ class ReceiveShare:
 
     async def reserve(self, frame_bytes: int) -> None:
         """Wait for the bytes of a large frame, of which the beginning was read; nothing to do for a small one."""
-        if frame_bytes <= SHARE_BYTES or self in self._budget.frames:
+        if frame_bytes <= SHARE_BYTES or self._reserved_bytes:
             return
         await self._budget.take(self, frame_bytes)
         self._reserved_bytes = frame_bytes
@@ -148,10 +148,13 @@ class ReceiveShare:
         else:
             self._reserved_bytes -= size
 
+    def arrived(self) -> None:
+        """The frame is complete, and what it waits for from now on is not its client."""
+        self._budget.frames.pop(self, None)
+
     def complete(self) -> None:
-        """The frame that was reserved has been handled: what `take` left of it is given back."""
-        if self in self._budget.frames:
-            del self._budget.frames[self]
+        """The frame has been handled: what `take` left of the bytes that were reserved for it is given back."""
+        if self._reserved_bytes:
             rest, self._reserved_bytes = self._reserved_bytes, 0
             self.give(rest)
 

@@ -89,7 +89,11 @@ class Outbox:
         """
         while True:
             while self._pieces:
-                await stream.send_all(self._take())
+                data = self._take()
+                await stream.send_all(data)
+                # Until now it was held as much as what waits behind it.
+                self._bytes -= len(data)
+                self._budget.held_bytes -= len(data)
                 self._note_drained()
             if self._finished:
                 return
@@ -107,8 +111,6 @@ class Outbox:
                 break
         data = self._pieces[0] if count == 1 else b"".join(self._pieces[:count])
         del self._pieces[:count]
-        self._bytes -= size
-        self._budget.held_bytes -= size
         return data
 
     def _note_drained(self) -> None:

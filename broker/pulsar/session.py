@@ -45,6 +45,8 @@ REQUESTS_MAX: Final = 256
 GOODBYE_SECONDS: Final = 5
 """How long a connection that broke the protocol is kept open to deliver the error."""
 
+OVERDUE: Final = "a large frame was not completed, or answers were not read, while others waited for the memory"
+
 FRAMES_AT_ONCE: Final = 32
 """Frames that are handled before other tasks have a turn; small ones take 10 to 50 µs each."""
 
@@ -128,7 +130,9 @@ class Session:
                 while (frame := decoder.next_frame()) is not None:
                     await share.pause_when_used(decoder.taken_bytes)
                     # Before each, as a small request may have a large answer, and what was read holds many.
-                    await self._outbox.wait_writable()
+                    if not self._outbox.writable and not await self._wait_writable():
+                        return
+                    self._share.arrived()
                     if not connected:
                         if not self._connect(frame.command):
                             return
@@ -148,12 +152,21 @@ class Session:
         with trio.CancelScope(deadline=until) as self._share.receiving:
             if not self._share.is_overdue:
                 return await self._stream.receive_some(size)
-        reason = (
-            "a frame was not completed, and others wait" if self._share.is_overdue else "CONNECT did not come in time"
-        )
+        self._refuse_to_wait(OVERDUE if self._share.is_overdue else "CONNECT did not come in time")
+        return b""
+
+    async def _wait_writable(self) -> bool:
+        """Wait until the client has read enough of what waits for it; False if others need the bytes of its frame."""
+        with trio.CancelScope() as self._share.receiving:
+            if not self._share.is_overdue:
+                await self._outbox.wait_writable()
+                return True
+        self._refuse_to_wait(OVERDUE)
+        return False
+
+    def _refuse_to_wait(self, reason: str) -> None:
         log.info("connection closed", reason=reason)
         self._put(commands.error(NO_REQUEST, pb.ServiceNotReady, f"The connection is closed: {reason}"))
-        return b""
 
     def _connect(self, command: pb.BaseCommand) -> bool:
         if command.type != Type.CONNECT:
@@ -186,11 +199,13 @@ class Session:
             reason = f"Tidewire does not serve the command {Type.Name(command.type)}"
             self._put(refuse_by_error(command, Fault(pb.NotAllowedError, reason)))
             return
+        size = command.ByteSize()
+        await self._share.take(size)
         await self._request_places.acquire()
         request.announce(command)
-        working.start_soon(self._run_request, request, command)
+        working.start_soon(self._run_request, request, command, size)
 
-    async def _run_request(self, request: Request, command: pb.BaseCommand) -> None:
+    async def _run_request(self, request: Request, command: pb.BaseCommand, size: int) -> None:
         try:
             await request.handle(command)
         except Exception as error:
@@ -199,6 +214,7 @@ class Session:
                 raise
             self._put(request.refuse(command, fault))
         finally:
+            self._share.give(size)
             self._request_places.release()
 
     def _put(self, command: pb.BaseCommand) -> None:

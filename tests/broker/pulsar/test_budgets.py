@@ -86,6 +86,7 @@ async def test_a_frame_that_is_completed_in_time_is_not_disturbed(
     await slow.reserve(LARGE)
     nursery.start_soon(waiting.reserve, LARGE)
     await trio.sleep(FRAME_SECONDS_MAX - 1)
+    slow.arrived()
     await slow.take(LARGE - 100)
     slow.complete()
     await trio.sleep(10 * FRAME_SECONDS_MAX)

@@ -1,14 +1,19 @@
 """Many clients at once that take more than their part, over real connections: the others go on (E9)."""
 
+import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.pulsar import producing
 from broker.pulsar.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets
 from broker.pulsar.session import HANDSHAKE_SECONDS_MAX
+from storage.metadata.store import Op
 from tests.support.disk import SimulatedFiles
-from tests.support.rooms import Rooms, rooms
+from tests.support.rooms import TOPIC, Rooms, rooms
 from tests.support.steered_store import SteeredStore
 from tests.support.wire import connected, listening, message
 from tidewire.wire.pulsar import commands
@@ -78,6 +83,84 @@ async def test_parts_of_large_frames_keep_nobody_from_publishing(mock_clock: Moc
             mock_clock.jump(FRAME_SECONDS_MAX)
         assert (await polite.receive()).type == Type.SEND_RECEIPT
         assert await _was_closed(stopped[0].stream)
+
+
+async def test_a_complete_frame_that_waits_for_the_broker_costs_no_connection(
+    broker: Rooms, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E9: only clients that do not complete their frames are disconnected, however long the broker takes over one."""
+    monkeypatch.setattr(producing, "INBOX_BYTES_MAX", 1000)
+    budgets = Budgets.of(3 * len(LARGE), 100)
+    await broker.controller.create_topic(TOPIC, 1, {})
+    async with listening(broker, budgets) as listener, connected(listener) as client, connected(listener) as other:
+        await client.produce(1, str(await broker.segment(TOPIC, 0)))
+        (topic,) = broker.topics
+        await topic.ledger.seal()
+        for number in range(2):
+            await client.publish(1, number, b"x" * 600)
+        await client.send_payload(commands.send(1, 2), LARGE)
+        await wait_all_tasks_blocked(0.01)
+        await other.stream.send_all(encode_payload_command(commands.send(1, 0), LARGE)[: SHARE_BYTES // 2])
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.waiting == 1
+        mock_clock.jump(FRAME_SECONDS_MAX + 1)
+        await wait_all_tasks_blocked(0.01)
+        topic._send_away()
+        await client.send(commands.ping())
+        assert [(await client.receive()).type for _ in range(2)] == [Type.CLOSE_PRODUCER, Type.PONG]
+
+
+async def test_who_reads_no_answers_keeps_the_bytes_of_a_frame_from_nobody(
+    broker: Rooms, mock_clock: MockClock
+) -> None:
+    """E9: a frame that is not handled because its client does not read has its time, too."""
+    budgets = Budgets.of(3 * len(LARGE), 100)
+    async with listening(broker, budgets) as listener, connected(listener) as client, connected(listener) as other:
+        await other.produce(1, PLAIN)
+        for number in range(200):
+            await other.publish(1, number, LARGE)
+            assert (await other.receive()).type == Type.SEND_RECEIPT
+        start = pb.CommandSubscribe.Earliest
+        await client.produce(1, PLAIN)
+        client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SHARE_BYTES)
+        await client.ask(commands.subscribe(PLAIN, "s", 1, 1, initial_position=start))
+        await client.send(commands.flow(1, 1000))
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.sending.is_short
+        await client.send_payload(commands.send(1, 0), LARGE)
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.held_bytes > len(LARGE)
+
+        await other.stream.send_all(encode_payload_command(commands.send(1, 200), LARGE))
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.waiting == 1
+        for _ in range(3):
+            mock_clock.jump(FRAME_SECONDS_MAX + 1)
+            await wait_all_tasks_blocked(0.01)
+        assert (await other.receive()).type == Type.SEND_RECEIPT
+
+
+async def test_requests_under_way_count_with_what_is_not_stored_yet() -> None:
+    """E9: a schema is held until it is answered for, as a message is."""
+    budgets, store, go = Budgets.of(1 << 30, 100), SteeredStore(), trio.Event()
+    schema = pb.Schema(name="s", schema_data=bytes(SHARE_BYTES), type=pb.Schema.String)
+    async with (
+        rooms(store, SimulatedFiles(seed=1)) as broker,
+        listening(broker, budgets) as listener,
+        connected(listener) as client,
+    ):
+
+        async def hold(_ops: Sequence[Op]) -> None:
+            await go.wait()
+
+        store.before = hold
+        await client.send(commands.get_or_create_schema(1, PLAIN, schema))
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.held_bytes >= SHARE_BYTES
+        go.set()
+        assert (await client.receive()).type == Type.GET_OR_CREATE_SCHEMA_RESPONSE
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.held_bytes == 0
 
 
 async def test_what_is_granted_is_given_back_when_connections_end(broker: Rooms) -> None:

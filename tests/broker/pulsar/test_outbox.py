@@ -1,5 +1,7 @@
 import trio
+from trio.testing import wait_all_tasks_blocked
 
+from broker.pulsar.budgets import SendBudget
 from broker.pulsar.outbox import BYTES_HIGH, BYTES_LOW, WRITE_BYTES_MAX, Outbox
 from storage.signal import Signal
 
@@ -51,3 +53,20 @@ async def test_it_is_writable_again_when_most_was_taken_and_says_so() -> None:
     assert writable == [True] * (BYTES_HIGH // BYTES_LOW) + [False, True]
     with trio.fail_after(60):
         await signal.wait()
+
+
+async def test_what_is_being_written_counts_until_the_peer_has_taken_it(nursery: trio.Nursery) -> None:
+    """E9: a large message that a client does not read is held, wherever it waits."""
+
+    class Stalled(Taker):
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+            await trio.sleep_forever()
+
+    budget = SendBudget(BYTES_HIGH)
+    outbox = Outbox(budget)
+    nursery.start_soon(outbox.run, Stalled())
+    outbox.put(bytes(BYTES_HIGH))
+    await wait_all_tasks_blocked()
+    assert (outbox.writable, budget.held_bytes) == (False, BYTES_HIGH)
+    outbox.close()
+    assert budget.held_bytes == 0

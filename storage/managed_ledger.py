@@ -89,7 +89,10 @@ class ManagedLedger(ManagedLedgerView):
         self._roll_due = Signal()
         self._rolls: list[Signal] = []
         self._is_roll_requested = False
+        self._is_deleted = False
         self._changing = trio.Lock()
+        """Held for every change of the record. Nobody waits for disk space under it: a trim or a deletion makes some."""
+        self._finishing = trio.Lock()
 
     @classmethod
     async def open(
@@ -195,19 +198,26 @@ class ManagedLedger(ManagedLedgerView):
         task_status.started()
         while True:
             await self._roll_due.wait()
-            async with self._changing:
-                if self._current is not None and not self._is_closing and self._is_due(self._current):
-                    await self._roll()
-                    for signal in self._rolls:
-                        signal.set()
+            if await self._roll():
+                # Told at both moments: the first may be long before the second, as long as the disk is full.
+                self._tell_rolled()
+                await self._record_ends()
+                self._tell_rolled()
 
     def attach_rolls(self, signal: Signal) -> None:
-        """Set `signal` whenever a ledger was closed because of its size or age, until `detach_rolls`."""
+        """Set `signal` whenever a ledger was left because of its size or age, and when its end is on record.
+
+        Until `detach_rolls`.
+        """
         self._rolls.append(signal)
 
     def detach_rolls(self, signal: Signal) -> None:
         """Undo one `attach_rolls`."""
         self._rolls.remove(signal)
+
+    def _tell_rolled(self) -> None:
+        for signal in self._rolls:
+            signal.set()
 
     @property
     def open_bytes(self) -> int:
@@ -292,11 +302,10 @@ class ManagedLedger(ManagedLedgerView):
             LedgerFailed: the writer has ended. Fenced: the claim is lost.
         """
         self._is_closing = True
+        await self._end()
         async with self._changing:
             if not self._record.sealed:
-                self._leave_current()
-                await self._finish()
-                await self._write(replace(self._record, ledgers=tuple(self._list.closed), sealed=True))
+                await self._write(replace(self._record, ledgers=self._listing(self._list), sealed=True))
                 await self._remove_empty()
         return self._list.last()
 
@@ -309,16 +318,18 @@ class ManagedLedger(ManagedLedgerView):
         Raises:
             LedgerFailed: the writer has ended. Fenced: the claim is lost. The next owner recovers the end.
         """
+        await self._end()
+        await self._record_ends()
+
+    async def _end(self) -> None:
+        """Take no more entries, and wait for those taken."""
         self._is_closing = True
         async with self._changing:
-            if self._current is not None or self._unfinished:
-                self._leave_current()
-                await self._finish()
-                await self._write(replace(self._record, ledgers=tuple(self._list.closed)))
-                await self._remove_empty()
+            self._leave_current()
+        await self._finish()
 
     async def trim(self, upto: Position) -> None:
-        """Remove the ledgers whose every entry is at or below `upto`, except the one that takes entries.
+        """Remove the ledgers whose every entry is at or below `upto`, except those whose end is not on record yet.
 
         The record says so, durably, before anything is removed.
 
@@ -326,9 +337,10 @@ class ManagedLedger(ManagedLedgerView):
             Fenced: the claim is lost; nothing was removed.
         """
         async with self._changing:
-            await self._finish()
             trimmed = LedgerList(self._list.closed, self._list.trimmed)
             upto = min(upto, self.confirmed.value)
+            if self._unfinished:
+                upto = min(upto, trimmed.previous(Position(self._unfinished[0].id, 0)))
             gone = trimmed.trim(upto)
             if not gone:
                 return
@@ -356,16 +368,18 @@ class ManagedLedger(ManagedLedgerView):
         Raises:
             Fenced: the claim is lost.
         """
+        await self._finish()
         async with self._changing:
-            await self._finish()
             listed = LedgerList(self._list.closed, self._list.trimmed)
+            indexed = []
             for ledger, spans in indexes.items():
                 info = listed.info(ledger)
                 if info is not None:
                     await self._store.store_aborted(ledger, spans)
-                    listed.replace(info._replace(aborted=len(set(spans))))
+                    indexed.append(info._replace(aborted=len(set(spans))))
+            listed.update(indexed)
             await self._write(replace(self._record, ledgers=self._listing(listed)))
-            self._list.update(listed.closed)
+            self._list.update(indexed)
 
     async def delete(self) -> None:
         """Remove it with all its entries: first the record, then the ledgers. Durable on return.
@@ -382,6 +396,7 @@ class ManagedLedger(ManagedLedgerView):
                 await self._keeper.remove()
             except RecordChanged as changed:
                 raise Fenced(f"{self.name} was changed by another owner") from changed
+            self._is_deleted = True
             self._current = None
             for info in ledgers:
                 await self._store.delete(info.id)
@@ -416,19 +431,31 @@ class ManagedLedger(ManagedLedgerView):
         is_requested = self._is_roll_requested and current.next_entry > 0
         return is_old or is_requested or current.size_bytes >= self._config.ledger_bytes_max
 
-    async def _roll(self) -> None:
-        """Record a new ledger, switch to it between two appends, then record where the one before it ends.
+    async def _roll(self) -> bool:
+        """Record a new ledger and switch to it between two appends, if it is time; False if nothing was done.
 
-        Should the process end in between, the record has two ledgers without an end, and both are recovered: the store
-        confirms in order across them, so the second has entries only if the first is complete.
+        Until `_record_ends` the record has two ledgers without an end. Should the process end there, both are
+        recovered: the store confirms in order across them, so the second has entries only if the first is complete.
         """
+        async with self._changing:
+            if self._current is None or self._is_closing or not self._is_due(self._current):
+                return False
+            following = await self._following()
+            if following is None:
+                return False
+            self._leave_current()
+            self._go_on_in(following)
+            return True
+
+    async def _following(self) -> OpenLedger | None:
+        """A new ledger, on record; None if there is no space for it."""
         try:
             ledger = await self._ids.take(above=self._record.newest_id)
             following = await self._store.create(ledger, confirmed=self.confirmed)
         except (NoSpace, LedgerNotMade, StoreFull) as refused:
             # The next append that finds the ledger due tries it again.
             log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
-            return
+            return None
         # The index where it begins is known once the ledger before it is left.
         new = LedgerInfo(ledger, self._next_index, writer=self._store.writer)
         try:
@@ -436,21 +463,30 @@ class ManagedLedger(ManagedLedgerView):
         except StoreFull as refused:
             self._store.abandon(following)
             log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
-            return
+            return None
         except BaseException:
             self._store.abandon(following)
             raise
-        self._leave_current()
-        self._go_on_in(following)
+        return following
+
+    async def _record_ends(self) -> None:
+        """Record where the ledgers end that were left; waits while there is no space to complete them."""
         await self._finish()
-        await self._write(replace(self._record, ledgers=self._listing(self._list)))
-        await self._remove_empty()
+        async with self._changing:
+            listing = self._listing(self._list)
+            if listing != self._record.ledgers and not self._is_deleted:
+                await self._write(replace(self._record, ledgers=listing))
+            await self._remove_empty()
 
     def _listing(self, ledgers: LedgerList) -> tuple[LedgerInfo, ...]:
-        current = self._current
-        if current is None:
-            return tuple(ledgers.closed)
-        return (*ledgers.closed, LedgerInfo(current.id, self._current_first_index, writer=self._store.writer))
+        """What the record says of these ledgers: nothing of an end that is not complete on the disk."""
+        listing = [
+            info if info.closed else LedgerInfo(info.id, info.first_index, writer=info.writer)
+            for info in ledgers.closed
+        ]
+        if self._current is not None:
+            listing.append(LedgerInfo(self._current.id, self._current_first_index, writer=self._store.writer))
+        return tuple(listing)
 
     def _leave_current(self) -> None:
         """Fix the end of the current ledger; what it took may still be unconfirmed."""
@@ -468,12 +504,13 @@ class ManagedLedger(ManagedLedgerView):
 
     async def _finish(self) -> None:
         """Make the ledgers that were left complete and durable, so that the record may say where they end."""
-        while self._unfinished:
-            left = self._unfinished[0]
-            sealed = await self._store.seal(left)
-            if sealed.last_entry >= 0:
-                self._list.replace(await closed_info(sealed, 0, self._store.writer))
-                self._reading.put(sealed)
-            else:
-                self._empty.append(left.id)
-            del self._unfinished[0]
+        async with self._finishing:
+            while self._unfinished:
+                left = self._unfinished[0]
+                sealed = await self._store.seal(left)
+                if sealed.last_entry >= 0:
+                    self._list.replace(await closed_info(sealed, 0, self._store.writer))
+                    self._reading.put(sealed)
+                else:
+                    self._empty.append(left.id)
+                del self._unfinished[0]

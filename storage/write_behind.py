@@ -226,6 +226,11 @@ class WriteBehind:
             except (OSError, trio.Cancelled):
                 self._removals = removals + self._removals
                 raise
+        # Nothing is left that could be made complete.
+        for request in self._flushes:
+            if request.log.id in removed:
+                request.done.set()
+        self._flushes = [request for request in self._flushes if request.log.id not in removed]
         for _ledger, done in removals:
             done.set()
 

@@ -22,6 +22,7 @@ from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
 from storage.entry import EntryFormat, TxnId
 from storage.errors import Fenced, LedgerNotMade, LedgerSealed, NoSpace
+from storage.files import SPACE_RETRY_SECONDS
 from storage.ledger import OpenLedger
 from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord
@@ -89,9 +90,11 @@ class ManagedLedger(ManagedLedgerView):
         self._roll_due = Signal()
         self._rolls: list[Signal] = []
         self._is_roll_requested = False
+        self._is_refused = False
+        """Whether the last roll was put off for want of space."""
         self._is_deleted = False
         self._changing = trio.Lock()
-        """Held for every change of the record. Nobody waits for disk space under it: a trim or a deletion makes some."""
+        """Held for every change of the record, never while something waits for space: trims and deletions make some."""
         self._finishing = trio.Lock()
 
     @classmethod
@@ -142,8 +145,11 @@ class ManagedLedger(ManagedLedgerView):
         opened = await self._store.create(ledger, confirmed=self.confirmed)
         try:
             await self._keeper.write(replace(record, ledgers=(*self._list.closed, new), newest_id=ledger))
-        except BaseException:
+        except BaseException as error:
             self._store.abandon(opened)
+            if isinstance(error, StoreFull):
+                # The store is sure that no record lists it.
+                await self._store.remove_empty(ledger)
             raise
         await self._remove_empty()
         self._go_on_in(opened)
@@ -201,8 +207,11 @@ class ManagedLedger(ManagedLedgerView):
             if await self._roll():
                 # Told at both moments: the first may be long before the second, as long as the disk is full.
                 self._tell_rolled()
-                await self._record_ends()
+                await self._record_ends_in_time()
                 self._tell_rolled()
+            elif self._is_refused:
+                # The next append that finds the ledger due tries it again, but not each of many in a moment.
+                await trio.sleep(SPACE_RETRY_SECONDS)
 
     def attach_rolls(self, signal: Signal) -> None:
         """Set `signal` whenever a ledger was left because of its size or age, and when its end is on record.
@@ -214,6 +223,16 @@ class ManagedLedger(ManagedLedgerView):
     def detach_rolls(self, signal: Signal) -> None:
         """Undo one `attach_rolls`."""
         self._rolls.remove(signal)
+
+    async def _record_ends_in_time(self) -> None:
+        while True:
+            try:
+                await self._record_ends()
+            except StoreFull as refused:
+                log.warning("a ledger's end is not recorded yet", topic=self.name, reason=str(refused))
+                await trio.sleep(SPACE_RETRY_SECONDS)
+            else:
+                return
 
     def _tell_rolled(self) -> None:
         for signal in self._rolls:
@@ -441,6 +460,7 @@ class ManagedLedger(ManagedLedgerView):
             if self._current is None or self._is_closing or not self._is_due(self._current):
                 return False
             following = await self._following()
+            self._is_refused = following is None
             if following is None:
                 return False
             self._leave_current()
@@ -453,7 +473,6 @@ class ManagedLedger(ManagedLedgerView):
             ledger = await self._ids.take(above=self._record.newest_id)
             following = await self._store.create(ledger, confirmed=self.confirmed)
         except (NoSpace, LedgerNotMade, StoreFull) as refused:
-            # The next append that finds the ledger due tries it again.
             log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
             return None
         # The index where it begins is known once the ledger before it is left.
@@ -462,6 +481,8 @@ class ManagedLedger(ManagedLedgerView):
             await self._write(replace(self._record, ledgers=(*self._record.ledgers, new), newest_id=ledger))
         except StoreFull as refused:
             self._store.abandon(following)
+            # The store is sure that no record lists it.
+            await self._store.remove_empty(ledger)
             log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
             return None
         except BaseException:

@@ -7,6 +7,7 @@ way, so dispatch knows nothing of transactions (DESIGN section 3).
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Final
 
 import structlog
 import trio
@@ -35,6 +36,9 @@ from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
 from txn.headers import is_v5
 from txn.pending_transaction import CommandId
+
+IDLE_LEDGERS_MAX: Final = 1_000
+"""Ledgers at which an idle topic stays loaded, since each unload leaves one more behind."""
 
 log = structlog.get_logger(__name__)
 
@@ -421,7 +425,7 @@ class Topic(TopicSource):
         changed.set()
 
     async def wait_idle(self, seconds: float) -> None:
-        """Return once nobody has used the topic for so long."""
+        """Return once nobody has used the topic for so long, and it can be unloaded at no lasting cost."""
         while True:
             changed = self._use_changed
             if self.is_in_use or self._holds:
@@ -429,8 +433,14 @@ class Topic(TopicSource):
                 continue
             with trio.move_on_after(seconds):
                 await changed.wait()
-            if changed is self._use_changed:
+            if changed is self._use_changed and self._can_be_left:
                 return
+
+    @property
+    def _can_be_left(self) -> bool:
+        """False on a full disk, where recording the ledger's end waits for space and keeps everybody waiting."""
+        is_growing = self.ledger.open_bytes > 0 and len(self.ledger.closed) >= IDLE_LEDGERS_MAX
+        return self._services.ledgers.shortage is None and not is_growing
 
     @property
     def old_client_count(self) -> int:

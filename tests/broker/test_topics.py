@@ -502,6 +502,40 @@ async def test_a_topic_that_nobody_uses_is_unloaded_after_a_while(broker: Rooms,
     assert await payloads(again) == [b"a", b"b"]
 
 
+async def test_an_idle_topic_is_read_while_the_disk_is_full(autojump_clock: MockClock) -> None:
+    """E13: unloading waits until its ledger can be made complete, and meanwhile everybody would wait for the topic."""
+    files = SimulatedFiles(seed=5)
+    async with rooms(SteeredStore(), files) as broker:
+        topic = await broker.topics.get(PLAIN)
+        await publish(topic, b"a")
+        other = await broker.topics.get(OTHER)
+        await publish(other, b"b")
+        async with trio.open_nursery() as nursery:
+            files.set_capacity(files.used_bytes)
+            nursery.start_soon(other.ledger.close)
+            await trio.sleep(10 * IDLE_SECONDS_MAX)
+            assert broker.ledgers.shortage is not None
+            with trio.fail_after(1):
+                assert await payloads(await broker.topics.get(PLAIN)) == [b"a"]
+            files.set_capacity(None)
+        await trio.sleep(3 * IDLE_SECONDS_MAX)
+        assert list(broker.topics) == []
+
+
+async def test_unloading_does_not_pile_up_ledgers(
+    monkeypatch: pytest.MonkeyPatch, broker: Rooms, autojump_clock: MockClock
+) -> None:
+    """E16, E18: each time leaves a ledger behind; a topic with many stays loaded, so its record stays writable."""
+    monkeypatch.setattr("broker.topic.IDLE_LEDGERS_MAX", 3)
+    for number in range(20):
+        topic = await broker.topics.get(PLAIN)
+        await publish(topic, b"%d" % number)
+        await trio.sleep(2 * IDLE_SECONDS_MAX)
+    assert len(topic.ledger.closed) == 3
+    assert await payloads(topic) == [b"%d" % number for number in range(20)]
+    assert list(broker.topics) == [topic]
+
+
 async def test_whoever_asks_while_an_idle_topic_goes_gets_it_anew(
     broker: Rooms, store: SteeredStore, autojump_clock: MockClock
 ) -> None:

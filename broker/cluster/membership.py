@@ -14,6 +14,7 @@ Taking a record over, or finding none, says that a broker is gone, and never tha
 fence's to say (`storage.fence`).
 """
 
+from math import inf
 from typing import Final
 
 import orjson
@@ -57,33 +58,40 @@ class Membership:
         Raises:
             BrokerRuns: that record still stands; its process lives.
             SessionLost: this session has ended meanwhile.
+            StoreUnavailable: the store does not say whether it is registered.
         """
         if self._registered is not None and self._registered[0] is session:
             return self._registered[1]
         key = BROKERS + self._broker_id
         held: Record | None = None
-        with trio.move_on_after(WAITS_PER_TIMEOUT * timeout_seconds):
-            async with self._metadata.watch_key(key) as watch:
-                while True:
-                    known, held = held, await watch.next()
-                    if held is not None and not self._is_over(held):
-                        if known is None:
-                            log.info(
-                                "waiting for the end of an earlier session of this broker id",
-                                broker=self._broker_id,
-                                seconds_max=WAITS_PER_TIMEOUT * timeout_seconds,
-                            )
-                        continue
-                    expected = ABSENT if held is None else held.version
-                    try:
-                        check = Check(key, await self._put(key, expected, session))
-                    except Conflict:
-                        continue  # Somebody else registered; the watch shows who.
-                    self._registered = session, check
-                    return check
-        assert held is not None, "only a record that stands is waited for"
+        deadline = trio.current_time() + WAITS_PER_TIMEOUT * timeout_seconds
+        async with self._metadata.watch_key(key) as watch:
+            while True:
+                known = held
+                # Only the other process is waited for so long; the store has times of its own for its answers.
+                with trio.CancelScope(deadline=inf if known is None else deadline) as waiting:
+                    held = await watch.next()
+                if known is not None and waiting.cancelled_caught:
+                    raise self._runs(known)
+                if held is not None and not self._is_over(held):
+                    if known is None:
+                        log.info(
+                            "waiting for the end of an earlier session of this broker id",
+                            broker=self._broker_id,
+                            seconds_max=WAITS_PER_TIMEOUT * timeout_seconds,
+                        )
+                    continue
+                expected = ABSENT if held is None else held.version
+                try:
+                    check = Check(key, await self._put(key, expected, session))
+                except Conflict:
+                    continue  # Somebody else registered; the watch shows who.
+                self._registered = session, check
+                return check
+
+    def _runs(self, held: Record) -> BrokerRuns:
         other = orjson.loads(held.value)
-        raise BrokerRuns(
+        return BrokerRuns(
             f"A broker with the id {self._broker_id} already runs at {other['service_url']}, on the data folder with "
             f"the identity {other['folder']}. Stop that one, or give this one another --broker-id."
         )

@@ -1,13 +1,16 @@
 """One process per broker id and metadata root; on etcd in test_places.py."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.membership import WAITS_PER_TIMEOUT, BrokerRuns, Membership
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Session, SessionLost
+from storage.metadata.store import Op, Session, SessionLost, StoreUnavailable
 from storage.writer import Writer
+from tests.support.steered_store import SteeredStore
 
 TIMEOUT = 10.0
 
@@ -94,6 +97,22 @@ async def test_a_registration_is_renewed_with_the_next_session(store: MemoryStor
     await second.close()
     with pytest.raises(SessionLost):
         await member(store).register(second, timeout_seconds=TIMEOUT)
+
+
+async def test_a_store_that_does_not_answer_is_no_other_broker(autojump_clock: MockClock) -> None:
+    """E4, E14: however long it takes to say so, the start fails for want of the store."""
+    store = SteeredStore()
+    await registered(store, member(store))
+
+    async def hang(_ops: Sequence[Op]) -> None:
+        await trio.sleep(10 * TIMEOUT)
+        raise StoreUnavailable("it is away")
+
+    session = await store.open_session(TIMEOUT)
+    store.before = hang
+    for next_one in (member(store), member(store, broker_id="two")):
+        with pytest.raises(StoreUnavailable, match="away"):
+            await next_one.register(session, timeout_seconds=TIMEOUT)
 
 
 async def test_a_writer_is_alive_while_its_broker_is_registered_in_its_folder(store: MemoryStore) -> None:

@@ -22,7 +22,7 @@ SCALABLE = "topic://public/default/orders"
 RECEIVE_MS_MAX = 10_000
 SECONDS_MAX = 60
 QUIET_SECONDS = 0.2
-WRITES_OF_A_START = 23
+WRITES_OF_A_START = 31
 WRITES_MAX = 200
 WRITES_STEP = 8
 
@@ -123,7 +123,7 @@ def test_a_broker_that_dies_anywhere_in_a_migration(tmp_path: Path) -> None:
                     migrated = True
             if migrated:
                 broker.kill()
-            else:
+            elif broker.is_running:
                 broker.wait()
             broker.start()
             try:

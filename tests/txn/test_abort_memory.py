@@ -336,3 +336,47 @@ async def test_aborts_on_one_ledger_do_not_pile_up_until_it_is_full(monkeypatch:
         assert len(await made.abort_keys()) <= 2 * 20
         await on.publish(b"last")
         assert await on.visible() == [b"first", b"last"]
+
+
+async def test_an_index_that_is_written_again_still_names_who_was_there() -> None:
+    """T17, T19: a transaction that ends in a later ledger joins those whose records have moved already."""
+    async with segment(bytes_max=250) as on:
+        early, late = v5_id(0, 1), v5_id(0, 2)
+        first = await on.write(early)
+        second = await on.write(late)
+        assert first.ledger == second.ledger
+        third = await on.write(late)
+        assert third.ledger > first.ledger
+        kept = [await on.write(None) for _ in range(4)]
+        await on.abort(early, Span(first, first))
+        await on.move()
+        assert await on.records() == 0
+        await on.abort(late, Span(second, third))
+        await on.move()
+        assert await on.records() == 0
+        assert await on.visible() == kept
+        assert await on.visible(AbortMemory(on.ledger)) == kept
+
+
+async def test_one_read_may_need_more_indexes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T19: they are all at hand when it is judged, each loaded once."""
+    async with segment() as on:
+        txns = [v5_id(0, number) for number in range(2 * INDEXES_CACHED_MAX)]
+        for txn in txns:
+            position = await on.write(txn)
+            await on.abort(txn, Span(position, position))
+        kept = [await on.write(None) for _ in range(2)]
+        await on.move()
+        load, loaded = on.ledger.load_aborted, []
+
+        async def counted(ledger: int) -> tuple[AbortedSpan, ...]:
+            loaded.append(ledger)
+            assert len(loaded) <= len(txns), "one pushes out another"
+            return await load(ledger)
+
+        monkeypatch.setattr(on.ledger, "load_aborted", counted)
+        entries = await on.ledger.read(EARLIEST, upto=LATEST, entries_max=100, bytes_max=100_000)
+        assert len({entry.position.ledger for entry in entries}) > INDEXES_CACHED_MAX
+        successor = AbortMemory(on.ledger)
+        await successor.prepare(entries)
+        assert [entry.position for entry in entries if not successor.hides(entry)] == kept

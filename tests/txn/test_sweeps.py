@@ -1,6 +1,6 @@
 """Sweeps whose work is proportional to what is due, and in which nothing hides what follows."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
@@ -8,12 +8,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, IndexHit, Put, Record, starting_with
+from storage.metadata.store import ABSENT, IndexHit, Op, Put, Record, starting_with
 from storage.position import Position
+from tests.support.steered_store import SteeredStore
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
-from txn.headers import BY_DEADLINE, Header, v5_id
+from txn.headers import BY_DEADLINE, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
 from txn.ops import WriteOp
 from txn.states import TxnState
@@ -200,3 +201,25 @@ async def test_what_cannot_be_aborted_does_not_keep_the_sweep_of_deadlines_runni
     with trio.move_on_after(5 * AGAIN_MS / 1000 + 0.5):
         await TimeoutSweep(store, coordinator, now_ms=now_ms, alarm=timeouts).run()
     assert store.queries == 6 * 4, "three pages and a look at what is next, once a second"
+
+
+async def test_a_header_that_another_brokers_sweep_was_first_with_is_not_counted(mock_clock: MockClock) -> None:
+    """T28: each is deleted once, and the rest of its page all the same."""
+    store = SteeredStore()
+    txns = [await finished(store, number) for number in range(3)]
+
+    async def delete_first(_ops: Sequence[Op]) -> None:
+        store.before = None
+        await store.delete(header_key(txns[0]))
+
+    async def redrive(_segment: str) -> bool:
+        raise AssertionError("nothing was left behind")
+
+    store.before = delete_first
+    sweep = header_sweep(store, redrive)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sweep.run)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert sweep.deleted == 2
+    assert [await store.get(header_key(txn)) for txn in txns] == [None] * 3

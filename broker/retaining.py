@@ -2,6 +2,7 @@
 
 from math import inf
 
+import structlog
 import trio
 
 from broker.durable_subscriptions import DurableSubscriptions
@@ -9,9 +10,13 @@ from broker.names import TopicName
 from broker.retention import KEEP_EVERYTHING, removable
 from broker.retention_policies import RetentionPolicies
 from storage.clock import WallClock
+from storage.files import SPACE_RETRY_SECONDS
 from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import StoreFull
 from storage.signal import Signal
 from storage.watermark import Watermark
+
+log = structlog.get_logger(__name__)
 
 
 class Retaining:
@@ -45,7 +50,11 @@ class Retaining:
         self._subscriptions.attach(signal)
         try:
             while True:
-                await self._step(signal)
+                try:
+                    await self._step(signal)
+                except StoreFull as full:
+                    log.warning("a topic is not trimmed yet", topic=str(self._name), reason=str(full))
+                    await trio.sleep(SPACE_RETRY_SECONDS)
         finally:
             self._subscriptions.detach(signal)
             self._ledger.detach_rolls(signal)

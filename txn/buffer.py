@@ -14,12 +14,14 @@ change set with the abort record, and only then may the header be forgotten. Eve
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import structlog
 import trio
 
 from storage.entry import Entry, TxnId
-from storage.errors import EntriesUnreadable
+from storage.errors import EntriesUnreadable, NoSpace
+from storage.files import SPACE_RETRY_SECONDS
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, IndexHit, MetadataStore, Op, StoreUnavailable
+from storage.metadata.store import Check, Conflict, Delete, IndexHit, MetadataStore, Op, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
@@ -30,6 +32,8 @@ from txn.open_header import put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.states import TxnState
 from txn.visibility import HeldPositions
+
+log = structlog.get_logger(__name__)
 
 OP_PUT_SECONDS_MAX = 30
 """How long a publish may wait for its op record; then its outcome is unknown and the claim is treated as lost."""
@@ -290,19 +294,28 @@ class TransactionBuffer:
                 await self._settle.wait()
                 if self._lost is not None:
                     raise OwnershipLost(self._lost)
-                if self._is_discarded:
-                    self._settling.clear()
-                    continue
-                while self._settling:
-                    batch = self._settling[:SETTLE_BATCH_MAX]
-                    await self._remove_records(batch)
-                    del self._settling[: len(batch)]
-                if self._aborted.has_passed(self.readable.value):
-                    for ops in await self._aborted.move_to_indexes(self.readable.value):
-                        await self._commit([*self._claim, *ops])
-                        self._aborted.forget(ops)
+                try:
+                    await self._settle_all()
+                except StoreFull as full:
+                    # The decisions are applied in memory, so reading goes on. Every removal may be repeated.
+                    log.warning("records of transactions stay for now", segment=self._segment, reason=str(full))
+                    await trio.sleep(SPACE_RETRY_SECONDS)
+                    self._settle.set()
         finally:
             self.leave()
+
+    async def _settle_all(self) -> None:
+        if self._is_discarded:
+            self._settling.clear()
+            return
+        while self._settling:
+            batch = self._settling[:SETTLE_BATCH_MAX]
+            await self._remove_records(batch)
+            del self._settling[: len(batch)]
+        if self._aborted.has_passed(self.readable.value):
+            for ops in await self._aborted.move_to_indexes(self.readable.value):
+                await self._commit([*self._claim, *ops])
+                self._aborted.forget(ops)
 
     async def discard(self) -> None:
         """Remove every record of the segment, which is about to be deleted with its data; durable on return."""
@@ -343,6 +356,8 @@ class TransactionBuffer:
             self._outstanding.add(1)
         except Conflict as conflict:
             raise self._ownership_lost(str(conflict)) from conflict
+        except StoreFull as full:
+            raise NoSpace(f"the transaction cannot be recorded on {self._segment}: {full}") from full
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             # Whether the record is there is unknown, so this buffer no longer knows its segment's state.
             raise self._ownership_lost("no answer of the metadata store to an op record") from unknown

@@ -18,11 +18,13 @@ What is acknowledged outside transactions is taken at once, whoever reserved it:
 
 from collections.abc import Iterable, Sequence
 
+import structlog
 import trio
 
 from storage.cursor import Cursor, CursorError
 from storage.entry import TxnId
-from storage.metadata.store import Check, Conflict, MetadataStore, StoreUnavailable
+from storage.files import SPACE_RETRY_SECONDS
+from storage.metadata.store import Check, Conflict, MetadataStore, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
@@ -43,6 +45,8 @@ from txn.pending_book import PendingBook
 from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
 from txn.reservations import overlap
 from txn.states import TxnState
+
+log = structlog.get_logger(__name__)
 
 
 class PendingAcks:
@@ -143,6 +147,7 @@ class PendingAcks:
         pending = self._begin(txn, command)
         self._book.reserved.reserve(txn, given, cumulative=cumulative)
         self._subscription.set_aside(given, cumulative=cumulative)
+        key: str | None = None
         try:
             # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
@@ -161,6 +166,13 @@ class PendingAcks:
             # Nor was it here. After any other error that is not known, so the messages stay reserved.
             self._withdraw(pending, command)
             raise self._ownership_lost(str(conflict)) from conflict
+        except StoreFull:
+            if key is None:
+                self._withdraw(pending, command)
+                raise
+            # It was discarded meanwhile, and its record goes when there is space.
+            self._strays[key] = None
+            self._settle.set()
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             raise self._ownership_lost("no answer of the metadata store to an op record") from unknown
         except BaseException:
@@ -230,17 +242,26 @@ class PendingAcks:
                 await self._wait_for_work()
                 if self._lost is not None:
                     raise OwnershipLost(self._lost)
-                if self._strays:
-                    strays = tuple(self._strays)
-                    await self._cursor.synced(EARLIEST)
-                    await self._remove_strays(strays)
-                while settled := self._applied():
-                    await self._finish(settled)
+                try:
+                    await self._settle_all()
+                except StoreFull as full:
+                    # What was decided is applied in memory. Every removal may be repeated.
+                    log.warning("records of acknowledgements stay for now", segment=self._segment, reason=str(full))
+                    await trio.sleep(SPACE_RETRY_SECONDS)
+                    self._settle.set()
         except CursorError:
             # The subscription ends, and says why itself; what is pending is its next owner's.
             return
         finally:
             self._leave()
+
+    async def _settle_all(self) -> None:
+        if self._strays:
+            strays = tuple(self._strays)
+            await self._cursor.synced(EARLIEST)
+            await self._remove_strays(strays)
+        while settled := self._applied():
+            await self._finish(settled)
 
     def forget(self) -> None:
         """Forget everything pending: the cursor has been moved in this very step, which gave it another id.

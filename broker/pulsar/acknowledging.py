@@ -115,6 +115,8 @@ class Acknowledging:
         self._outbox = outbox
         self._nursery = nursery
         self._places = trio.Semaphore(IN_TRANSACTIONS_MAX)
+        self._connection = object()
+        """Stands for the connection in what outlives it."""
 
     def answers(self, consumer_id: int, subscription: Subscription) -> DurableAnswers:
         """For a consumer that opens; its `run` is to be started."""
@@ -198,7 +200,7 @@ class Acknowledging:
         name = consumer.consumer.name
         if not (name and ack.HasField("request_id")):
             return None
-        return CommandId(name, ack.request_id, self)
+        return CommandId(name, ack.request_id, self._connection)
 
     def _refuse(self, ack: pb.CommandAck, fault: Fault | None) -> None:
         if ack.HasField("request_id"):

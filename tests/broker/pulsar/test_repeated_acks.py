@@ -1,8 +1,11 @@
 """Acknowledgements in transactions by a consumer that lost its connection: what it is sent, and what it may repeat."""
 
+import gc
+
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
+from broker.pulsar.acknowledging import Acknowledging
 from storage.metadata.memory import MemoryStore
 from storage.position import Position
 from tests.broker.pulsar.test_acks_in_transactions import SHARED, Scene, Type, acknowledge, messages, scene
@@ -54,6 +57,20 @@ async def test_a_command_whose_answer_was_lost_is_repeated(
     answer = await acknowledge(other, ids[:2], txn)
     assert answer.HasField("error") is (name is None)
     assert (await acknowledge(other, ids[:1], txn)).error == pb.TransactionConflict
+    assert await stage.op_records() == 1
+
+
+async def test_a_pending_command_keeps_no_lost_connection_in_memory(broker: Rooms, client: WireClient) -> None:
+    """E5, E9: clients that come and go within a long transaction leave their op records behind, and nothing else."""
+    stage = await scene(broker)
+    await stage.subscribe(client, sub_type=SHARED, name="me")
+    ids = await messages(client, 4)
+    txn = await stage.begin(client)
+    assert not (await acknowledge(client, ids[:2], txn)).HasField("error")
+    await client.close()
+    await wait_all_tasks_blocked(0.01)
+    gc.collect()
+    assert not [held for held in gc.get_objects() if type(held) is Acknowledging]
     assert await stage.op_records() == 1
 
 

@@ -111,9 +111,7 @@ def _metadata_size_start(payload: bytes) -> int:
 
 def metadata_span(payload: bytes) -> tuple[int, int]:
     """Where the metadata begin and end; beyond the payload's end when that is cut short."""
-    start = checksum_start(payload)
-    if payload[start : start + len(CHECKSUM_MAGIC)] == CHECKSUM_MAGIC:
-        start += _CHECKSUM.size
+    start = _metadata_size_start(payload)
     metadata_start = start + _SIZE.size
     if len(payload) < metadata_start:
         return metadata_start, metadata_start

@@ -30,7 +30,7 @@ from storage.cursor import NonDurableCursor
 from storage.entry import TxnId
 from storage.errors import LedgerSealed, StorageError
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Delete, StoreUnavailable
+from storage.metadata.store import Check, Delete, MetadataError
 from storage.position import LATEST, Position
 from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
@@ -141,7 +141,7 @@ class Topic(TopicSource):
         await self._durable.close()
         try:
             await self.ledger.close()
-        except (StorageError, StoreUnavailable) as error:
+        except (StorageError, MetadataError) as error:
             log.warning("a ledger's end was not recorded", topic=str(self.name), reason=str(error))
 
     async def delete(self) -> None:

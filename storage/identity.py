@@ -114,7 +114,11 @@ async def join_cluster(
             f"{identity.metadata}, but {place} holds no cluster: it is new, or was emptied. Start with the --metadata "
             "of that cluster, or restore it from a copy."
         )
-    if root is None and await metadata.scan("/", "0", limit=1):
+    has_records = root is None and bool(await metadata.scan("/", "0", limit=1))
+    if has_records:
+        # Another broker may have made them since the last look, at the first start of both. It writes the root first.
+        root = await _root(metadata)
+    if has_records and root is None:
         raise IdentityMismatch(
             f"{place} holds records, but not the one that says which cluster it is ({CLUSTER_KEY}). Restore it from a "
             "copy."

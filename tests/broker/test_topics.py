@@ -323,6 +323,25 @@ async def test_closing_writes_all_cursors_at_once_and_leaves_the_claims_to_the_s
     assert all(key.startswith("/cursors/") for key in written[: len(held)])
 
 
+async def test_closing_one_topic_in_vain_lets_the_others_write(broker: Rooms, store: SteeredStore) -> None:
+    """E11, E17: a record that the store refuses is one topic's, and the cursors of the others are written."""
+    for name in (PLAIN, OTHER):
+        topic = await broker.topics.get(name)
+        await publish(topic, b"a")
+        subscription = await topic.subscribe("s", EARLIEST)
+        subscription.cursor.acknowledge(topic.ledger.last_position)
+    refused = "/managed-ledgers/" + quote(str(PLAIN), safe="")
+
+    async def refuse(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == refused for op in ops):
+            raise ChangeSetTooLarge("the record is too large")
+
+    store.before = refuse
+    await broker.topics.close()
+    written = {info.key: info for info in await store.scan("/managed-ledgers/", "/managed-ledgers0")}
+    assert b"true" in written["/managed-ledgers/" + quote(str(OTHER), safe="")].value
+
+
 async def test_asking_while_it_is_unloaded(broker: Rooms, store: SteeredStore) -> None:
     """The caller is told to look again, or gets the topic that is loaded next; never one that is ending."""
     topic = await broker.topics.get(PLAIN)

@@ -10,6 +10,7 @@ from storage.identity import CLUSTER_KEY, IDENTITY_FILE, FolderIdentity, join_cl
 from storage.journal_records import JournalRecords, Recorded
 from storage.ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Record
 from storage.writer import Writer
 from tests.support.disk import PowerLost, SimulatedFiles
 from tests.support.ledgers import DATA, journal_dir
@@ -127,6 +128,26 @@ async def test_a_root_that_lost_its_identity_is_damage(metadata: MemoryStore) ->
     await metadata.delete(CLUSTER_KEY)
     await refused(SimulatedFiles(seed=9), metadata, r"holds records, but not the one")
     await refused(files, metadata, r"holds no cluster")
+
+
+async def test_brokers_that_make_a_cluster_at_once_all_join_it() -> None:
+    """E1: what one of them has just written is no damage to the others."""
+
+    class Slow(MemoryStore):
+        """The first who asks for the root's identity finds none, and goes on when another broker has started."""
+
+        is_first = True
+
+        async def get(self, key: str) -> Record | None:
+            found = await super().get(key)
+            if key == CLUSTER_KEY and self.is_first:
+                self.is_first = False
+                await start(files, metadata, "broker-2")
+            return found
+
+    files, metadata = SimulatedFiles(seed=16), Slow()
+    first = await join(files, metadata)
+    assert (await join(files, metadata, "broker-2")) == first
 
 
 async def test_a_missing_journal_is_not_a_new_one(metadata: MemoryStore) -> None:

@@ -5,7 +5,7 @@ hold what open transactions acknowledged; dispatch asks them what it may send, t
 neither knows the other (DESIGN section 3). What earlier owners left pending is taken over before anything is sent.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
@@ -15,12 +15,13 @@ import trio
 from broker.errors import SubscriptionNotFound
 from broker.topic_services import TopicServices
 from dispatch.source import Source
-from dispatch.subscription import Acknowledgement, AcknowledgementRefused, Subscription
+from dispatch.subscription import AcknowledgementRefused, Subscription
 from storage.cursor import Cursor, CursorError, cursor_key
 from storage.entry import TxnId
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, DeleteRange, exactly, starting_with
 from storage.position import Position
+from storage.ranges import EntryAck
 from storage.signal import Signal
 from txn.errors import OwnershipLost
 from txn.op_removal import remove_strange_acks
@@ -143,7 +144,7 @@ class DurableSubscriptions:
         self,
         subscription: Subscription,
         txn: TxnId,
-        acknowledgements: Iterable[Acknowledgement],
+        acks: Sequence[EntryAck],
         *,
         cumulative: bool,
         identity: CommandId | None = None,
@@ -157,7 +158,6 @@ class DurableSubscriptions:
         pending = self._pending.get(subscription)
         if pending is None:
             raise AcknowledgementRefused(f"{subscription.name} remembers nothing, so it acknowledges in no transaction")
-        acks = [acknowledgement.to_entry_ack() for acknowledgement in acknowledgements]
         await pending.acknowledge(txn, acks, cumulative=cumulative, identity=identity)
 
     async def caught_up(self, subscription: Subscription) -> None:
@@ -214,6 +214,7 @@ class DurableSubscriptions:
                 if pending is not None:
                     self._pending[subscription] = pending
                     nursery.start_soon(pending.run)
+                    nursery.start_soon(pending.apply)
                 await subscription.run(task_status=task_status)
                 if pending is not None and subscription.cursor.is_deleted:
                     # Whoever asked for the deletion may have given up before it was done.

@@ -5,7 +5,7 @@ segment's transaction buffer, or the ledger alone. What its subscriptions read (
 way, so dispatch knows nothing of transactions (DESIGN section 3).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Final
 
@@ -25,13 +25,14 @@ from broker.topic_source import TopicSource
 from broker.traffic import SegmentTraffic, load_key
 from dispatch.consumer import Consumer
 from dispatch.source import Source
-from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription import Subscription
 from storage.cursor import NonDurableCursor
 from storage.entry import TxnId
 from storage.errors import LedgerSealed, StorageError
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Delete, MetadataError
 from storage.position import LATEST, Position
+from storage.ranges import EntryAck
 from txn.buffer import TransactionBuffer
 from txn.errors import WrongDomain
 from txn.headers import is_v5
@@ -370,7 +371,7 @@ class Topic(TopicSource):
         self,
         subscription: Subscription,
         txn: TxnId,
-        acknowledgements: Iterable[Acknowledgement],
+        acks: Sequence[EntryAck],
         *,
         cumulative: bool = False,
         identity: CommandId | None = None,
@@ -385,7 +386,7 @@ class Topic(TopicSource):
             TxnError, CursorError: see `PendingAcks.acknowledge`.
         """
         self._require_taking(txn)
-        await self._durable.acknowledge(subscription, txn, acknowledgements, cumulative=cumulative, identity=identity)
+        await self._durable.acknowledge(subscription, txn, acks, cumulative=cumulative, identity=identity)
 
     async def acknowledged(self, subscription: Subscription) -> Position:
         """Up to where all is acknowledged, by transactions too that were decided before the call."""

@@ -108,6 +108,11 @@ class Subscription:
         return self._cursor
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether everything behind an entry is sent again with it."""
+        return not KINDS[self._kind].individual
+
+    @property
     def consumers(self) -> tuple[Consumer, ...]:
         """Those connected, in the order in which they came."""
         return tuple(self._dispatcher.consumers)

@@ -84,7 +84,12 @@ class AckOp:
             "creation_id": self.creation_id,
             "cumulative": self.cumulative,
             "acks": [
-                (ack.position.ledger, ack.position.entry, words_from_bits(ack.remaining), ack.batch_size)
+                (
+                    ack.position.ledger,
+                    ack.position.entry,
+                    words_from_bits(ack.remaining) if ack.remaining else (),
+                    ack.batch_size,
+                )
                 for ack in self.acks
             ],
             "command": None if self.command is None else (self.command.consumer, self.command.request),

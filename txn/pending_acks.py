@@ -16,7 +16,7 @@ repeat waits until that record is durable, and gets the same answer.
 What is acknowledged outside transactions is taken at once, whoever reserved it: its consumer says that it is done.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import structlog
 import trio
@@ -42,8 +42,9 @@ from txn.op_removal import remove_ops
 from txn.open_header import put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
+from txn.pending_steps import PendingSteps, parts, pause_after
 from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
-from txn.reservations import overlap
+from txn.reservations import furthest, overlap
 from txn.states import TxnState
 
 log = structlog.get_logger(__name__)
@@ -81,12 +82,18 @@ class PendingAcks:
         self._outstanding = OutstandingOps(counters)
         self._subscription: AckTarget | None = None
         self._book = PendingBook()
+        self._steps: PendingSteps | None = None
+        self._applying: dict[PendingTransaction, Iterator[None]] = {}
+        """Those whose decision takes more than one step, and the steps that are left."""
+        self._apply_wake = Signal()
+        self._has_ended = False
+        """Whether nothing more will be applied here."""
         self._settling: list[PendingTransaction] = []
         self._settle = Signal()
         self._strays: dict[str, None] = {}
         """Op records of before the cursor was moved; they go once that is durable."""
         self._landed = trio.Event()
-        """Set, and replaced, when the outcome of some put is known."""
+        """Set, and replaced, when the outcome of some put is known, or a decision is applied."""
         self._era = 0
         """Counts the times the cursor was moved or removed, or goes back; what was read before one is void after it."""
         self._lost: str | None = None
@@ -118,6 +125,7 @@ class PendingAcks:
             CursorError: the subscription has ended.
         """
         era = self._era
+        await self._until_applied()
         while True:
             await require_open_anywhere(self._metadata, txn)
             if self._cursor.is_moving or era != self._era:
@@ -133,20 +141,26 @@ class PendingAcks:
                 raise OwnershipLost(self._lost)
             await self._landed.wait()
         assert self._subscription is not None, "recovered before anything is acknowledged"
-        self._subscription.require_acknowledgeable(acks, cumulative=cumulative)
-        given = [ack for ack in acks if not cumulative or ack.position > self._cursor.mark_delete]
+        given: Sequence[EntryAck] = acks
+        if cumulative:
+            self._subscription.require_acknowledgeable(acks, cumulative=True)
+            given = furthest([ack for ack in acks if ack.position > self._cursor.mark_delete])
         if not given:
             await self._confirm_nothing(txn)
             return
-        self._require_free(txn, given, cumulative=cumulative)
         subscription = (self._segment, self._cursor.name, self._cursor.creation_id)
         put = AckOp(txn, *subscription, cumulative, tuple(given), identity).to_put()
         command = Command(given, cumulative, len(put.value), identity=identity)
         if not self._book.has_room(command):
             raise PendingAcksFull(f"too much is pending on subscription {self._cursor.name} of {self._segment}")
         pending = self._begin(txn, command)
-        self._book.reserved.reserve(txn, given, cumulative=cumulative)
-        self._subscription.set_aside(given, cumulative=cumulative)
+        try:
+            await self._reserve(pending, command, era)
+        except BaseException:
+            # Nothing was written.
+            await self._withdraw(pending, command)
+            self._land(pending)
+            raise
         key: str | None = None
         try:
             # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
@@ -160,15 +174,15 @@ class PendingAcks:
                     self._outstanding.add(1)
         except (TransactionNotFound, TransactionEnded):
             # Nothing was written.
-            self._withdraw(pending, command)
+            await self._withdraw(pending, command)
             raise
         except Conflict as conflict:
             # Nor was it here. After any other error that is not known, so the messages stay reserved.
-            self._withdraw(pending, command)
+            await self._withdraw(pending, command)
             raise self._ownership_lost(str(conflict)) from conflict
         except StoreFull:
             if key is None:
-                self._withdraw(pending, command)
+                await self._withdraw(pending, command)
                 raise
             # It was discarded meanwhile, and its record goes when there is space.
             self._strays[key] = None
@@ -190,13 +204,24 @@ class PendingAcks:
             return
         pending.decided = state
         if not pending.in_flight and self._lost is None:
-            self._materialise(pending)
+            self._apply(pending)
 
     async def caught_up(self) -> None:
         """Return once every decision made before the call is in the cursor (DESIGN section 7, read your commit)."""
         waiting = [pending.txn for pending in self._book if pending.decided is None]
         if waiting:
             await self._headers.catch_up(waiting)
+        await self._until_applied()
+
+    async def apply(self) -> None:
+        """Apply what was decided and takes more than one step, until cancelled."""
+        try:
+            while True:
+                await self._apply_wake.wait()
+                await self._apply_rest()
+        finally:
+            self._has_ended = True
+            self._tell_landed()
 
     async def recover(self, subscription: AckTarget) -> None:
         """Take over what earlier owners left pending; to be called once, before anything is sent to consumers.
@@ -204,29 +229,36 @@ class PendingAcks:
         What is decided already is applied on return, in memory. Work is proportional to what was open (T25).
         """
         self._subscription = subscription
+        self._steps = PendingSteps(self._book, self._cursor, subscription)
         try:
             await self._metadata.barrier()
             own = acks_of_subscription(self._segment, self._cursor.name)
             hits = await self._counters.query(self._metadata, ACKS_BY_SUBSCRIPTION, *own)
             strangers = []
+            read = 0
             for hit in hits:
                 op = AckOp.from_record(hit.record)
+                read = await pause_after(read + len(op.acks))
                 if op.creation_id == self._cursor.creation_id:
                     size = len(hit.record.value)
-                    self._begin(op.txn, Command(op.acks, op.cumulative, size, hit.record.key, op.command))
+                    acks = op.acks
+                    self._begin(op.txn, Command(acks, op.cumulative, size, hit.record.key, op.command, len(acks)))
                     self._outstanding.add(1)
                 else:
                     # It belongs to a subscription of the same name that was removed (D16).
                     strangers.append(hit.record.key)
             await self._remove(strangers)
             await self._headers.catch_up([pending.txn for pending in self._book])
-            # From here on nothing waits. Only what is open is reserved: it may go on where the decided left off, and
+            # Only what is open is reserved: it may go on where the decided left off, and
             # of two cumulative ones only one is remembered.
             for pending in self._book:
                 if pending.decided is None:
-                    self._book.reserve(pending)
+                    for command in pending.commands:
+                        self._book.reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
+                        read = await pause_after(read + len(command.acks))
             for pending in self._book:
                 self._land(pending, len(pending.commands))
+            await self._apply_rest()
         except BaseException:
             self._leave()
             raise
@@ -260,7 +292,7 @@ class PendingAcks:
             strays = tuple(self._strays)
             await self._cursor.synced(EARLIEST)
             await self._remove_strays(strays)
-        while settled := self._applied():
+        while settled := await self._applied():
             await self._finish(settled)
 
     def forget(self) -> None:
@@ -270,6 +302,7 @@ class PendingAcks:
         are removed afterwards.
         """
         self._era += 1
+        self._book.reserved.clear()
         for pending in self._book:
             pending.is_discarded = True
             self._strays.update(dict.fromkeys(pending.keys))
@@ -310,6 +343,23 @@ class PendingAcks:
             if is_known or (known is not None and names_messages and overlap(EntryAck(ack.position, known), ack)):
                 raise TransactionConflict(f"{ack.position} is acknowledged already")
 
+    async def _reserve(self, pending: PendingTransaction, command: Command, era: int) -> None:
+        """Reserve all that the command acknowledges, in steps. Meanwhile nobody else can reserve the same.
+
+        If this raises, what was reserved so far is for the caller to withdraw.
+        """
+        assert self._subscription is not None, "set in recover"
+        for part in parts(command.acks):
+            if command.reserved:
+                await trio.lowlevel.checkpoint()
+                if pending.is_discarded or era != self._era:
+                    raise self._discarded()
+            self._subscription.require_acknowledgeable(part, cumulative=command.cumulative)
+            self._require_free(pending.txn, part, cumulative=command.cumulative)
+            self._book.reserved.reserve(pending.txn, part, cumulative=command.cumulative)
+            command.reserved += len(part)
+            self._subscription.set_aside(part, cumulative=command.cumulative)
+
     def _begin(self, txn: TxnId, command: Command) -> PendingTransaction:
         """Be told of the decision from now on; it is applied when the outcome of the command's put is known."""
         self._headers.join(txn, self)
@@ -317,44 +367,66 @@ class PendingAcks:
 
     def _land(self, pending: PendingTransaction, count: int = 1) -> None:
         """The outcome of so many puts is known, or never will be."""
-        landed, self._landed = self._landed, trio.Event()
-        landed.set()
+        self._tell_landed()
         pending.in_flight -= count
         if pending.in_flight or pending.is_discarded or self._lost is not None:
             # Once lost, it is not known which commands are the transaction's: that is the next owner's to find out.
             return
         if not pending.commands:
             self._forget(pending)
-        elif pending.decided is not None:
-            self._materialise(pending)
+        elif pending.decided is not None and not pending.is_applied:
+            self._apply(pending)
 
-    def _withdraw(self, pending: PendingTransaction, command: Command) -> None:
-        """A command's op record was refused: its messages are free again."""
-        if pending.is_discarded:
-            return
-        self._book.withdraw(pending, command)
-        self._give_back(command)
+    def _tell_landed(self) -> None:
+        landed, self._landed = self._landed, trio.Event()
+        landed.set()
 
-    def _give_back(self, command: Command) -> None:
-        assert self._subscription is not None, "set in recover"
-        self._subscription.give_back(command.acks, cumulative=command.cumulative)
+    async def _withdraw(self, pending: PendingTransaction, command: Command) -> None:
+        """A command's op record is not there: its messages are free again."""
+        assert self._steps is not None, "set in recover"
+        if not pending.is_discarded:
+            with trio.CancelScope(shield=True):
+                for _pause in self._steps.free(pending, [command]):
+                    await trio.lowlevel.checkpoint()
+        if not pending.is_discarded:
+            self._book.withdraw(pending, command)
+            self._note_given_back([command])
+
+    def _note_given_back(self, commands: Iterable[Command]) -> None:
         # Who has asked to acknowledge more, and still waits, would acknowledge what is about to be sent again.
-        self._era += command.cumulative
+        self._era += any(command.cumulative and command.reserved for command in commands)
 
-    def _materialise(self, pending: PendingTransaction) -> None:
-        """Apply the decision in memory; the records follow in `run`."""
-        if pending.decided is TxnState.COMMITTED:
-            assert self._subscription is not None, "set in recover"
-            for command in pending.commands:
-                pending.left += self._subscription.take(command.acks, cumulative=command.cumulative)
-            self._book.reserved.release(pending.txn)
-            self._book.reserved.reserve(pending.txn, pending.left, cumulative=False)
-        else:
-            self._book.reserved.release(pending.txn)
-            for command in pending.commands:
-                self._give_back(command)
-        self._settling.append(pending)
-        self._settle.set()
+    def _apply(self, pending: PendingTransaction) -> None:
+        """Apply the decision in memory, or begin to; the records follow in `run`."""
+        assert self._steps is not None, "set in recover"
+        pending.is_applied = True
+        self._applying[pending] = self._steps.apply(pending)
+        self._apply_step(pending)
+        if pending in self._applying:
+            self._apply_wake.set()
+
+    def _apply_step(self, pending: PendingTransaction) -> None:
+        for _pause in self._applying[pending]:
+            return
+        del self._applying[pending]
+        if not pending.is_discarded:
+            if pending.decided is not TxnState.COMMITTED:
+                self._note_given_back(pending.commands)
+            self._settling.append(pending)
+            self._settle.set()
+        self._tell_landed()
+
+    async def _apply_rest(self) -> None:
+        while self._applying:
+            for pending in tuple(self._applying):
+                self._apply_step(pending)
+                await trio.lowlevel.checkpoint()
+
+    async def _until_applied(self) -> None:
+        """Return once what is being applied at this moment is."""
+        for pending in tuple(self._applying):
+            while pending in self._applying and not self._has_ended:
+                await self._landed.wait()
 
     async def _wait_for_work(self) -> None:
         """Wait until something was decided; where the cursor had no room, until it may have some."""
@@ -365,32 +437,25 @@ class PendingAcks:
         durable.attach(self._settle)
         try:
             # Room that was made before the signal was attached is found by this try.
-            if not self._applied():
+            if not await self._applied():
                 await self._settle.wait()
         finally:
             durable.detach(self._settle)
 
-    def _applied(self) -> list[PendingTransaction]:
+    async def _applied(self) -> list[PendingTransaction]:
         """Those that are applied in memory, once what the cursor had no room for has been tried again."""
-        assert self._subscription is not None, "set in recover"
-        for pending in self._settling:
+        assert self._steps is not None, "set in recover"
+        for pending in tuple(self._settling):
             if pending.left:
-                pending.left = self._subscription.take(pending.left, cumulative=False)
-                if not pending.left:
-                    self._book.reserved.release(pending.txn)
+                for _pause in self._steps.take_left(pending):
+                    await trio.lowlevel.checkpoint()
         return [pending for pending in self._settling if not pending.left]
 
     async def _finish(self, settled: list[PendingTransaction]) -> None:
         """Remove the records of what is applied."""
-        committed = [
-            ack.position
-            for pending in settled
-            if pending.decided is TxnState.COMMITTED
-            for command in pending.commands
-            for ack in command.acks
-        ]
-        if committed:
-            await self._cursor.synced(max(committed))
+        upto = max(pending.upto for pending in settled)
+        if upto > EARLIEST:
+            await self._cursor.synced(upto)
         await self._remove([key for pending in settled if not pending.is_discarded for key in pending.keys])
         for pending in settled:
             self._forget(pending)

@@ -28,6 +28,7 @@ class PendingBook:
         self.reserved = Reservations()
         self._transactions: dict[TxnId, PendingTransaction] = {}
         self._commands = 0
+        self._acks = 0
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class PendingBook:
 
     def has_room(self, command: Command) -> bool:
         """Whether one more may be taken."""
-        entries = self._commands + self.reserved.entries + len(command.acks)
+        entries = self._commands + self._acks + len(command.acks)
         too_many = entries > PENDING_MAX or self._bytes + command.size > PENDING_BYTES_MAX
         return command.size <= RECORD_BYTES_MAX and not too_many
 
@@ -64,23 +65,21 @@ class PendingBook:
             pending.by_identity.setdefault(command.identity, command)
         pending.in_flight += 1
         self._commands += 1
+        self._acks += len(command.acks)
         self._bytes += command.size
         return pending
 
     def withdraw(self, pending: PendingTransaction, command: Command) -> None:
-        """The command's op record is not there: its messages are free again, but for those that its others name."""
+        """The command's op record is not there. The caller has freed what it reserved."""
+        if self._transactions.get(pending.txn) is not pending:
+            # Forgotten meanwhile, with all its commands.
+            return
         pending.commands.remove(command)
         if command.identity is not None and pending.by_identity[command.identity] is command:
             del pending.by_identity[command.identity]
         self._commands -= 1
+        self._acks -= len(command.acks)
         self._bytes -= command.size
-        self.reserved.release(pending.txn)
-        self.reserve(pending)
-
-    def reserve(self, pending: PendingTransaction) -> None:
-        """Reserve what all its commands acknowledge."""
-        for command in pending.commands:
-            self.reserved.reserve(pending.txn, command.acks, cumulative=command.cumulative)
 
     def forget(self, pending: PendingTransaction) -> bool:
         """Nothing of the transaction is left here. False if it was forgotten before."""
@@ -88,6 +87,7 @@ class PendingBook:
             return False
         del self._transactions[pending.txn]
         self._commands -= len(pending.commands)
+        self._acks -= sum(len(command.acks) for command in pending.commands)
         self._bytes -= sum(command.size for command in pending.commands)
         self.reserved.release(pending.txn)
         return True

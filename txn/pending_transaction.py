@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from storage.entry import TxnId
+from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from txn.states import TxnState
 
 
 class AckTarget(Protocol):
     """The subscription, as its pending acknowledgements see it. Nothing of it blocks."""
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether giving back one entry sends again everything behind it."""
 
     def require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         """Hold that these could be acknowledged outside a transaction; raises the subscription's own error."""
@@ -56,6 +61,8 @@ class Command:
     """Of its op record; None until that is known to be durable."""
     identity: CommandId | None = None
     """None if a repeat of it cannot be told from another command."""
+    reserved: int = 0
+    """How many of its acknowledgements are reserved, from the first on."""
 
     def is_repeated_by(self, identity: CommandId, acks: Sequence[EntryAck]) -> bool:
         """Whether a command that acknowledges single messages is this one, come again."""
@@ -76,6 +83,10 @@ class PendingTransaction:
     in_flight: int = 0
     """Commands whose op record is being put. Until there are none, a decision is only noted."""
     decided: TxnState | None = None
+    is_applied: bool = False
+    """Whether the decision is applied, or has begun to be."""
+    upto: Position = EARLIEST
+    """The highest position that it acknowledged, once that is applied."""
     left: list[EntryAck] = field(default_factory=list)
     """Of a committed transaction, what the cursor has no room for yet; it stays reserved."""
     is_discarded: bool = False

@@ -15,22 +15,48 @@ covers what the same transaction acknowledged below, and may be said again.
 Pure.
 """
 
-from collections.abc import MutableMapping, Sequence
-
-from sortedcontainers import SortedDict
+from collections.abc import Sequence
+from functools import reduce
 
 from storage.entry import TxnId
 from storage.position import Position
 from storage.ranges import EntryAck, bits_within
 
 
+class _Held:
+    """Where one transaction has reserved messages of single entries."""
+
+    __slots__ = ("_lowest", "positions")
+
+    def __init__(self) -> None:
+        self.positions: set[Position] = set()
+        self._lowest: Position | None = None
+
+    def add(self, position: Position) -> None:
+        self.positions.add(position)
+        if self._lowest is not None and position < self._lowest:
+            self._lowest = position
+
+    def discard(self, position: Position) -> None:
+        self.positions.discard(position)
+        if position == self._lowest:
+            self._lowest = None
+
+    @property
+    def lowest(self) -> Position:
+        """The first of them. Only cumulative acknowledgements ask, so it is looked up when one does."""
+        if self._lowest is None:
+            self._lowest = min(self.positions)
+        return self._lowest
+
+
 class Reservations:
     """The reservations of one subscription."""
 
     def __init__(self) -> None:
-        self._entries: MutableMapping[Position, dict[TxnId, EntryAck]] = SortedDict()
-        """Who reserved messages of single entries; in order of position."""
-        self._positions: dict[TxnId, set[Position]] = {}
+        self._entries: dict[Position, dict[TxnId, tuple[EntryAck, ...]]] = {}
+        """Who reserved messages of single entries, and by which acknowledgements."""
+        self._held: dict[TxnId, _Held] = {}
         """Where a transaction stands in `_entries`."""
         self._cumulative: tuple[TxnId, EntryAck] | None = None
         """Everything at or below is reserved, but for the messages that are left over of the entry itself."""
@@ -49,67 +75,113 @@ class Reservations:
                 return 0
             if position == upto.position:
                 left = upto.remaining
-        for ack in self._entries.get(position, {}).values():
-            left = ack.remaining if left is None else left & ack.remaining
+        for acks in self._entries.get(position, {}).values():
+            for ack in acks:
+                left = ack.remaining if left is None else left & ack.remaining
         return left
 
     def conflict(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> Position | None:
         """The first entry with messages that are reserved, or named twice here, and may not be acknowledged again."""
+        if cumulative:
+            return next((met for ack in acks if (met := self._met_by_cumulative(txn, ack)) is not None), None)
+        upto = None if self._cumulative is None else self._cumulative[1]
         named: dict[Position, EntryAck] = {}
         for ack in acks:
-            met = self._conflict(txn, ack, cumulative=cumulative)
-            if met is not None:
-                return met
-            if not cumulative:
-                before = named.get(ack.position)
-                if before is not None and overlap(before, ack):
-                    return ack.position
-                named[ack.position] = ack if before is None else _both(before, ack)
+            if upto is not None and (ack.position < upto.position or _overlap_at(upto, ack)):
+                return ack.position
+            holders = self._entries.get(ack.position)
+            if holders is not None and any(overlap(_joined(theirs), ack) for theirs in holders.values()):
+                return ack.position
+            before = named.get(ack.position)
+            if before is not None and overlap(before, ack):
+                return ack.position
+            named[ack.position] = ack if before is None else _both(before, ack)
         return None
 
     def reserve(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         """Reserve messages for `txn`, beside what it has; no other transaction has any of them."""
-        for ack in acks:
-            if cumulative:
+        if cumulative:
+            for ack in acks:
                 assert self._cumulative is None or self._cumulative[0] == txn, "two cumulative ones meet"
                 self._cumulative = (txn, ack if self._cumulative is None else _further(self._cumulative[1], ack))
+            return
+        if not acks:
+            return
+        held = self._held.get(txn)
+        if held is None:
+            held = self._held[txn] = _Held()
+        for ack in acks:
+            holders = self._entries.get(ack.position)
+            if holders is None:
+                self._entries[ack.position] = {txn: (ack,)}
+            else:
+                holders[txn] = (*holders.get(txn, ()), ack)
+            held.add(ack.position)
+
+    def unreserve(self, txn: TxnId, acks: Sequence[EntryAck]) -> None:
+        """Undo `reserve` of these single ones; what is not reserved is passed over."""
+        held = self._held.get(txn)
+        if held is None:
+            return
+        for ack in acks:
+            holders = self._entries.get(ack.position, {})
+            rest = list(holders.get(txn, ()))
+            if ack not in rest:
                 continue
-            holders = self._entries.setdefault(ack.position, {})
-            known = holders.get(txn)
-            holders[txn] = ack if known is None else _both(known, ack)
-            self._positions.setdefault(txn, set()).add(ack.position)
+            rest.remove(ack)
+            if rest:
+                holders[txn] = tuple(rest)
+                continue
+            held.discard(ack.position)
+            del holders[txn]
+            if not holders:
+                del self._entries[ack.position]
+        if not held.positions:
+            del self._held[txn]
+
+    def unreserve_cumulative(self, txn: TxnId) -> None:
+        """Undo `reserve` of the transaction's cumulative ones."""
+        if self._cumulative is not None and self._cumulative[0] == txn:
+            self._cumulative = None
 
     def release(self, txn: TxnId) -> None:
         """Nothing is reserved for `txn` any more."""
-        for position in self._positions.pop(txn, ()):
+        held = self._held.pop(txn, None)
+        for position in () if held is None else held.positions:
             holders = self._entries[position]
             del holders[txn]
             if not holders:
                 del self._entries[position]
-        if self._cumulative is not None and self._cumulative[0] == txn:
-            self._cumulative = None
+        self.unreserve_cumulative(txn)
 
-    def _conflict(self, txn: TxnId, ack: EntryAck, *, cumulative: bool) -> Position | None:
-        if self._cumulative is not None:
-            holder, upto = self._cumulative
-            if cumulative and holder != txn:
-                return min(ack.position, upto.position)
-            if not cumulative and (ack.position < upto.position or _overlap_at(upto, ack)):
-                return ack.position
-        if not cumulative:
-            holders = self._entries.get(ack.position, {})
-            return ack.position if any(overlap(theirs, ack) for theirs in holders.values()) else None
-        for position, holders in self._entries.items():
-            if position > ack.position:
-                break
-            for other, theirs in holders.items():
-                if other != txn and (position < ack.position or overlap(theirs, ack)):
-                    return position
-        return None
+    def clear(self) -> None:
+        """Nothing is reserved any more."""
+        self._entries, self._held, self._cumulative = {}, {}, None
+
+    def _met_by_cumulative(self, txn: TxnId, ack: EntryAck) -> Position | None:
+        if self._cumulative is not None and self._cumulative[0] != txn:
+            return min(ack.position, self._cumulative[1].position)
+        first = min((held.lowest for other, held in self._held.items() if other != txn), default=None)
+        if first is None or first > ack.position:
+            return None
+        if first < ack.position:
+            return first
+        theirs = (acks for other, acks in self._entries[first].items() if other != txn)
+        return first if any(overlap(_joined(acks), ack) for acks in theirs) else None
+
+
+def _joined(acks: Sequence[EntryAck]) -> EntryAck:
+    """What the acknowledgements of one transaction say of an entry together."""
+    return acks[0] if len(acks) == 1 else reduce(_both, acks)
 
 
 def _overlap_at(upto: EntryAck, ack: EntryAck) -> bool:
     return ack.position == upto.position and overlap(upto, ack)
+
+
+def furthest(acks: Sequence[EntryAck]) -> list[EntryAck]:
+    """One cumulative acknowledgement that says what several say; none of none."""
+    return [reduce(_further, acks)] if acks else []
 
 
 def overlap(one: EntryAck, other: EntryAck) -> bool:

@@ -144,11 +144,7 @@ class Acknowledging:
         subscription = consumer.subscription
         cumulative = _is_cumulative(ack)
         try:
-            given = await _acknowledgements(ack)
-            acks: list[EntryAck] = []
-            for taken in slices(given):
-                acks += [acknowledgement.to_entry_ack() for acknowledgement in taken]
-                await pause_between(given)
+            acks = await _acknowledgements(ack)
             for part in slices(acks):
                 subscription.require_acknowledgeable(part, cumulative=cumulative)
                 await pause_between(acks)
@@ -171,7 +167,7 @@ class Acknowledging:
     async def _take_in_transaction(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
         txn = TxnId(ack.txnid_most_bits, ack.txnid_least_bits)
         try:
-            given = await _acknowledgements(ack)
+            acks = await _acknowledgements(ack)
             # From here on a consumer that is sent away is noticed by the subscription.
             if consumer.consumer.was_sent_away:
                 self._refuse(ack, _no_consumer(ack))
@@ -180,7 +176,7 @@ class Acknowledging:
             await consumer.topic.acknowledge_in_transaction(
                 consumer.subscription,
                 txn,
-                given,
+                acks,
                 cumulative=_is_cumulative(ack),
                 identity=self._identity(consumer, ack),
             )
@@ -221,13 +217,13 @@ def _answer(outbox: Outbox, consumer_id: int, request_id: int, fault: Fault | No
         outbox.put(encode_command(refused))
 
 
-async def _acknowledgements(ack: pb.CommandAck) -> list[Acknowledgement]:
+async def _acknowledgements(ack: pb.CommandAck) -> list[EntryAck]:
     """What the command says.
 
     Raises:
         AcknowledgementRefused: an `ack_set` is larger than that of any batch.
     """
-    found: list[Acknowledgement] = []
+    found: list[EntryAck] = []
     for part in slices(ack.message_id):
         for given in part:
             if len(given.ack_set) > ACK_SET_WORDS_MAX:
@@ -235,7 +231,8 @@ async def _acknowledgements(ack: pb.CommandAck) -> list[Acknowledgement]:
                     f"an ack_set has {len(given.ack_set)} words; a batch has at most {BATCH_MESSAGES_MAX} messages,"
                     f" whose bits fill {ACK_SET_WORDS_MAX} words"
                 )
-            found.append(Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size))
+            acknowledged = Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size)
+            found.append(acknowledged.to_entry_ack())
         await pause_between(ack.message_id)
     return found
 

@@ -12,12 +12,12 @@ from broker.names import TopicName
 from broker.retention import Retention
 from broker.retention_policies import topic_key
 from broker.topic import Topic
-from dispatch.subscription import Acknowledgement
 from storage.errors import NoSpace
 from storage.files import SPACE_RETRY_SECONDS
 from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.store import Op, StoreFull, starting_with
 from storage.position import EARLIEST
+from storage.ranges import EntryAck
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, moving_clock, publish, rooms
 from tests.support.steered_store import SteeredStore
@@ -94,7 +94,7 @@ async def test_records_of_a_decided_transaction_stay_until_there_is_space(
         subscription = await topic.subscribe("s", EARLIEST)
         await publish(topic, b"first")
         txn = await broker.coordinator.new_transaction(0, 60_000)
-        await topic.acknowledge_in_transaction(subscription, txn, [Acknowledgement(topic.ledger.last_position)])
+        await topic.acknowledge_in_transaction(subscription, txn, [EntryAck(topic.ledger.last_position)])
         await publish(topic, b"in", txn)
         metadata.fill_behind = "/txn/id/"
         await broker.coordinator.end(txn, action)
@@ -116,7 +116,7 @@ async def test_what_a_transaction_asks_is_refused_alone(autojump_clock: MockCloc
     async with filling() as (metadata, broker), topic_held(broker) as topic:
         subscription = await topic.subscribe("s", EARLIEST)
         await publish(topic, b"first")
-        acks = [Acknowledgement(topic.ledger.last_position)]
+        acks = [EntryAck(topic.ledger.last_position)]
         txn = await broker.coordinator.new_transaction(0, 60_000)
         metadata.is_full = True
         with pytest.raises(NoSpace):

@@ -10,8 +10,8 @@ from broker.http.service import TransactionStatistics
 from broker.loop_monitor import LoopMonitor
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.traffic import Traffic
-from dispatch.subscription import Acknowledgement
 from storage.metadata.memory import MemoryStore
+from storage.ranges import EntryAck
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, publish, rooms
 from txn.errors import InvalidTxnStatus, TransactionNotFound
@@ -53,7 +53,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
         await publish(segment, b"in a transaction", txn)
         await publish(segment, b"and once more: the record is there", txn)
     place = segment.ledger.next_after(segment.subscriptions["s"].cursor.mark_delete)
-    await segment.acknowledge_in_transaction(segment.subscriptions["s"], committed, [Acknowledgement(place)])
+    await segment.acknowledge_in_transaction(segment.subscriptions["s"], committed, [EntryAck(place)])
     assert (now().op_writes, now().op_records_outstanding) == (3, 3)
 
     await broker.coordinator.end(committed, EndAction.COMMIT)

@@ -14,6 +14,7 @@ from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST, Position
+from storage.ranges import EntryAck
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
@@ -54,7 +55,7 @@ def last_of(topic: Topic) -> Position:
 
 
 async def acknowledge_all(topic: Topic, subscription: Subscription, txn: TxnId) -> None:
-    await topic.acknowledge_in_transaction(subscription, txn, [Acknowledgement(last_of(topic))], cumulative=True)
+    await topic.acknowledge_in_transaction(subscription, txn, [EntryAck(last_of(topic))], cumulative=True)
 
 
 def consume(subscription: Subscription) -> RecordingOutlet:
@@ -76,9 +77,7 @@ async def test_a_split_under_pending_acknowledgements() -> None:
             outlet = consume(subscription)
             first, second = await begin(broker), await begin(broker)
             positions = [Position(last_of(parent).ledger, entry) for entry in range(3)]
-            await parent.acknowledge_in_transaction(
-                subscription, first, [Acknowledgement(positions[1])], cumulative=True
-            )
+            await parent.acknowledge_in_transaction(subscription, first, [EntryAck(positions[1])], cumulative=True)
             await broker.controller.split(TOPIC, 0)
             assert parent.ledger.is_sealed
             await end(broker, first)
@@ -134,7 +133,7 @@ async def test_every_message_comes_again_after_an_abort_the_last_one_too() -> No
             await wait_all_tasks_blocked()
             sent = outlet.positions
             txn = await begin(broker)
-            await topic.acknowledge_in_transaction(subscription, txn, [Acknowledgement(at) for at in sent])
+            await topic.acknowledge_in_transaction(subscription, txn, [EntryAck(at) for at in sent])
             await end(broker, txn, EndAction.ABORT)
             assert outlet.positions == [*sent, *sent]
 
@@ -152,7 +151,7 @@ async def test_a_batch_that_is_wholly_spoken_for_keeps_nothing_back() -> None:
         subscription.flow(first, 1)
         await wait_all_tasks_blocked()
         txn = await begin(broker)
-        await topic.acknowledge_in_transaction(subscription, txn, [Acknowledgement(batch, (0b10,), 2)])
+        await topic.acknowledge_in_transaction(subscription, txn, [EntryAck(batch, 0b10, 2)])
         subscription.remove_consumer(first)
         subscription.acknowledge([Acknowledgement(batch, (0b01,), 2)])
         await publish(topic, b"behind")
@@ -185,7 +184,7 @@ async def test_a_seek_forgets_what_is_pending() -> None:
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         ((topic, subscription),) = await filled(broker)
         open_one, committed = await begin(broker), await begin(broker)
-        first = Acknowledgement(Position(last_of(topic).ledger, 0))
+        first = EntryAck(Position(last_of(topic).ledger, 0))
         await topic.acknowledge_in_transaction(subscription, committed, [first])
         await acknowledge_all_but_first(topic, subscription, open_one)
         await end(broker, committed)
@@ -289,7 +288,7 @@ async def test_a_removal_that_is_given_up_leaves_no_records() -> None:
 
 async def acknowledge_all_but_first(topic: Topic, subscription: Subscription, txn: TxnId) -> None:
     ledger = last_of(topic).ledger
-    rest = [Acknowledgement(Position(ledger, entry)) for entry in range(1, 3)]
+    rest = [EntryAck(Position(ledger, entry)) for entry in range(1, 3)]
     await topic.acknowledge_in_transaction(subscription, txn, rest)
 
 

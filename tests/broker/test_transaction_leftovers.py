@@ -9,11 +9,12 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.scalable.layouts import layout_key
 from broker.topic import Topic
-from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription import Subscription
 from storage.entry import Entry, TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST, Position
+from storage.ranges import EntryAck
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, moving_clock, publish, rooms, visible
 from tests.support.steered_store import SteeredStore
@@ -97,7 +98,7 @@ async def left(metadata: MetadataStore, prefix: str) -> int:
 
 
 async def acknowledge(topic: Topic, subscription: Subscription, position: Position, txn: TxnId) -> None:
-    await topic.acknowledge_in_transaction(subscription, txn, [Acknowledgement(position)], cumulative=True)
+    await topic.acknowledge_in_transaction(subscription, txn, [EntryAck(position)], cumulative=True)
 
 
 async def test_what_aborted_transactions_left_behind_goes_and_stays_aborted(autojump_clock: MockClock) -> None:

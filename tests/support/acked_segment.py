@@ -196,7 +196,7 @@ class AckedSegment:
                 await self.subscription.synced()
             else:
                 await self.topic.acknowledge_in_transaction(
-                    self.subscription, txn, given, cumulative=cumulative, identity=identity
+                    self.subscription, txn, acks, cumulative=cumulative, identity=identity
                 )
         except (TxnError, AcknowledgementRefused, SubscriptionClosed) as refused:
             history.conflicts += isinstance(refused, TransactionConflict)

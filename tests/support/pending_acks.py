@@ -43,14 +43,19 @@ class Target:
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self.given_back: list[Position] = []
+        self.keeps_order = False
+        self.longest_part = 0
+        """The most that was set aside, taken or given back in one step."""
 
     def require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         """Everything is."""
 
     def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         """Nobody holds anything."""
+        self.longest_part = max(self.longest_part, len(acks))
 
     def take(self, acks: Sequence[EntryAck], *, cumulative: bool) -> list[EntryAck]:
+        self.longest_part = max(self.longest_part, len(acks))
         if cumulative:
             for ack in acks:
                 self.cursor.acknowledge_cumulative(ack.position)
@@ -58,6 +63,7 @@ class Target:
         return [ack for ack in acks if not self.cursor.acknowledge_batch(ack.position, ack.remaining)]
 
     def give_back(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        self.longest_part = max(self.longest_part, len(acks))
         self.given_back += [ack.position for ack in acks]
 
 
@@ -134,6 +140,7 @@ async def owned(store: MemoryStore, stream: MemoryStream, name: str = "s") -> As
                 rig.ended.append(lost)
 
         nursery.start_soon(run)
+        nursery.start_soon(acks.apply)
         nursery.start_soon(cursor.run)
         yield rig
         nursery.cancel_scope.cancel()

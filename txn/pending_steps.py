@@ -1,0 +1,128 @@
+"""Work on pending acknowledgements, in steps: one command may name tens of thousands of messages (E7).
+
+Each function is a generator that pauses where other tasks may run. Between two pauses everything fits together: a
+message is either still reserved, or it is acknowledged or given back. If the cursor is moved meanwhile, all of it is
+void, and the generator ends.
+
+Nothing here waits for anything but its turn.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import trio
+
+from storage.cursor import Cursor
+from storage.position import Position
+from storage.ranges import EntryAck
+from txn.pending_book import PendingBook
+from txn.pending_transaction import AckTarget, Command, PendingTransaction
+from txn.states import TxnState
+
+ENTRIES_AT_ONCE: Final = 256
+"""Acknowledgements that are reserved, applied or given back in one step of the event loop: a millisecond."""
+
+
+def parts(acks: Sequence[EntryAck]) -> Iterator[Sequence[EntryAck]]:
+    """The acknowledgements, as many at a time as one step takes."""
+    return (acks[start : start + ENTRIES_AT_ONCE] for start in range(0, len(acks), ENTRIES_AT_ONCE))
+
+
+async def pause_after(done: int) -> int:
+    """Let others run if so many were looked at since the last pause; the number to go on counting with."""
+    if done < ENTRIES_AT_ONCE:
+        return done
+    await trio.lowlevel.checkpoint()
+    return 0
+
+
+class PendingSteps:
+    """The steps of one subscription's."""
+
+    def __init__(self, book: PendingBook, cursor: Cursor, target: AckTarget) -> None:
+        self._reserved = book.reserved
+        self._cursor = cursor
+        self._target = target
+
+    def apply(self, pending: PendingTransaction) -> Iterator[None]:
+        """Do what was decided. What the cursor has no room for stays reserved, in `left`."""
+        if pending.decided is TxnState.COMMITTED:
+            return self._take(pending)
+        return self.free(pending, pending.commands)
+
+    def free(self, pending: PendingTransaction, commands: Sequence[Command]) -> Iterator[None]:
+        """Give back what these commands have reserved.
+
+        Where order is kept, nothing is sent again before all of it is free: it would come in another order.
+        """
+        lowest: Position | None = None
+        for _command, part in _in_steps(commands):
+            if part is None:
+                yield
+                if pending.is_discarded:
+                    return
+                continue
+            self._reserved.unreserve(pending.txn, part)
+            if not self._target.keeps_order:
+                self._target.give_back(part, cumulative=False)
+                continue
+            again = [ack.position for ack in part if not self._cursor.is_acknowledged(ack.position)]
+            lowest = min(again if lowest is None else [lowest, *again], default=None)
+        if lowest is not None:
+            self._target.give_back([EntryAck(lowest)], cumulative=False)
+        cumulative = [ack for command in commands if command.cumulative and command.reserved for ack in command.acks]
+        if cumulative:
+            self._reserved.unreserve_cumulative(pending.txn)
+            given_back = {id(command) for command in commands}
+            for command in pending.commands:
+                if command.cumulative and id(command) not in given_back:
+                    self._reserved.reserve(pending.txn, command.acks, cumulative=True)
+            self._target.give_back(cumulative, cumulative=True)
+
+    def take_left(self, pending: PendingTransaction) -> Iterator[None]:
+        """Try again to acknowledge what the cursor had no room for."""
+        left: list[EntryAck] = []
+        for part in parts(pending.left):
+            left += self._take_part(pending, part)
+            yield
+            if pending.is_discarded:
+                return
+        pending.left = left
+
+    def _take(self, pending: PendingTransaction) -> Iterator[None]:
+        for command, part in _in_steps(pending.commands, cumulative=True):
+            if part is None:
+                yield
+                if pending.is_discarded:
+                    return
+                continue
+            pending.upto = max(pending.upto, max(ack.position for ack in part))
+            if command.cumulative:
+                left = self._target.take(part, cumulative=True)
+                self._reserved.reserve(pending.txn, left, cumulative=False)
+                pending.left += left
+            else:
+                pending.left += self._take_part(pending, part)
+        self._reserved.unreserve_cumulative(pending.txn)
+
+    def _take_part(self, pending: PendingTransaction, part: Sequence[EntryAck]) -> list[EntryAck]:
+        left = self._target.take(part, cumulative=False)
+        kept = set(left)
+        self._reserved.unreserve(pending.txn, [ack for ack in part if ack not in kept] if kept else part)
+        return left
+
+
+def _in_steps(
+    commands: Iterable[Command], *, cumulative: bool = False
+) -> Iterator[tuple[Command, Sequence[EntryAck] | None]]:
+    """What the commands have reserved, part by part; None instead of a part where others may run."""
+    done = 0
+    for command in tuple(commands):
+        if command.cumulative and not cumulative:
+            continue
+        for part in parts(command.acks[: command.reserved]):
+            if done >= ENTRIES_AT_ONCE:
+                yield command, None
+                done = 0
+            yield command, part
+            done += len(part)

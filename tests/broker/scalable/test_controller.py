@@ -28,7 +28,7 @@ from broker.scalable.layouts import layout_key
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.errors import LedgerSealed
-from storage.metadata.store import Delete, Op, Put
+from storage.metadata.store import Delete, Op, Put, StoreUnavailable
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.draining import drained
@@ -373,6 +373,30 @@ async def test_a_cancelled_split_is_finished_all_the_same(broker: Rooms, store: 
         store.before = None
         await wait_all_tasks_blocked()
         await check_whole(broker, {"s"}, [])
+
+
+async def test_a_split_that_fails_when_nobody_waits_for_it_is_logged(broker: Rooms, store: SteeredStore) -> None:
+    """D10: whoever asked has gone and is told nothing."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    for hangs_up in (True, False):
+        scope = trio.CancelScope()
+
+        async def fail(_ops: Sequence[Op], scope: trio.CancelScope = scope, hangs_up: bool = hangs_up) -> None:
+            store.before = None
+            if hangs_up:
+                scope.cancel()
+                await wait_all_tasks_blocked()
+            raise StoreUnavailable("away")
+
+        store.before = fail
+        with structlog.testing.capture_logs() as logs:
+            with scope, suppress(StoreUnavailable):
+                await broker.controller.split(TOPIC, 0)
+            for _ in range(2):
+                # Once together with `fail`, and once for what follows it.
+                await wait_all_tasks_blocked()
+        said = [entry["event"] for entry in logs]
+        assert ("a split, merge or migration is not finished" in said) is hangs_up
 
 
 async def test_a_sealed_segment_of_an_earlier_run_refuses_sends_at_once(store: SteeredStore) -> None:

@@ -1,6 +1,7 @@
 """Pruning: when a sealed segment goes, when it stays, and what is left when it dies at any write."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError, TopicNotFound
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
+from broker.scalable.layout_record import to_json
 from broker.scalable.layouts import layout_key
 from broker.topic import Topic
 from broker.unanswered import RETRY_SECONDS
@@ -224,6 +226,33 @@ async def test_a_segment_is_kept_for_its_time(broker: Rooms, nursery: trio.Nurse
         assert await ids(broker) == {0, 1, 2}
         mock_clock.jump(2)
         await wait_all_tasks_blocked()
+    assert await ids(broker) == {1, 2}
+
+
+async def test_a_topic_that_was_made_anew_keeps_its_segments_for_their_own_time(
+    broker: Rooms, store: SteeredStore, nursery: trio.Nursery, mock_clock: MockClock
+) -> None:
+    """D16: a watch may tell of the new layout without the deletion before it, and segments have the same numbers."""
+    start = trio.current_time()
+
+    def clock() -> int:
+        return 1_000_000 + round((trio.current_time() - start) * 1000)
+
+    nursery.start_soon(broker.pruner(retention_ms=3_600_000, clock=clock).run)
+    await split_topic(broker)
+    for name in ("s", "t"):
+        await drain(broker, 0, name)
+    mock_clock.jump(3_000)
+    before = await broker.layouts.get(TOPIC)
+    sealed = replace(before.segments[0], sealed_at_ms=clock())
+    anew = replace(before, creation_id="anew", segments={**before.segments, 0: sealed})
+    await store.put(layout_key(TOPIC), to_json(anew))
+    await wait_all_tasks_blocked()
+    mock_clock.jump(3_000)
+    await wait_all_tasks_blocked()
+    assert await ids(broker) == {0, 1, 2}
+    mock_clock.jump(1_000)
+    await wait_all_tasks_blocked()
     assert await ids(broker) == {1, 2}
 
 

@@ -17,6 +17,7 @@ store's writer: the journal still has everything, and recovery will write it aga
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -277,6 +278,8 @@ class WriteBehind:
         if written or retired:
             files.sync_dir(self._folder.path)
         for index in written:
-            self._folder.store_index(index)
+            # It can be rebuilt, and what follows frees space.
+            with suppress(DiskFull):
+                self._folder.store_index(index)
         for full in retired:
             full.remove(files)

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from storage import journal
+from storage import journal, write_behind
 from storage.errors import LedgerFailed, NoSpace
 from storage.files import SPACE_RETRY_SECONDS, DiskFull
 from storage.ledger import OpenLedger
@@ -352,3 +352,23 @@ async def test_nothing_is_taken_before_it_is_known_that_it_fits(autojump_clock: 
         going_on.set()
         with pytest.raises(NoSpace):
             await ledger.wait_room()
+
+
+async def test_an_index_that_does_not_fit_is_in_nobodys_way(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E13: it can be rebuilt. So a ledger is closed without it, and full journal files are given back."""
+    monkeypatch.setattr(write_behind, "WRITE_BEHIND_BYTES", 1)
+    files = SimulatedFiles(seed=9)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        first, second = await store.create(1), await store.create(2)
+        await add_all(first, [PAYLOAD] * 5)
+        await add_all(second, [PAYLOAD] * 60)
+        await trio.sleep(1)
+        assert store.statistics().write_behind.pending_bytes == 0
+        assert store.statistics().journal.retired_files == 1
+        files.set_capacity(files.used_bytes)
+        with trio.fail_after(SPACE_RETRY_SECONDS / 2):
+            await store.seal(first)
+        assert store.failure is None
+        assert await payloads_of(store, 1) == [PAYLOAD] * 5

@@ -15,6 +15,8 @@ This touches what is global to the process, so only the process that is a broker
 import gc
 from typing import Final
 
+import trio
+
 from storage.signal import Signal
 
 YOUNG_MAX: Final = 500
@@ -40,9 +42,11 @@ class GarbageDuty:
         """Set aside since the last look at everything, or since they were counted."""
         self._alive = 0
         """Objects that survived the last look at everything."""
+        self._token: trio.lowlevel.TrioToken | None = None
 
     async def run(self) -> None:
         """Work until cancelled. The caller has looked at everything once."""
+        self._token = trio.lowlevel.current_trio_token()
         before = gc.get_threshold()
         gc.set_threshold(YOUNG_MAX, YOUNG_LOOKS, NEVER)
         gc.callbacks.append(self.collected)
@@ -60,8 +64,9 @@ class GarbageDuty:
             gc.freeze()
             self._portions += 1
             # Counting visits what is set aside, so it is done only when there may be enough.
-            if self._portions * YOUNG_MAX * (YOUNG_LOOKS + 1) >= self._growth_max:
-                self._due.set()
+            if self._portions * YOUNG_MAX * (YOUNG_LOOKS + 1) >= self._growth_max and self._token is not None:
+                # Python collects in any thread, and in the middle of anything, where no task may be woken.
+                self._token.run_sync_soon(self._due.set, idempotent=True)
 
     def look_at_all(self) -> None:
         """Collect everything there is, and set it aside. Takes long."""

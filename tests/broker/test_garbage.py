@@ -89,3 +89,15 @@ async def test_what_was_set_aside_goes_once_as_much_has_come_as_was_alive(
         await trio.lowlevel.checkpoint()
     assert len(looks) == 1
     assert looks[0] >= enough * 0.9, "and not before"
+
+
+async def test_a_collection_in_another_thread_wakes_the_duty(
+    monkeypatch: pytest.MonkeyPatch, duty: GarbageDuty
+) -> None:
+    """E16: Python collects in whatever thread makes objects, and the disk's threads do."""
+    looked = trio.Event()
+    monkeypatch.setattr(garbage, "LOOK_AT_ALL_MIN", 1)
+    monkeypatch.setattr(duty, "look_at_all", looked.set)
+    monkeypatch.setattr(duty, "_alive", -(2**40))
+    await trio.to_thread.run_sync(gc.collect, 1)
+    await looked.wait()

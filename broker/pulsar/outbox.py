@@ -95,6 +95,8 @@ class Outbox:
                 self._bytes -= len(data)
                 self._budget.held_bytes -= len(data)
                 self._note_drained()
+                # Not while the next piece is waited for: it may be a large message, and clients are many.
+                del data
             if self._finished:
                 return
             await self._wake.wait()

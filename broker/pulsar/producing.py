@@ -170,25 +170,29 @@ class ProducerSession:
         while True:
             await self._inbox_wake.wait()
             while self._inbox:
-                send, payload = self._inbox.popleft()
-                size = SEND_BYTES + len(payload)
-                self._inbox_bytes -= size
-                self._note_room()
-                self._publishing = True
-                try:
-                    self._answers.append((send, len(payload), await self._publish(send, payload)))
-                except NoSpace:
-                    self._hold_back()
-                finally:
-                    self._share.give(size)
-                self._publishing = False
-                self._answers_wake.set()
+                # In a step of its own, so that no local variable holds the message while this task waits for the next.
+                await self._publish_one()
                 # Neither publishing nor answering has to wait, as a rule, so many small sends would be one long step.
                 published += 1
                 if published % SENDS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
             if self._replaced or self._finishing is not None:
                 self._answers_wake.set()
+
+    async def _publish_one(self) -> None:
+        send, payload = self._inbox.popleft()
+        size = SEND_BYTES + len(payload)
+        self._inbox_bytes -= size
+        self._note_room()
+        self._publishing = True
+        try:
+            self._answers.append((send, len(payload), await self._publish(send, payload)))
+        except NoSpace:
+            self._hold_back()
+        finally:
+            self._share.give(size)
+        self._publishing = False
+        self._answers_wake.set()
 
     def _hold_back(self) -> None:
         """The disk is full: leave this send and those behind it to the client, which sends them again.

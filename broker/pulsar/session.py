@@ -126,6 +126,8 @@ class Session:
         handshake_until = trio.current_time() + HANDSHAKE_SECONDS_MAX
         while data := await self._receive(decoder.expected_bytes, inf if connected else handshake_until):
             decoder.feed(data)
+            # It is copied. Silent connections are many, and each would hold what it sent last.
+            del data
             try:
                 while (frame := decoder.next_frame()) is not None:
                     await share.pause_when_used(decoder.taken_bytes)

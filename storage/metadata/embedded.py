@@ -89,6 +89,8 @@ class EmbeddedStore(ImageStore):
         self._served: list[WantedSnapshot] = []
         """Who waits for the one being written."""
         self._is_appending = False
+        self._is_full = False
+        """Whether the disk refused the last group."""
         self._turns = trio.lowlevel.ParkingLot()
         self._turn_taken = Signal()
         self._groups = 0
@@ -259,10 +261,15 @@ class EmbeddedStore(ImageStore):
             await self._files.run_urgent(partial(self._log.append, bodies, is_abort=is_abort))
         finally:
             self._is_appending = False
+        if self._is_full and not is_abort:
+            log.info("there is space for the metadata log again")
+            self._is_full = False
 
     def _refuse(self, full: DiskFull) -> None:
         """Tell all of the group that nothing was done."""
-        log.error("the disk is full: the metadata log takes nothing until there is space", file=full.filename)
+        if not self._is_full:
+            log.error("the disk is full: the metadata log takes nothing until there is space", file=full.filename)
+        self._is_full = True
         refused, self._group = self._group, []
         for proposal in refused:
             proposal.fail(_full(full))

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import structlog
 import trio
 
+from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.replication import require_own_subscription
@@ -40,20 +41,26 @@ from txn.pending_transaction import CommandId
 IN_TRANSACTIONS_MAX: Final = 256
 """Acknowledgements in transactions of one connection that are under way at once; above it nothing more is read."""
 
+ANSWER_BYTES: Final = 256
+"""What an acknowledgement outside transactions takes in memory while it waits for its answer."""
+
 log = structlog.get_logger(__name__)
 
 
 class DurableAnswers:
     """Answers the acknowledgements of one consumer, once they are durable."""
 
-    def __init__(self, consumer_id: int, subscription: Subscription, outbox: Outbox) -> None:
+    def __init__(self, consumer_id: int, subscription: Subscription, outbox: Outbox, share: ReceiveShare) -> None:
+        """Set up; whoever asks for an answer has taken ANSWER_BYTES of the share, which are given back here."""
         self._consumer_id = consumer_id
         self._subscription = subscription
         self._outbox = outbox
+        self._share = share
         self._requests: list[tuple[int, Position]] = []
         """Who asked, and the highest position that each acknowledged."""
         self._wake = Signal()
         self._is_closed = False
+        self._has_ended = False
 
     async def run(self) -> None:
         """Answer until closed and all are answered."""
@@ -70,11 +77,16 @@ class DurableAnswers:
                 if upto > shown:
                     fault = fault_of(ended or self._subscription.too_many_holes())
                 _answer(self._outbox, self._consumer_id, request_id, fault)
+                self._share.give(ANSWER_BYTES)
+        self._has_ended = True
 
-    def answer_when_durable(self, request_id: int, upto: Position) -> None:
-        """Answer an acknowledgement of positions at or below `upto`, which was taken."""
+    def answer_when_durable(self, request_id: int, upto: Position) -> bool:
+        """Answer an acknowledgement of positions at or below `upto`, which was taken; False if it is too late."""
+        if self._has_ended:
+            return False
         self._requests.append((request_id, upto))
         self._wake.set()
+        return True
 
     def close(self) -> None:
         """The consumer is gone; what was taken is answered all the same."""
@@ -109,10 +121,17 @@ class AcknowledgingConsumer(Protocol):
 class Acknowledging:
     """Serves the acknowledgements of one connection."""
 
-    def __init__(self, consumers: Mapping[int, AcknowledgingConsumer], outbox: Outbox, nursery: trio.Nursery) -> None:
-        """Set up; `consumers` are those open now, by their ids, and `nursery` is the connection's."""
+    def __init__(
+        self,
+        consumers: Mapping[int, AcknowledgingConsumer],
+        outbox: Outbox,
+        share: ReceiveShare,
+        nursery: trio.Nursery,
+    ) -> None:
+        """Set up; `consumers` are those open now, by their ids, and the rest is the connection's."""
         self._consumers = consumers
         self._outbox = outbox
+        self._share = share
         self._nursery = nursery
         self._places = trio.Semaphore(IN_TRANSACTIONS_MAX)
         self._connection = object()
@@ -120,7 +139,7 @@ class Acknowledging:
 
     def answers(self, consumer_id: int, subscription: Subscription) -> DurableAnswers:
         """For a consumer that opens; its `run` is to be started."""
-        return DurableAnswers(consumer_id, subscription, self._outbox)
+        return DurableAnswers(consumer_id, subscription, self._outbox, self._share)
 
     async def take(self, frame: Frame) -> None:
         """One ACK."""
@@ -131,13 +150,26 @@ class Acknowledging:
         elif ack.properties:
             self._refuse(ack, Fault(pb.NotAllowedError, "an acknowledgement keeps no properties; send it without them"))
         elif ack.HasField("txnid_least_bits") or ack.HasField("txnid_most_bits"):
+            size = ack.ByteSize()
+            await self._share.take(size)
             await self._places.acquire()
-            self._nursery.start_soon(self._take_in_transaction, consumer, ack)
+            self._nursery.start_soon(self._take_in_transaction, consumer, ack, size)
+        elif ack.HasField("request_id"):
+            await self._take_and_answer(consumer, ack)
         else:
             await self._take_at_once(consumer, ack)
 
-    async def _take_at_once(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
-        """Check all of it, then take all of it, both in slices.
+    async def _take_and_answer(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
+        await self._share.take(ANSWER_BYTES)
+        upto = await self._take_at_once(consumer, ack)
+        if upto is not None and consumer.answers.answer_when_durable(ack.request_id, upto):
+            return
+        self._share.give(ANSWER_BYTES)
+        if upto is not None:
+            self._refuse(ack, _no_consumer(ack))
+
+    async def _take_at_once(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> Position | None:
+        """Check all of it, then take all of it, both in slices; the highest position, or None if it was refused.
 
         Between two slices the subscription may be moved. What is left then is refused: the consumer was sent away.
         """
@@ -152,19 +184,17 @@ class Acknowledging:
             for part in slices(acks):
                 if consumer.consumer.was_sent_away:
                     self._refuse(ack, _no_consumer(ack))
-                    return
+                    return None
                 is_kept &= not subscription.take(part, cumulative=cumulative)
                 await pause_between(acks)
             if not is_kept:
                 raise subscription.too_many_holes()
         except (AcknowledgementRefused, SubscriptionClosed, TooManyHoles) as refused:
             self._refuse(ack, fault_of(refused))
-            return
-        if ack.HasField("request_id"):
-            upto = max((each.position for each in acks), default=EARLIEST)
-            consumer.answers.answer_when_durable(ack.request_id, upto)
+            return None
+        return max((each.position for each in acks), default=EARLIEST)
 
-    async def _take_in_transaction(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> None:
+    async def _take_in_transaction(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck, size: int) -> None:
         txn = TxnId(ack.txnid_most_bits, ack.txnid_least_bits)
         try:
             acks = await _acknowledgements(ack)
@@ -189,6 +219,7 @@ class Acknowledging:
             if ack.HasField("request_id"):
                 self._outbox.put(encode_command(commands.ack_response(ack.consumer_id, ack.request_id, txn=txn)))
         finally:
+            self._share.give(size)
             self._places.release()
 
     def _identity(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> CommandId | None:

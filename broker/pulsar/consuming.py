@@ -13,6 +13,7 @@ from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
 from broker.everything import Everything
 from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging
+from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
@@ -54,6 +55,7 @@ class ConsumerFace:
     def __init__(
         self,
         outbox: Outbox,
+        share: ReceiveShare,
         topics: Topics,
         controller: Controller,
         scalable: ScalableFace,
@@ -70,7 +72,7 @@ class ConsumerFace:
         self._nursery = nursery
         self._consumers: dict[int, ConsumerSession] = {}
         self._openings = Openings("consumer", CONSUMERS_MAX, lambda: len(self._consumers))
-        self._acknowledging = Acknowledging(self._consumers, outbox, nursery)
+        self._acknowledging = Acknowledging(self._consumers, outbox, share, nursery)
 
     @property
     def inline(self) -> dict[int, Inline]:

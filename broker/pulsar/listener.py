@@ -142,7 +142,7 @@ def _session(
     session.use(scalable)
     session.use(NamespaceFace(outbox, services.namespaces, nursery))
     session.use(
-        ConsumerFace(outbox, services.topics, services.controller, scalable, schemas, services.traffic, nursery)
+        ConsumerFace(outbox, share, services.topics, services.controller, scalable, schemas, services.traffic, nursery)
     )
     session.use(TransactionFace(outbox, services.coordinator, service_url=service_url))
     return session

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.pulsar import producing
+from broker.pulsar import acknowledging, producing
 from broker.pulsar.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets
 from broker.pulsar.session import HANDSHAKE_SECONDS_MAX
 from storage.metadata.store import Op
@@ -159,6 +159,49 @@ async def test_requests_under_way_count_with_what_is_not_stored_yet() -> None:
         assert budgets.receiving.held_bytes >= SHARE_BYTES
         go.set()
         assert (await client.receive()).type == Type.GET_OR_CREATE_SCHEMA_RESPONSE
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.held_bytes == 0
+
+
+async def test_acknowledgements_that_wait_for_the_store_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E9: each counts as held until it is answered, and a connection that has its share is not read on."""
+    monkeypatch.setattr(acknowledging, "ANSWER_BYTES", SHARE_BYTES // 3)
+    budgets, store, go = Budgets.of(1, 100), SteeredStore(), trio.Event()
+    async with (
+        rooms(store, SimulatedFiles(seed=1)) as broker,
+        listening(broker, budgets) as listener,
+        connected(listener) as client,
+    ):
+        await broker.controller.create_topic(TOPIC, 1, {})
+        segment = str(await broker.segment(TOPIC, 0))
+        await client.produce(1, segment)
+        for number in range(10):
+            await client.publish(1, number)
+            assert (await client.receive()).type == Type.SEND_RECEIPT
+        opened = (await client.ask(commands.new_txn(1, 3, 60_000))).new_txn_response
+        txn = opened.txnid_most_bits, opened.txnid_least_bits
+        start = pb.CommandSubscribe.Earliest
+        shared = pb.CommandSubscribe.Shared
+        await client.ask(commands.subscribe(segment, "s", 1, 1, sub_type=shared, initial_position=start))
+        await client.send(commands.flow(1, 10))
+        ids = [(await client.receive()).message.message_id for _ in range(10)]
+        await wait_all_tasks_blocked(0.01)
+
+        async def hold(_ops: Sequence[Op]) -> None:
+            await go.wait()
+
+        store.before = hold
+        await client.send(commands.ack(1, ids[:1], txn=txn, request_id=20))
+        await wait_all_tasks_blocked(0.01)
+        assert budgets.receiving.held_bytes > 0
+        await client.send(*(commands.ack(1, [one], request_id=number) for number, one in enumerate(ids[1:6], 30)))
+        await client.send(commands.ping())
+        await wait_all_tasks_blocked(0.01)
+        go.set()
+        answers = [await client.receive() for _ in range(7)]
+        assert answers[0].type != Type.PONG, "what follows the acknowledgements was not read meanwhile"
+        assert sorted(a.ack_response.request_id for a in answers if a.type == Type.ACK_RESPONSE) == [20, *range(30, 35)]
+        assert not any(a.ack_response.HasField("error") for a in answers)
         await wait_all_tasks_blocked(0.01)
         assert budgets.receiving.held_bytes == 0
 

@@ -6,6 +6,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage import managed_ledger
+from storage.aborted_index import AbortedSpan
 from storage.entry import TxnId
 from storage.errors import Fenced, LedgerFailed, LedgerNotMade, LedgerSealed
 from storage.files import SPACE_RETRY_SECONDS
@@ -16,10 +17,11 @@ from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.managed_ledger_record import record_key
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check, Committed, MetadataStore, Op, StoreFull, StoreUnavailable
+from storage.metadata.store import Check, Committed, MetadataStore, Op, Put, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
+from tests.support.steered_store import SteeredStore
 
 NAME = "segment://public/default/orders/0000-ffff-0"
 
@@ -701,3 +703,44 @@ async def test_a_ledger_that_cannot_be_followed_goes_on(
             await publish(ledger, [b"c"])
             assert await payloads(ledger) == [b"a", b"b", b"c"]
             assert len((await stored(metadata)).ledgers) == 3
+
+
+async def test_an_aborted_index_is_recorded_while_a_ledgers_end_becomes_known(files: SimulatedFiles) -> None:
+    """T16: neither of the two is lost, in memory or on record."""
+    metadata = SteeredStore()
+    gates = [trio.Event() for _ in range(3)]
+    reached: list[int] = []
+
+    async def hold(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put) and op.key == record_key(NAME) for op in ops) and len(reached) < len(gates):
+            reached.append(len(reached))
+            await gates[reached[-1]].wait()
+
+    async with ledger_store(files) as store, trio.open_nursery() as nursery:
+        ledger = await open_managed(store, metadata)
+        async with rolling(ledger):
+            await publish(ledger, [b"a"])
+            ledger.request_roll()
+            await wait_all_tasks_blocked()
+            (first,) = ledger.closed
+            await publish(ledger, [b"b"])
+            metadata.before = hold
+            # A roll holds the lock. The index and a trim wait behind it, and the end of the ledger comes meanwhile.
+            ledger.request_roll()
+            await wait_all_tasks_blocked()
+            nursery.start_soon(ledger.store_aborted, {first.id: [AbortedSpan(TxnId(1, 2), 0, 0)]})
+            await wait_all_tasks_blocked()
+            nursery.start_soon(ledger.trim, LATEST)
+            await wait_all_tasks_blocked()
+            gates[0].set()
+            await wait_all_tasks_blocked()
+            assert reached == [0, 1]
+            assert [info.closed for info in ledger.closed] == [True, True]
+            gates[1].set()
+            await wait_all_tasks_blocked()
+            assert [(info.closed, info.aborted) for info in ledger.closed] == [(True, 1), (True, 0)]
+            gates[2].set()
+            await wait_all_tasks_blocked()
+        record = await stored(metadata)
+        assert [info.closed for info in record.ledgers] == [False]
+        assert record.ledgers[:-1] == tuple(ledger.closed)

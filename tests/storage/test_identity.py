@@ -6,12 +6,13 @@ import pytest
 
 from storage.broker_home import BrokerHome
 from storage.errors import IdentityMismatch, JournalContended
+from storage.fence import EpochRecord, Owner
 from storage.identity import CLUSTER_KEY, IDENTITY_FILE, FolderIdentity, join_cluster
-from storage.journal_records import JournalRecords, Recorded
+from storage.journal_records import JournalRecords, Recorded, require_fit
 from storage.ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Record
-from storage.writer import Writer
+from storage.writer import Epoch, Writer
 from tests.support.disk import PowerLost, SimulatedFiles
 from tests.support.ledgers import DATA, journal_dir
 from tests.support.metadata import LAST
@@ -233,6 +234,17 @@ async def test_a_take_over_that_loses_keeps_nobody_from_starting(metadata: Memor
     for _ in range(starts_after):
         assert await lived(files, metadata) == identity
     taker.close()
+
+
+def test_a_take_over_that_began_has_not_lost() -> None:
+    """E1: it wrote to the journal, and the record does not know it."""
+    life, folder = Epoch(2, 22), "the-folder"
+    known = EpochRecord(Owner(folder, "broker-1", 22, Epoch(1, 11)), last=0)
+    lost = EpochRecord(Owner(folder, "broker-1", 33, Epoch(1, 11)))
+    recorded = Recorded(folder, "/data", life, 7)
+    require_fit("broker-1", DATA, folder, recorded, {2: known, 3: lost})
+    with pytest.raises(IdentityMismatch, match="older copy"):
+        require_fit("broker-1", DATA, folder, recorded, {2: known, 3: lost._replace(last=0)})
 
 
 async def stream_of(metadata: MemoryStore) -> int:

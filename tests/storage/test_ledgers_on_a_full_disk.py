@@ -12,7 +12,6 @@ from storage.ledger_ids import LedgerIds
 from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Committed, Op, StoreFull
-from storage.position import Position
 from storage.signal import Signal
 from tests.storage.test_managed_ledger import open_managed, payloads, publish, rolling, stored
 from tests.support.disk import SimulatedFiles
@@ -40,9 +39,12 @@ async def test_space_is_made_while_a_roll_waits_for_it(autojump_clock: MockClock
                 await ledger.wait_room()
             with trio.fail_after(60):
                 if how == "trim":
-                    await ledger.trim(Position(first.id, first.entries - 1))
+                    await ledger.trim(ledger.confirmed.value)
+                    known = [(info.closed, info.entries) for info in (await stored(metadata)).ledgers]
+                    assert known == [(False, 0), (False, 0)]
                 else:
                     await ledger.delete()
+                    await ledger.close()
             await trio.sleep(2 * SPACE_RETRY_SECONDS)
             store.require_space()
             if how == "trim":
@@ -102,3 +104,23 @@ async def test_an_end_that_cannot_be_recorded_is_recorded_later(autojump_clock: 
             await trio.sleep(2 * SPACE_RETRY_SECONDS)
             assert await payloads(ledger) == [b"a" * 200, b"b"]
             assert [info.closed for info in (await stored(metadata)).ledgers] == [True, False]
+
+
+async def test_a_ledger_that_waits_for_space_is_deleted(autojump_clock: MockClock) -> None:
+    """E13: there is nothing else to delete, and nobody waits for the end of what is gone."""
+    files, metadata = SimulatedFiles(seed=4), MemoryStore()
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=20_000))
+        async with rolling(ledger):
+            await publish(ledger, [PAYLOAD] * 3)
+            files.set_capacity(files.used_bytes + 10)
+            await ledger.confirmed.wait_for(ledger.append(PAYLOAD))
+            await trio.sleep(5 * SPACE_RETRY_SECONDS)
+            assert len(ledger.closed) == 1
+            with trio.fail_after(60):
+                await ledger.delete()
+                await ledger.close()
+            await trio.sleep(2 * SPACE_RETRY_SECONDS)
+            store.require_space()
+        assert store.failure is None
+    assert files.names(LEDGERS) == []

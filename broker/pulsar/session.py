@@ -120,7 +120,7 @@ class Session:
                 log.exception("connection ended by an unexpected error", peer=self._peer.address)
 
     async def _read(self, working: trio.Nursery) -> None:
-        share = _Share()
+        turn = _Turn()
         decoder = FrameDecoder(self._message_bytes_max + 10 * 1024, SIZES)
         connected = False
         handshake_until = trio.current_time() + HANDSHAKE_SECONDS_MAX
@@ -130,7 +130,7 @@ class Session:
             del data
             try:
                 while (frame := decoder.next_frame()) is not None:
-                    await share.pause_when_used(decoder.taken_bytes)
+                    await turn.pause_when_used(decoder.taken_bytes)
                     # Before each, as a small request may have a large answer, and what was read holds many.
                     if not self._outbox.writable and not await self._wait_writable():
                         return
@@ -237,7 +237,7 @@ async def _close(face: Face) -> None:
                 await trio.lowlevel.checkpoint()
 
 
-class _Share:
+class _Turn:
     """How much of the event loop one connection takes before it lets others run (E7).
 
     What is read at once may hold ten thousand small commands, and handling most of them waits for nothing. Counted in

@@ -146,18 +146,18 @@ async def test_a_connections_share_is_counted_in_frames_and_bytes(monkeypatch: p
         pauses += 1
 
     monkeypatch.setattr(trio.lowlevel, "checkpoint", pause)
-    share = session._Share()
+    turn = session._Turn()
     for number in range(1, session.FRAMES_AT_ONCE):
-        await share.pause_when_used(number)
+        await turn.pause_when_used(number)
     assert pauses == 0
-    await share.pause_when_used(session.FRAMES_AT_ONCE)
+    await turn.pause_when_used(session.FRAMES_AT_ONCE)
     assert pauses == 1
-    await share.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE - 1)
+    await turn.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE - 1)
     assert pauses == 1, "the bytes are counted from the last pause"
-    await share.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE)
+    await turn.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE)
     assert pauses == 2
     for number in range(1, session.FRAMES_AT_ONCE):
-        await share.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE + number)
+        await turn.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE + number)
     assert pauses == 2, "and so are the frames"
 
 

@@ -1,5 +1,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from errno import EIO
+from pathlib import Path
 
 import pytest
 import trio
@@ -636,6 +638,49 @@ async def test_ledgers_that_are_made_at_once_share_their_sync(files: SimulatedFi
         assert done.count("sync_dir") < 50
         assert len(failed) == 1
         assert len(await metadata.scan("/managed-ledgers/", "/managed-ledgers0")) == 199
+
+
+async def test_ledgers_that_shared_a_failed_sync_are_synced_again(files: SimulatedFiles) -> None:
+    """E2: the sync failed for all, and was told to one; the others try it themselves."""
+    syncs = 0
+
+    def fail_the_first(operation: str, path: Path) -> None:
+        nonlocal syncs
+        if operation == "sync_dir" and path == LEDGERS:
+            syncs += 1
+            if syncs == 1:
+                raise OSError(EIO, "simulated fault")
+
+    made: list[int] = []
+    async with ledger_store(files) as store:
+        files.before = fail_the_first
+
+        async def make(number: int) -> None:
+            with suppress(LedgerNotMade):
+                await store.create(number)
+                made.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(1, 6):
+                nursery.start_soon(make, number)
+        dead = files.crash(keep=0.0)
+    assert len(made) == 4
+    async with ledger_store(dead) as again:
+        assert await again.missing(made) == []
+
+
+async def test_a_trim_that_is_refused_trims_nothing(files: SimulatedFiles, metadata: MemoryStore) -> None:
+    """D4, E18: what the record still lists is still read."""
+    version = await metadata.put("/owners/it", b"me")
+    async with ledger_store(files) as store:
+        claim, config = Check("/owners/it", version), ManagedLedgerConfig(ledger_bytes_max=1)
+        ledger = await open_managed(store, metadata, claim=claim, config=config)
+        async with rolling(ledger):
+            positions = await publish(ledger, [b"a", b"b", b"c"])
+            await metadata.put("/owners/it", b"another")
+            with pytest.raises(Fenced):
+                await ledger.trim(positions[1])
+            assert await payloads(ledger) == [b"a", b"b", b"c"]
 
 
 async def test_c7_closing_records_the_end_and_the_next_owner_goes_on(

@@ -85,6 +85,7 @@ class Session:
         self._outbox = outbox
         self._server_version = server_version
         self._message_bytes_max = message_bytes_max
+        self._decoder = FrameDecoder(message_bytes_max + 10 * 1024, SIZES)
         self._inline: dict[int, Inline] = {Type.PING: self._ping, Type.PONG: self._pong}
         self._requests: dict[int, Request] = {}
         self._faces: list[Face] = []
@@ -101,6 +102,8 @@ class Session:
         async with AsyncExitStack() as closing:
             closing.callback(self._outbox.close)
             closing.callback(self._share.close)
+            # The exception that ends a lost connection keeps the functions it met until the collector finds them.
+            closing.callback(self._decoder.clear)
             for face in self._faces:
                 closing.push_async_callback(_close, face)
             try:
@@ -121,7 +124,7 @@ class Session:
 
     async def _read(self, working: trio.Nursery) -> None:
         turn = _Turn()
-        decoder = FrameDecoder(self._message_bytes_max + 10 * 1024, SIZES)
+        decoder = self._decoder
         connected = False
         handshake_until = trio.current_time() + HANDSHAKE_SECONDS_MAX
         while data := await self._receive(decoder.expected_bytes, inf if connected else handshake_until):

@@ -1,5 +1,8 @@
 """What tasks hold while they wait: with thousands of clients, a message in a local variable of each is gigabytes."""
 
+import gc
+import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -8,8 +11,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from tests.support.rooms import Rooms
-from tests.support.wire import MESSAGE_BYTES_MAX, WireClient, message
+from tests.support.wire import MESSAGE_BYTES_MAX, WireClient, connected, message
 from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import FrameDecoder, encode_payload_command
 
 ROOMS: Final = tuple(f"{Path(__file__).parents[3] / room}/" for room in ("broker", "dispatch", "storage", "txn"))
 PLAIN: Final = "persistent://public/default/plain"
@@ -65,6 +69,30 @@ async def test_no_waiting_task_holds_a_message(broker: Rooms, client: WireClient
     await other.receive()
     await wait_all_tasks_blocked(0.01)
     assert held_by_tasks() == {}
+
+
+async def test_a_connection_that_is_reset_leaves_nothing_of_its_frame(
+    broker: Rooms, listener: trio.SocketListener
+) -> None:
+    """E9: though Python keeps what an exception met on its way until the collector looks at everything."""
+    gc.disable()
+    try:
+        async with connected(listener) as client:
+            await client.produce(1, PLAIN)
+            frame = encode_payload_command(commands.send(1, 0), message(bytes(MESSAGE_BYTES_MAX - 1000)))
+            await client.stream.send_all(frame[:-1])
+            await wait_all_tasks_blocked(0.01)
+            assert fed_bytes() > LARGE
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await wait_all_tasks_blocked(0.01)
+        assert fed_bytes() == 0
+    finally:
+        gc.enable()
+
+
+def fed_bytes() -> int:
+    """What all decoders hold, those of lost connections too."""
+    return sum(found.buffered_bytes for found in gc.get_objects() if isinstance(found, FrameDecoder))
 
 
 async def test_this_test_would_see_it() -> None:

@@ -89,6 +89,11 @@ class FrameDecoder:
         """Add what arrived. Copies it, so the caller may use its buffer again."""
         self._buffer += data
 
+    def clear(self) -> None:
+        """Drop what was fed and not handed out: there will be no more of this stream."""
+        self._buffer = bytearray()
+        self._start = 0
+
     def next_frame(self) -> Frame | None:
         """The next frame, or None when more bytes are needed for it.
 

@@ -7,7 +7,8 @@ import pytest
 from tests.support.attacks.table import run
 
 SEED = 11
-SECONDS = 3
+SECONDS = 2
+DAMAGES = ["files.flip", "files.delete", "files.swap"]
 
 
 @pytest.mark.parametrize("name", ["wire.together", "http.together"])
@@ -16,3 +17,10 @@ def test_a_besieged_broker_keeps_its_promises(tmp_path: Path, name: str) -> None
     verdicts = list(run(tmp_path, [name], SEED, SECONDS))
     assert [verdict.line() for verdict in verdicts if verdict.complaints] == []
     assert [verdict.name for verdict in verdicts] == [name, "all.after-kill-9"]
+
+
+def test_a_damaged_file_is_named_or_does_no_harm(tmp_path: Path) -> None:
+    """E3, E10: refused, told to readers or without effect; no wrong data, no silent loss. One kind for each damage."""
+    verdicts = list(run(tmp_path, DAMAGES, SEED, 0))
+    assert [verdict.line() for verdict in verdicts if verdict.complaints] == []
+    assert [verdict.name for verdict in verdicts] == DAMAGES

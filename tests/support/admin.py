@@ -22,6 +22,10 @@ class Admin:
     def __init__(self, http_url: str) -> None:
         self._base = f"{http_url}/admin/v2/scalable"
 
+    def take_snapshot(self) -> None:
+        """Let the metadata store write a snapshot now."""
+        self._call("POST", f"{self._base.removesuffix('/scalable')}/metadata/snapshot")
+
     def create(self, topic: str, segments: int = 1) -> str:
         """Create a scalable topic; returns its name."""
         self._call("PUT", f"{self._path(topic)}?numInitialSegments={segments}")

@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from tests.support.attacks import http, wire
+from tests.support.attacks import files, http, wire
 from tests.support.attacks.siege import FLAGS, Attack, Verdict, besiege, judge_again, together
 from tests.support.attacks.witness import Witness
 from tests.support.processes import running_broker
@@ -24,7 +24,7 @@ SIEGES: Final[dict[str, Attack]] = {
         together("http", http.ATTACKS),
     )
 }
-NAMES: Final = (*SIEGES,)
+NAMES: Final = (*SIEGES, *files.DAMAGES)
 
 
 def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterator[Verdict]:
@@ -33,6 +33,10 @@ def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterat
     sieges = [SIEGES[name] for name in names if name in SIEGES]
     if sieges:
         yield from _besiege(folder / "besieged", sieges, seed, share)
+    if damages := [name for name in names if name in files.DAMAGES]:
+        stock = files.stocked(folder / "stocked", seed)
+        for name in damages:
+            yield files.damage_every_kind(stock, name, seed, share)
 
 
 def _besiege(data_dir: Path, attacks: Sequence[Attack], seed: int, seconds: float) -> Iterator[Verdict]:

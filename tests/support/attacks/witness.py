@@ -13,7 +13,7 @@ It survives the broker's death: what was not answered may be there or not, all o
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 from typing import Final, TypeVar
@@ -44,8 +44,9 @@ T = TypeVar("T")
 class Witness:
     """See the module."""
 
-    def __init__(self, service_url: str, http_url: str, name: str, seed: int) -> None:
-        """Topics with `name` in their names must be free."""
+    def __init__(self, service_url: str, http_url: str, name: str, seed: int, segments: int = SEGMENTS) -> None:
+        """Topics with `name` in their names must be free; the scalable ones get so many segments."""
+        self._segments = segments
         self._service_url = service_url
         self._http_url = http_url
         self._random = Random(seed)
@@ -58,6 +59,7 @@ class Witness:
         """By topic: what was acknowledged."""
         self._forbidden: dict[str, set[bytes]] = {self.plain: set(), self.source: set(), self.copies: set()}
         """By topic: what was aborted."""
+        self._sent: dict[str, set[bytes]] = {self.plain: set(), self.source: set(), self.copies: set()}
         self._undecided: list[tuple[bytes, ...]] = []
         """What transactions with an unknown outcome sent to `source`: all of it is there, or nothing."""
         self._acknowledged: set[bytes] = set()
@@ -73,6 +75,23 @@ class Witness:
         """Messages that the broker owes it."""
         return sum(map(len, self._owed.values()))
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All that it uses."""
+        return tuple(self._owed)
+
+    def owed(self, topic: str) -> Set[bytes]:
+        """What was acknowledged there."""
+        return self._owed[topic]
+
+    def forbidden(self, topic: str) -> Set[bytes]:
+        """What was aborted there."""
+        return self._forbidden[topic]
+
+    def known(self, topic: str) -> Set[bytes]:
+        """All that it ever sent there, whatever became of it."""
+        return self._sent[topic]
+
     def restarted(self, service_url: str, http_url: str) -> None:
         """Ask the broker at these addresses from the next `at_work` or `judge` on."""
         self._service_url, self._http_url = service_url, http_url
@@ -81,7 +100,7 @@ class Witness:
         """Make the scalable topics."""
         admin = Admin(self._http_url)
         for topic in (self.source, self.copies):
-            await trio.to_thread.run_sync(admin.create, topic, SEGMENTS)
+            await trio.to_thread.run_sync(admin.create, topic, self._segments)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -115,6 +134,7 @@ class Witness:
         async with client.producer(self.plain) as producer:
             while not stop.is_set:
                 value = self._next_value(b"plain")
+                self._sent[self.plain].add(value)
                 try:
                     await self._timed(producer.send(value))
                     self._owed[self.plain].add(value)
@@ -141,6 +161,7 @@ class Witness:
         async with client.producer(self.source) as producer:
             while not stop.is_set:
                 values = tuple(self._next_value(b"txn") for _ in range(self._random.randint(1, 3)))
+                self._sent[self.source].update(values)
                 is_aborted = self._random.random() < ABORTED
                 try:
                     transaction = await self._timed(client.new_transaction())
@@ -176,6 +197,7 @@ class Witness:
         self, client: Client, producer: Producer[bytes], consumer: QueueConsumer[bytes], message: Message[bytes]
     ) -> None:
         is_aborted = self._random.random() < ABORTED / 2
+        self._sent[self.copies].add(message.value)
         transaction = await self._timed(client.new_transaction())
         try:
             await self._timed(producer.send(message.value, key=message.key, txn=transaction))
@@ -252,7 +274,7 @@ class Witness:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._copy, client, stop, _Growing(), b"")
             async with client.producer(self.source) as producer:
-                for _ in range(2 * SEGMENTS):
+                for _ in range(2 * self._segments):
                     mark = self._next_value(b"mark")
                     await producer.send(mark)
                     self._owed[self.source].add(mark)
@@ -265,7 +287,7 @@ class Witness:
         seen = Counter[bytes]()
         async with client.producer(topic) as producer, client.reader(topic) as reader:
             # On each segment behind everything else: messages without a key go to one segment after the other.
-            ends = {self._next_value(END) for _ in range(2 * SEGMENTS)}
+            ends = {self._next_value(END) for _ in range(2 * self._segments)}
             for end in ends:
                 await producer.send(end)
             # What was acknowledged stands before the ends, so whatever is not seen by then is lost.

@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from tests.support.attacks import files, http, wire
+from tests.support.attacks import environment, files, http, wire
 from tests.support.attacks.siege import FLAGS, Attack, Verdict, besiege, judge_again, together
 from tests.support.attacks.witness import Witness
 from tests.support.processes import running_broker
@@ -24,7 +24,7 @@ SIEGES: Final[dict[str, Attack]] = {
         together("http", http.ATTACKS),
     )
 }
-NAMES: Final = (*SIEGES, *files.DAMAGES)
+NAMES: Final = (*SIEGES, *environment.ATTACKS, *files.DAMAGES)
 
 
 def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterator[Verdict]:
@@ -33,6 +33,10 @@ def run(folder: Path, names: Sequence[str], seed: int, seconds: float) -> Iterat
     sieges = [SIEGES[name] for name in names if name in SIEGES]
     if sieges:
         yield from _besiege(folder / "besieged", sieges, seed, share)
+    for name in names:
+        if name in environment.ATTACKS:
+            (folder / name).mkdir()
+            yield environment.ATTACKS[name](folder / name, seed, share)
     if damages := [name for name in names if name in files.DAMAGES]:
         stock = files.stocked(folder / "stocked", seed)
         for name in damages:

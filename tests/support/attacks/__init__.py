@@ -5,4 +5,5 @@ witness.py    a well-behaved client: messages, transactions, acknowledgements, a
 measures.py   what the broker's process holds: memory, sockets, log lines
 enemy.py      the attackers' connections
 wire.py, bounds.py, http.py, environment.py, files.py   the attacks, a table in each
+    table.py      all of them by name
 """

@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from tests.support.attacks import environment, files, http, wire
+from tests.support.attacks import bounds, environment, files, http, wire
 from tests.support.attacks.siege import FLAGS, Attack, Verdict, besiege, judge_again, together
 from tests.support.attacks.witness import Witness
 from tests.support.processes import running_broker
@@ -22,6 +22,8 @@ SIEGES: Final[dict[str, Attack]] = {
         together("wire", wire.ATTACKS),
         *http.ATTACKS,
         together("http", http.ATTACKS),
+        *bounds.ATTACKS,
+        together("bounds", bounds.ATTACKS),
     )
 }
 NAMES: Final = (*SIEGES, *environment.ATTACKS, *files.DAMAGES)

@@ -1,0 +1,102 @@
+"""The largest inputs that the protocol allows, which are served, and those just above, which are refused by name."""
+
+from random import Random
+from typing import Final
+
+from broker.names import NAME_BYTES_MAX
+from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_BYTES_MAX, METADATA_BYTES_MAX
+from broker.schemas.schema import SCHEMA_BYTES_MAX
+from tests.support.attacks.enemy import Enemy, EnemyClient
+from tests.support.attacks.siege import Attack
+from tests.support.wire import message
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.building import build_payload
+from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id
+
+Type = pb.BaseCommand.Type
+PLAIN: Final = "persistent://public/default/bounds"
+PREFIX: Final = "persistent://public/default/"
+ID_BYTES: Final = 24
+"""No more than this an id takes here, in an ACK."""
+
+
+async def _ask(enemy: Enemy, client: EnemyClient, what: str, command: pb.BaseCommand, *served: int) -> None:
+    """Ask; the answer must be of one of these types."""
+    answer = await client.ask(command)
+    enemy.counts["inputs"] += 1
+    if answer.type not in served:
+        enemy.complaints.append(f"{what} was answered by {Type.Name(answer.type)}: {str(answer)[:200]}")
+
+
+async def _send(enemy: Enemy, client: EnemyClient, what: str, number: int, payload: bytes, *, is_legal: bool) -> None:
+    await client.send_payload(commands.send(1, number), payload)
+    answer = await client.receive()
+    enemy.counts["inputs"] += 1
+    if (answer.type == Type.SEND_RECEIPT) != is_legal:
+        enemy.complaints.append(f"{what} was answered by {Type.Name(answer.type)}: {str(answer)[:200]}")
+
+
+def _metadata(size: int) -> bytes:
+    """A message whose metadata have so many bytes, most of them one property's."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata.properties.add(key="k", value="")
+    while (missing := size - metadata.ByteSize()) > 0:
+        metadata.properties[0].value += "v" * max(1, missing - 8)
+    return build_payload(metadata, b"value")
+
+
+async def names(enemy: Enemy) -> None:
+    """Names at their bound and one byte above."""
+
+    async def once(enemy: Enemy, chance: Random) -> None:
+        letter = chance.choice("abcdefgh")
+        async with enemy.client() as client:
+            longest = PREFIX + letter * (NAME_BYTES_MAX - len(PREFIX))
+            await _ask(enemy, client, "the longest topic", commands.partitioned_metadata(longest, 1, auto_create=False),
+                       Type.PARTITIONED_METADATA_RESPONSE)  # fmt: skip
+            await _ask(enemy, client, "a longer topic", commands.producer(longest + "a", 1, 2), Type.ERROR)
+            asked = commands.subscribe(PLAIN, letter * 100_000, 1, 3)
+            await _ask(enemy, client, "a subscription of 100,000 letters", asked, Type.ERROR)
+
+    await enemy.in_parallel(2, once)
+
+
+async def messages(enemy: Enemy) -> None:
+    """Messages, metadata and schemas at their bounds and above."""
+
+    async def once(enemy: Enemy, chance: Random) -> None:
+        async with enemy.client() as client:
+            await client.produce(1, PLAIN)
+            await _send(enemy, client, "a large message", 0, message(bytes(MAX_MESSAGE_SIZE - 1000)), is_legal=True)
+            await _send(enemy, client, "large metadata", 1, _metadata(METADATA_BYTES_MAX - 8), is_legal=True)
+            await _send(enemy, client, "larger metadata", 2, _metadata(METADATA_BYTES_MAX + 64), is_legal=False)
+        async with enemy.client() as client:
+            schema = pb.Schema(name="s", schema_data=b"x" * (SCHEMA_BYTES_MAX + 1), type=pb.Schema.Type.Avro)
+            asked = commands.get_or_create_schema(1, PLAIN, schema)
+            await _ask(enemy, client, "a larger schema", asked, Type.GET_OR_CREATE_SCHEMA_RESPONSE, Type.ERROR)
+
+    await enemy.in_parallel(1, once)
+
+
+async def acknowledgements(enemy: Enemy) -> None:
+    """ACKs with as many ids, and sets as long, as they may have."""
+
+    async def once(enemy: Enemy, chance: Random) -> None:
+        async with enemy.client() as client:
+            asked = commands.subscribe(PLAIN, f"s{chance.randrange(4)}", 1, 1, sub_type=pb.CommandSubscribe.Shared)
+            await client.ask(asked)
+            ids = [message_id(number % 50, number) for number in range(IDS_BYTES_MAX // ID_BYTES)]
+            await _ask(enemy, client, "many ids", commands.ack(1, ids, request_id=2), Type.ACK_RESPONSE)
+            words = [message_id(1, 1, ack_set=[-1] * (ACK_SET_WORDS_MAX // 16))]
+            await _ask(enemy, client, "a long set", commands.ack(1, words, request_id=3), Type.ACK_RESPONSE)
+
+    await enemy.in_parallel(2, once)
+
+
+ATTACKS: Final = (
+    Attack("bounds.names", names),
+    Attack("bounds.messages", messages),
+    Attack("bounds.acknowledgements", acknowledgements),
+)

@@ -7,7 +7,7 @@ to refused proposals wait with the rest of their group, since what they rest on 
 
 A change set that is too large for one batch is a transaction (KIP-868). It is the last of those that were decided
 together and is written behind them, so that nothing was decided on top of it should it be aborted. It is written piece
-by piece while readers are served the state before it, and shown in one step when its end is durable. If nobody waits
+by piece while readers are served the state before it, and shown when its end is durable. If nobody waits
 for it any more it is aborted: the delta is dropped, which leaves values, versions, indexes, counters and sessions as
 they were (R15). Nothing else but a failing disk can happen to it: what could refuse it was looked at before its begin.
 
@@ -37,6 +37,7 @@ from storage.gathering import let_others_join
 from storage.metadata import snapshots, transactions
 from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, Body, pack
 from storage.metadata.delta import Delta
+from storage.metadata.image import Written
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import Opened, metadata_directory, open_folder
 from storage.metadata.proposals import AnyProposal, Proposal, WantedSnapshot
@@ -219,7 +220,7 @@ class EmbeddedStore(ImageStore):
                 return
             self._groups += 1
             for change_set in delta.change_sets:
-                self._publish(change_set)
+                await self._publish(change_set)
         answered, self._group = (self._group, []) if large is None else (self._group[:-1], self._group[-1:])
         for proposal in answered:
             proposal.answer()
@@ -252,7 +253,7 @@ class EmbeddedStore(ImageStore):
             await self._let_snapshot_go_on()
             is_begun = True
         self._transactions += 1
-        self._publish(change_set)
+        await self._publish(change_set)
         proposal.answer()
 
     async def _append(self, bodies: list[Body], *, is_abort: bool = False) -> None:
@@ -274,8 +275,10 @@ class EmbeddedStore(ImageStore):
         for proposal in refused:
             proposal.fail(_full(full))
 
-    def _publish(self, change_set: list[DataRecord]) -> None:
-        written = self._show(change_set)
+    async def _publish(self, change_set: list[DataRecord]) -> None:
+        await self._show_in_turns(change_set, self._note_for_snapshot)
+
+    def _note_for_snapshot(self, written: list[Written]) -> None:
         if self._snapshot is not None:
             self._snapshot.note(written)
 

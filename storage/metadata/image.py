@@ -13,7 +13,7 @@ Keys are `str`: Python compares code points, and that order is the order of thei
 Pure: no IO, no waiting.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -96,28 +96,32 @@ class Image:
 
         The change set must be whole: readers look at the image as soon as this returns.
         """
-        written: list[Written] = []
+        return list(self.apply_each(change_set))
+
+    def apply_each(self, change_set: Iterable[DataRecord]) -> Iterator[Written]:
+        """As `apply`, key by key. Until the end the image shows a part of it, which nobody may see."""
         for record in change_set:
             if isinstance(record, Record):
-                written.append(self._put(record))
                 self.revision = record.version
+                yield self._put(record)
                 continue
             self.revision = record.revision
             if isinstance(record, Deletion):
-                written.append(self._delete(record.key))
+                yield self._delete(record.key)
             elif isinstance(record, RangeDeletion):
-                written += [self._delete(key) for key in self.keys_between(record.start, record.end)]
+                for key in self.keys_between(record.start, record.end):
+                    yield self._delete(key)
             elif isinstance(record, SequenceAdvance):
                 assert record.last > self.sequence, "the sequence counter only rises"
                 self.sequence = record.last
             elif isinstance(record, SessionStart):
                 self.sessions[record.revision] = OpenSession(record.timeout_ms, set())
             elif isinstance(record, SessionEnd):
-                written += [self._delete(key) for key in sorted(self.sessions[record.session].keys)]
+                for key in sorted(self.sessions[record.session].keys):
+                    yield self._delete(key)
                 del self.sessions[record.session]
             elif isinstance(record, FeatureLevel):
                 self.feature_level = record.level
-        return written
 
     def load(self, state: Iterable[DataRecord]) -> None:
         """Apply a snapshot's records, one by one, since what that does to which keys is nobody's concern."""

@@ -1,13 +1,15 @@
 """What the stores that hold the image in this process have in common: reads, watches and sessions.
 
 Such a store decides a proposal against a `Delta`, makes it durable in its own way, and then shows it: `_show` applies
-the change set to the image, ends the sessions it ended and fires the watches, in one step without a pause.
+the change set to the image, ends the sessions it ended and fires the watches, in one step without a pause. A large
+one is shown with pauses, during which readers wait (`_show_in_turns`).
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from itertools import islice
+from typing import Final, TypeVar
 
 import trio
 
@@ -29,9 +31,12 @@ from storage.metadata.store import (
     StoreEnded,
     StoreStatistics,
 )
-from storage.metadata.watches import Watches
+from storage.metadata.watches import ImageRangeWatch, Watches
 
 T = TypeVar("T")
+
+SHOWN_AT_ONCE: Final = 512
+"""Keys whose new state is put into the image in one step of the event loop: two milliseconds."""
 
 
 class ImageStore(MetadataStore):
@@ -45,9 +50,13 @@ class ImageStore(MetadataStore):
         self._watches = Watches(image)
         self._sessions: dict[int, LocalSession] = {}
         self._failure: BaseException | None = None
+        self._shown_before: dict[str, Record | None] = {}
+        """While the image shows a part of a change set: what its keys held before."""
 
     def peek(self, key: str) -> Record | None:
-        """See `MetadataStore.peek`: one dict lookup."""
+        """See `MetadataStore.peek`: one dict lookup, or two while a large change set is being shown."""
+        if key in self._shown_before:
+            return self._shown_before[key]
         record: Record | None = self._image.records.get(key)
         return record
 
@@ -119,22 +128,53 @@ class ImageStore(MetadataStore):
         `size` is an upper bound of what it adds to the log, in bytes.
         """
 
-    def _show(self, change_set: Sequence[DataRecord]) -> list[Written]:
-        """Make a durable change set visible; what it did."""
+    def _show(self, change_set: Sequence[DataRecord]) -> None:
+        """Make a durable change set visible, in one step."""
         written = self._image.apply(change_set)
+        self._end_sessions(change_set)
+        self._watches.fire(self._image.revision, written)
+
+    async def _show_in_turns(self, change_set: Sequence[DataRecord], note: Callable[[list[Written]], None]) -> None:
+        """Make a durable change set visible: a small one in one step, a large one with pauses (E7).
+
+        Nobody sees a part of it (R14): whoever reads waits until all of it is there, and `peek` answers from before.
+        No other change set may be shown meanwhile. `note` is told what was done in the step that did it.
+        """
+        steps = self._image.apply_each(change_set)
+        concerned: dict[ImageRangeWatch, list[Written]] = {}
+        part = list(islice(steps, SHOWN_AT_ONCE))
+        note(part)
+        self._watches.note(part, concerned)
+        while len(part) == SHOWN_AT_ONCE:
+            if self._watches.showing is None:
+                self._watches.showing = trio.Event()
+            self._shown_before.update((change.key, change.old) for change in part)
+            await trio.lowlevel.checkpoint()
+            part = list(islice(steps, SHOWN_AT_ONCE))
+            note(part)
+            self._watches.note(part, concerned)
+        self._shown_before = {}
+        self._end_sessions(change_set)
+        self._watches.tell(self._image.revision, concerned)
+        if self._watches.showing is not None:
+            self._watches.showing.set()
+            self._watches.showing = None
+
+    def _end_sessions(self, change_set: Sequence[DataRecord]) -> None:
         for record in change_set:
             if isinstance(record, SessionEnd):
                 session = self._sessions.pop(record.session, None)
                 if session is not None:
                     session.ended.set()
-        self._watches.fire(self._image.revision, written)
-        return written
 
     def _end(self, cause: BaseException) -> None:
         """From now on answer nothing: `cause` says why."""
         self.authoritative = False
         self._failure = cause
         self._watches.fail(self._unavailable())
+        if self._watches.showing is not None:
+            self._watches.showing.set()
+            self._watches.showing = None
         for session in self._sessions.values():
             session.ended.set()
 
@@ -149,6 +189,7 @@ class ImageStore(MetadataStore):
 
     async def _checkpoint(self) -> None:
         await trio.lowlevel.checkpoint()
+        await self._watches.readable()
         self._raise_failure()
 
 

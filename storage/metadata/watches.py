@@ -8,7 +8,7 @@ without a copy of what was read, because every change says what was there before
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -29,7 +29,7 @@ _NEVER: Final = -1
 class Watches:
     """All open watches over one image."""
 
-    __slots__ = ("_count", "_failure", "_image", "_keys", "_ranges")
+    __slots__ = ("_count", "_failure", "_image", "_keys", "_ranges", "showing")
 
     def __init__(self, image: Image) -> None:
         self._image = image
@@ -37,6 +37,8 @@ class Watches:
         self._ranges = RangeTable()
         self._count = 0
         self._failure: BaseException | None = None
+        self.showing: trio.Event | None = None
+        """While the image shows a part of a change set: set when it shows all of it. Nobody reads before."""
 
     def __len__(self) -> int:
         return self._count
@@ -52,11 +54,19 @@ class Watches:
     def fire(self, revision: int, written: Iterable[Written]) -> None:
         """Tell everyone whom the change set concerns. The image holds it already."""
         concerned: dict[ImageRangeWatch, list[Written]] = {}
+        self.note(written, concerned)
+        self.tell(revision, concerned)
+
+    def note(self, written: Iterable[Written], concerned: dict["ImageRangeWatch", list[Written]]) -> None:
+        """Find whom a part of a change set concerns. Readers of single keys look at the image once they may."""
         for change in written:
             for key_watch in self._keys.get(change.key, ()):
                 key_watch.signal.set()
             for range_watch in self._ranges.covering(change.key):
                 concerned.setdefault(range_watch, []).append(change)
+
+    def tell(self, revision: int, concerned: Mapping["ImageRangeWatch", list[Written]]) -> None:
+        """Tell whom `note` found. The image holds the whole change set."""
         for range_watch, changes in concerned.items():
             range_watch.add(revision, changes)
 
@@ -68,6 +78,11 @@ class Watches:
                 key_watch.signal.set()
         for range_watch in self._ranges:
             range_watch.signal.set()
+
+    async def readable(self) -> None:
+        """Return when the image shows whole change sets only; nothing waits between that and the return."""
+        while self.showing is not None:
+            await self.showing.wait()
 
     def raise_failure(self) -> None:
         """Raise the cause given to `fail`, if any."""
@@ -120,6 +135,7 @@ class ImageKeyWatch(KeyWatch):
         """See `KeyWatch.next`. A cancelled call has returned nothing, so the next one tells it."""
         await trio.lowlevel.checkpoint()
         while True:
+            await self._watches.readable()
             record: Record | None = self._image.records.get(self.key)
             version = 0 if record is None else record.version
             if version != self._returned:
@@ -159,12 +175,14 @@ class ImageRangeWatch(RangeWatch):
         """See `RangeWatch.next`. A cancelled call has taken nothing."""
         await trio.lowlevel.checkpoint()
         if not self._listed:
+            await self._watches.readable()
             # The listing and the attachment are one step without a pause: no change falls between them (M14).
             records = self._image.scan(self.start, self.end, None)
             self._watches.attach(self)
             self._listed = True
             return Change(self._image.revision, tuple(records))
         while True:
+            await self._watches.readable()
             if self._backlog:
                 revision, changes = self._backlog.popleft()
                 self._backlog_keys -= len(changes)

@@ -51,6 +51,8 @@ class EpochRecord(NamedTuple):
     """The lowest journal file that is not freed."""
     last: int = -1
     """The highest journal file that may hold blocks, -1 before the first exists. `first`..`last` must all exist."""
+    file_bytes: int = 0
+    """The size with which each of these files was made. A shorter one was cut by somebody else."""
     closed_below: int = 0
     """This writer's ledgers with lower ids are closed and complete in their files. Nobody fences it for them."""
 
@@ -67,7 +69,7 @@ class EpochRecord(NamedTuple):
             "broker": owner.broker,
             "stream": owner.stream,
             "previous": None if owner.previous is None else tuple(owner.previous),
-            "files": (self.first, self.last),
+            "files": (self.first, self.last, self.file_bytes),
             "closed_below": self.closed_below,
         }
         body = orjson.dumps(fields)
@@ -89,8 +91,8 @@ class EpochRecord(NamedTuple):
         fields = orjson.loads(body)
         previous = None if fields["previous"] is None else Epoch(*fields["previous"])
         owner = Owner(fields["folder"], fields["broker"], fields["stream"], previous)
-        first, last = fields["files"]
-        return cls(owner, first, last, fields["closed_below"])
+        first, last, file_bytes = fields["files"]
+        return cls(owner, first, last, file_bytes, fields["closed_below"])
 
 
 class Fence:
@@ -121,14 +123,14 @@ class Fence:
         if self._files.exists(self._next) or not self._files.exists(self._mine):
             raise Fenced(f"another process took over the journal in {self._mine.parent}, which was epoch {self.epoch}")
 
-    def note_made(self, number: int) -> None:
-        """Note that this journal file exists and may be written to. Durable on return. Blocks.
+    def note_made(self, number: int, file_bytes: int) -> None:
+        """Note that this journal file exists, with this size, and may be written to. Durable on return. Blocks.
 
         Raises:
             Fenced: a later writer has removed this fence.
         """
         with self._guard:
-            self._write(self._record._replace(last=number))
+            self._write(self._record._replace(last=number, file_bytes=file_bytes))
 
     def note_freed(self, first: int) -> None:
         """Note that the journal files below `first` may be gone. Durable on return. Blocks.

@@ -363,7 +363,7 @@ class Journal:
         try:
             file = make_journal_file(self._files, self._directory, name, self._file_bytes)
             try:
-                self._fence.note_made(number)
+                self._fence.note_made(number, self._file_bytes)
             except BaseException:
                 file.close()
                 raise

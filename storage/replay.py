@@ -17,6 +17,9 @@ from storage.ledger_folder import LedgerFolder
 from storage.recovery import DamagedPart, JournalReader, RecoveredBlock
 
 _GATHER_BYTES: Final = 8 * 1024 * 1024
+LOSS_ACCEPTED: Final = b"lost"
+"""What an operator writes into a journal file to accept the loss of what it held."""
+
 _NOTHING: Final = (0, EpochRecord(Owner("", "", 0, None)))
 """What stands for the newest epoch that has begun while none has."""
 
@@ -77,7 +80,7 @@ def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, fence
     """Take over a journal that this process has fenced and will not write: a dead broker's."""
     takeover = take_over(files, directory, folder, fence)
     make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), 0).close()
-    fence.note_made(0)
+    fence.note_made(0, 0)
     finish(files, directory, takeover)
     return takeover
 
@@ -120,7 +123,7 @@ class _Journal:
         """A file's bytes; None if its fenced writer has freed it since it was listed.
 
         Raises:
-            JournalDamaged: it is gone and was not freed.
+            JournalDamaged: it is gone and was not freed, or shorter than it was made.
         """
         try:
             file = self._files.open(path)
@@ -131,9 +134,16 @@ class _Journal:
                 raise self._is_missing(name) from None
             return None
         try:
-            return file.read_at(0, file.size())
+            data = file.read_at(0, file.size())
         finally:
             file.close()
+        if data.strip() == LOSS_ACCEPTED:
+            return b""
+        made_bytes = 0 if self.begun is None else self.begun[1].file_bytes
+        if len(data) < made_bytes:
+            self._fence.check()
+            raise JournalDamaged(path, len(data), f"it was made with {made_bytes} bytes, and the rest was cut off")
+        return data
 
     def _is_missing(self, name: JournalName) -> JournalDamaged:
         # Somebody later may have finished and removed what we look for; then that is the cause.

@@ -103,7 +103,7 @@ async def test_a_damaged_fence_is_named() -> None:
 
 
 async def test_the_loss_of_a_journal_file_can_be_accepted() -> None:
-    """E3: by an empty file in its place, as the message says; what other files hold is replayed."""
+    """E3: by a file in its place that says so, as the message says; what other files hold is replayed."""
     files = SimulatedFiles(seed=5)
     async with ledger_store(files, journal_file_bytes=4096) as store:
         await add_all(await store.create(1), ENTRIES[:4])
@@ -111,12 +111,29 @@ async def test_the_loss_of_a_journal_file_can_be_accepted() -> None:
     first, *_others = journal_files(files)
     survivor = files.kill()
     survivor.remove(first)
-    with pytest.raises(JournalDamaged, match="put empty files in their place"):
+    with pytest.raises(JournalDamaged, match="put files in their place that hold the word lost"):
         await start(survivor)
     survivor = survivor.kill()
-    survivor.open(first, create=True).close()
+    file = survivor.open(first, create=True)
+    file.write_at(0, b"lost\n")
+    file.sync()
+    file.close()
     async with ledger_store(survivor) as store:
         assert await payloads_of(store, 2) == ENTRIES[:4]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 512, 2_000, 4_095])
+async def test_a_journal_file_that_was_cut_is_named(kept: int) -> None:
+    """E3: what was cut off is not taken for a block whose write was interrupted."""
+    files = SimulatedFiles(seed=6)
+    async with ledger_store(files, journal_file_bytes=4096) as store:
+        await add_all(await store.create(1), ENTRIES[:4])
+    last = journal_files(files)[-1]
+    survivor = files.kill()
+    survivor.cut(last, kept)
+    with pytest.raises(JournalDamaged, match="it was made with 4096 bytes") as caught:
+        await start(survivor)
+    assert caught.value.path == last
 
 
 async def test_freed_files_are_not_missed() -> None:

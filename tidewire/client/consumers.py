@@ -110,6 +110,22 @@ class Receiving(Generic[T]):
             await consumer.opened.wait()
             self._inbox.check()
 
+    async def _within_operation_time(self, opening: Awaitable[None]) -> None:
+        """Await the opening, but not longer than an operation may take.
+
+        Raises:
+            OperationTimedOut: it took longer. Names the last failure, if there was one.
+        """
+        seconds = self._network.settings.operation_timeout_seconds
+        try:
+            with anyio.fail_after(seconds):
+                await opening
+        except TimeoutError as error:
+            last = next((consumer.last_failure for consumer in self._segments.values() if consumer.last_failure), None)
+            reason = "" if last is None else f". The last attempt failed: {last}"
+            timed_out = f"subscribing to {self.topic} did not succeed within {seconds} s{reason}"
+            raise OperationTimedOut(timed_out) from (last or error)
+
     async def aclose(self) -> None:
         """Tell the broker what was acknowledged, and leave. `receive` fails with `Closed` from now on."""
         self._inbox.fail(Closed(f"the consumer of {self.topic} was closed"))
@@ -167,7 +183,7 @@ class Consumer(Receiving[T]):
             )
             self._segments[segment.segment_id] = consumer
             consumer.start()
-        await within_operation_time(self._network, self._until_opened(list(self._segments.values())), self.topic)
+        await self._within_operation_time(self._until_opened(list(self._segments.values())))
         return self
 
     async def acknowledge(self, message: Message[Any] | MessageId, *, confirmed: bool = False) -> None:
@@ -236,20 +252,6 @@ class Consumer(Receiving[T]):
         if consumer is None:
             raise ValueError(f"{message_id} is not of a message of {self.topic}")
         return consumer
-
-
-async def within_operation_time(network: Network, work: Awaitable[None], topic: str) -> None:
-    """Await `work`, but not longer than an operation may take.
-
-    Raises:
-        OperationTimedOut: it took longer.
-    """
-    seconds = network.settings.operation_timeout_seconds
-    try:
-        with anyio.fail_after(seconds):
-            await work
-    except TimeoutError as error:
-        raise OperationTimedOut(f"subscribing to {topic} did not succeed within {seconds} s") from error
 
 
 async def all_confirmed(confirmations: "list[Confirmation]") -> None:

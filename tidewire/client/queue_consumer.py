@@ -24,7 +24,6 @@ from tidewire.client.consumers import (
     all_confirmed,
     initial_position,
     new_name,
-    within_operation_time,
 )
 from tidewire.client.dead_letters import SUFFIX, DeadLetterPolicy, DeadLetters
 from tidewire.client.errors import InvalidName, TidewireError, TopicNotFound, TransactionConflict
@@ -114,7 +113,7 @@ class QueueConsumer(Receiving[T]):
         self._follow(self._initial)
         for work, name in ((self._follow_layout(), "queue consumer"), (self._give_back_when_due(), "redelivery")):
             self._tasks.append(self._network.start(work, f"{name} of {self.topic}", self._inbox.fail))
-        await within_operation_time(self._network, self._until_opened(list(self._segments.values())), self.topic)
+        await self._within_operation_time(self._until_opened(list(self._segments.values())))
         return self
 
     async def _keep_dead_letters_for(self, policy: DeadLetterPolicy, subscription: str) -> None:

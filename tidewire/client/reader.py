@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Final, Literal, Self, TypeAlias
 
 from tidewire.client.background import BackgroundTask
-from tidewire.client.consumers import Receiving, within_operation_time
+from tidewire.client.consumers import Receiving
 from tidewire.client.errors import TidewireError, TopicNotFound
 from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
@@ -103,7 +103,7 @@ class Reader(Receiving[T]):
         # What appears from now on is new, and wanted from its beginning.
         self._otherwise = BEFORE_ALL
         self._follow = self._network.start(self._follow_layout(), f"reader of {self.topic}", self._inbox.fail)
-        await within_operation_time(self._network, self._until_opened(list(self._segments.values())), self.topic)
+        await self._within_operation_time(self._until_opened(list(self._segments.values())))
         return self
 
     async def _follow_layout(self) -> None:

@@ -27,7 +27,6 @@ from tidewire.client.consumers import (
     all_confirmed,
     initial_position,
     new_name,
-    within_operation_time,
 )
 from tidewire.client.errors import ConnectionLost, InvalidName, SubscriptionBusy, TidewireError, TopicNotFound, fresh
 from tidewire.client.layout_watch import controller_of
@@ -92,7 +91,7 @@ class StreamConsumer(Receiving[T]):
             TidewireError: there is no such topic, or it was refused or could not be asked for in time.
         """
         self._task = self._network.start(self._run(), f"stream consumer of {self.topic}", self._inbox.fail)
-        await within_operation_time(self._network, self._until_first_share(), self.topic)
+        await self._within_operation_time(self._until_first_share())
         return self
 
     async def _until_first_share(self) -> None:

@@ -89,6 +89,8 @@ class TopicConsumer:
         self._connection: Connection | None = None
         self._consumer_id = 0
         self._attempts = 0
+        self.last_failure: TidewireError | None = None
+        """Why it had no session lately, though another attempt may help."""
         self._lost: TidewireError | None = None
         self._is_closed_by_broker = False
         # The broker says that on this session nothing comes after what has come.
@@ -140,6 +142,7 @@ class TopicConsumer:
                 try:
                     await self._hold_session()
                 except TRANSIENT as error:
+                    self.last_failure = error
                     _log.info("the consumer of %s lost its session: %s", self.topic, error)
                 except self._plan.bears as error:
                     _log.debug("the consumer of %s waits: %s", self.topic, error)

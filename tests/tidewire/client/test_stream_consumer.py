@@ -282,6 +282,27 @@ async def test_subscribing_takes_no_longer_than_an_operation_may() -> None:
         assert 5 <= trio.current_time() - before < 8
 
 
+@on_trio
+async def test_a_subscription_that_times_out_says_what_the_broker_answered() -> None:
+    """E10: a topic that cannot be loaded is refused again and again, and its reason must reach whoever waits."""
+    async with (
+        scripted_broker() as broker,
+        broker.client(operation_timeout_seconds=5.0, reconnect_seconds_max=1.0) as client,
+    ):
+        broker.add_topic(X)
+        broker.on(
+            T.SUBSCRIBE,
+            lambda peer, frame: peer.send(
+                commands.error(
+                    frame.command.subscribe.request_id, pb.ServerError.ServiceNotReady, "17.ledger is damaged"
+                )
+            ),
+        )
+        with pytest.raises(OperationTimedOut, match=r"within 5\.0 s\. The last attempt failed: 17\.ledger is damaged"):
+            async with client.stream_consumer(X, "s"):
+                pass
+
+
 # ------------------------------------------------------------------------------------------------- acknowledgements
 
 

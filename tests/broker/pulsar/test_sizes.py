@@ -129,8 +129,8 @@ async def test_many_small_commands_share_the_event_loop(client: WireClient) -> N
     count = 50 * session.FRAMES_AT_ONCE
     turns = Turns()
     async with trio.open_nursery() as nursery:
-        await client.stream.send_all(encode_command(commands.ping()) * count)
         nursery.start_soon(turns.run)
+        await client.stream.send_all(encode_command(commands.ping()) * count)
         for _ in range(count):
             assert (await client.receive()).type == Type.PONG
         nursery.cancel_scope.cancel()

@@ -148,5 +148,7 @@ async def test_any_thread_may_log(rig: Rig, autojump_clock: MockClock) -> None:
 
         await trio.to_thread.run_sync(flood)
         await trio.sleep(REPORT_SECONDS + 1)
-        assert rig.counts == [("refused", 100 - KIND_LINES_MAX)]
+        # The clock may jump to a report while the thread still logs.
+        assert sum(count for _event, count in rig.counts) == 100 - KIND_LINES_MAX
+        assert len(rig.lines) == KIND_LINES_MAX
         nursery.cancel_scope.cancel()

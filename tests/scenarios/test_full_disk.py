@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pulsar
@@ -52,6 +53,15 @@ def fill(folder: Path) -> Path:
     return path
 
 
+def open_until_refused(client: pulsar.Client) -> None:
+    """Return when the broker refuses a producer because its disk is full: it learns of that as it writes."""
+    try:
+        for number in count(3):
+            client.create_producer(f"{PLAIN}-{number}").close()
+    except pulsar.ProducerBlockedQuotaExceededError:
+        return
+
+
 async def test_a_broker_goes_on_when_a_full_disk_has_space_again(small_disk: Path) -> None:
     """E13: publishes wait at their clients, reading goes on, and nothing is lost or doubled, in the same process."""
     in_thread = trio.to_thread.run_sync
@@ -73,6 +83,8 @@ async def test_a_broker_goes_on_when_a_full_disk_has_space_again(small_disk: Pat
                 producer.send_async(value, callback=lambda _result, _message_id: None)
             # What fits the journal's files that were there is stored, and read.
             got = await in_thread(receive_all, consumer, 30)
+            # From the first refusal on the disk is full, until somebody else's file goes.
+            await in_thread(open_until_refused, theirs)
             async with tidewire.connect(broker.service_url) as ours, ours.producer(orders) as writing:
                 txn = await ours.new_transaction()
                 async with trio.open_nursery() as nursery:

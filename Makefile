@@ -20,11 +20,11 @@ SOURCES := broker dispatch storage txn tidewire pyspark_tidewire examples tests 
 DAYS ?= 31
 # Where the demo's broker keeps its metadata: embedded, or etcd to install and start one for it.
 METADATA ?= embedded
-# Further arguments for pytest (check, interop, thorough, coverage) and for the broker (run).
+# Further arguments for pytest (check, interop, thorough-..., coverage) and for the broker (run).
 ARGS ?=
 
-.PHONY: help env java demo pipeline run check format-check lint generated types layers tests interop thorough coverage format \
-	against-pulsar wheel generate bench attack docs lock clean
+.PHONY: help env java demo pipeline run check format-check lint generated types layers tests interop \
+	thorough thorough-examples thorough-kills coverage format against-pulsar wheel generate bench attack docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -77,9 +77,17 @@ interop: java $(STAMP) ## tests with other systems' clients: Java, Spark, and wh
 	$(BIN)/python scripts/need.py pulsar-java-client
 	$(BIN)/python -m pytest -m interop --timeout=600 --durations=10 -rsfE $(ARGS)
 
-thorough: java $(STAMP) ## the same tests with many more examples and seeds
+thorough: thorough-examples thorough-kills ## both of the next two, one after the other
+	@echo "thorough: OK"
+
+thorough-examples: java $(STAMP) ## the tests with drawn examples and schedules, with many more of them
 	$(BIN)/python scripts/need.py porcupine etcd
-	$(BIN)/python -m pytest -m "not interop" --hypothesis-profile=thorough --timeout=1800 --durations=10 -rsfE $(ARGS)
+	$(BIN)/python -m pytest -m "(hypothesis or thorough) and not interop and not kills" --hypothesis-profile=thorough \
+		--timeout=3600 --durations=10 -rsfE $(ARGS)
+
+thorough-kills: java $(STAMP) ## brokers, metadata stores and Spark jobs, each killed by the hundred
+	$(BIN)/python scripts/need.py porcupine etcd
+	$(BIN)/python -m pytest -m kills --timeout=7200 --durations=10 -rsfE $(ARGS)
 
 against-pulsar: java $(STAMP) ## the Python client's tests against a real Apache Pulsar 5.0.0-M1
 	@scripts/against_pulsar.sh $(ARGS)

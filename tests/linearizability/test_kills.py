@@ -25,6 +25,7 @@ async def test_a_few_kills_break_no_promise(tmp_path: Path, store: str, kills: i
 
 
 @pytest.mark.thorough
+@pytest.mark.kills
 @pytest.mark.parametrize(
     ("store", "kills", "seed"), [*(("embedded", 150, seed) for seed in range(1, 6)), ("etcd", 25, 1), ("etcd", 25, 2)]
 )
@@ -47,6 +48,7 @@ async def test_a_writer_killed_in_a_large_change_set_leaves_all_of_it_or_nothing
 
 
 @pytest.mark.thorough
+@pytest.mark.kills
 @pytest.mark.parametrize(
     ("store", "kills", "seed"), [*(("embedded", 30, seed) for seed in range(1, 4)), ("etcd", 10, 1)]
 )

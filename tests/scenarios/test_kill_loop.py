@@ -15,6 +15,7 @@ async def test_five_kills_break_no_promise(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.kills
 @pytest.mark.parametrize("seed", range(1, 5))
 async def test_fifty_kills_break_no_promise(tmp_path: Path, seed: int) -> None:
     """D1, D3, D8, D10, D12, T20, T23, T33: at start-ups, in recoveries, in splits and merges and under load."""

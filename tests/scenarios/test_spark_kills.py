@@ -12,7 +12,7 @@ from tests.support.spark_moments import Target
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(7200)
+@pytest.mark.kills
 @pytest.mark.parametrize("target", Target)
 async def test_thirty_kills_lose_and_double_nothing(tmp_path: Path, target: Target) -> None:
     """D8, D17, T14, T20: everywhere in the protocol."""

@@ -118,8 +118,10 @@ class History:
         """E5: a single acknowledgement was taken in a transaction; no other one has any of its messages."""
         if taken.txn is None or taken.cumulative or self.seek is not None:
             return
+        # A repeat has what the first of its command had: another acknowledgement may have come between the two.
+        began = min(one.began for one in self.attempts if one.request == taken.request and one.is_answered is not False)
         for other in self.attempts:
-            is_before = other.is_answered is True and other.ended < taken.began
+            is_before = other.is_answered is True and other.ended < began
             may_be_aborted = other.txn is not None and TxnState.ABORTED in self.asked.get(other.txn, ())
             if is_before and not may_be_aborted and other.request != taken.request:
                 assert not other.said & taken.said, f"{taken} was taken, though {other} was"

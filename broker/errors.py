@@ -42,6 +42,13 @@ class TopicClosed(BrokerError):
     retriable = True
 
 
+class TopicDamaged(BrokerError):
+    """The topic cannot be opened: what it stored is damaged or missing. Somebody has to mend it first.
+
+    Not retriable, so that its clients are told at once and do not ask again and again.
+    """
+
+
 class ClosedMeanwhile(BrokerError):
     """Its own client closed the producer or consumer before it was open."""
 

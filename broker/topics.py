@@ -17,14 +17,14 @@ import trio
 
 from broker.background import UNEXPECTED, first_of, is_environment
 from broker.cluster.ownership import Claims, OwnedElsewhere
-from broker.errors import BrokerError, NotSupported, TopicClosed, TopicNotFound
+from broker.errors import BrokerError, NotSupported, TopicClosed, TopicDamaged, TopicNotFound
 from broker.names import Domain, TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layouts import Layouts
 from broker.sought_places import SoughtPlaces
 from broker.topic import Topic
 from storage.cursor import CursorError
-from storage.errors import StorageError
+from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
 from storage.metadata.store import Check, MetadataError
 from txn.errors import OwnershipLost
 
@@ -39,6 +39,9 @@ IDLE_SECONDS_MAX = 120.0
 _ENDS_ALONE = (OwnershipLost, CursorError, StorageError, MetadataError)
 """What is known to end one topic: it is another broker's, its data is damaged or cannot be written, the metadata store
 did not say what became of a write or does not take it. Whoever loads it next finds that out."""
+
+_DAMAGES = (LedgerCorrupt, CursorCorrupt, JournalMissing)
+"""What keeps a topic from being opened until somebody mends it."""
 
 OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]
 """Takes over a claimed topic."""
@@ -105,6 +108,7 @@ class Topics:
             TopicNotFound: there is no such segment, or it is being deleted; or no such topic, and it is not created.
             OwnedElsewhere: another broker owns it.
             TopicClosed: it is being unloaded.
+            TopicDamaged: what it stored is damaged, so that it cannot be opened.
         """
         if name in self._deleting:
             raise TopicNotFound(f"{name} is being deleted")
@@ -255,6 +259,8 @@ class Topics:
         # Raised out here, because what is raised in there would come in one group with a cancellation.
         if isinstance(reason, BrokerError | OwnedElsewhere):
             raise reason
+        if isinstance(reason, _DAMAGES) and slot.topic is None:
+            raise TopicDamaged(f"{name} cannot be served: {reason}") from reason
         if reason is not None:
             raise TopicClosed(f"{name} is no longer served here: {reason}") from reason
 

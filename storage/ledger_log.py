@@ -5,7 +5,7 @@ are in the file and memory is short (`write_behind` decides), and so always reac
 lost is read from the file in whole chunks, which are kept for a while: readers are mostly sequential.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from storage.entry import Entry
@@ -15,7 +15,6 @@ from storage.ledger_index import SparseIndex
 
 READ_BYTES_MAX: Final = 1024 * 1024
 """Bytes read from the file at once, beyond the first chunk."""
-_SEARCH_ENTRIES: Final = 10_000
 
 
 class LedgerLog:
@@ -62,23 +61,6 @@ class LedgerLog:
             stop = min(last + 1, first + entries_max) - self.tail_first
             return _within(self.tail[begin:stop], bytes_max)
         return await self._read_file(first, min(last, self.tail_first - 1), entries_max, bytes_max)
-
-    async def first_reaching(self, reaches: Callable[[Entry], bool], chunk: int, last: int) -> int:
-        """Number of the first entry from this chunk on, up to `last`, that `reaches`; `last + 1` if none does.
-
-        Raises:
-            LedgerCorrupt: the search met damage.
-        """
-        at = self.index.slots[chunk].entry if self.index.slots else self.tail_first
-        while at <= last:
-            entries = await self.read(at, last, entries_max=_SEARCH_ENTRIES, bytes_max=READ_BYTES_MAX)
-            for entry in entries:
-                if reaches(entry):
-                    return entry.position.entry
-            if not entries:
-                break
-            at += len(entries)
-        return last + 1
 
     async def _read_file(self, first: int, last: int, entries_max: int, bytes_max: int) -> list[Entry]:
         found: list[Entry] = []

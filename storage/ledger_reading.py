@@ -9,6 +9,7 @@ from storage.errors import EntriesUnreadable, LedgerAbsent, LedgerCorrupt, Ledge
 from storage.ledger import OpenLedger, SealedLedger
 from storage.ledger_index import SparseIndex
 from storage.ledger_list import LedgerInfo, LedgerList
+from storage.ledger_log import READ_BYTES_MAX
 from storage.ledger_store import LedgerStore
 from storage.position import EARLIEST, Position
 from storage.writer import Writer
@@ -16,6 +17,9 @@ from storage.writer import Writer
 SEALED_KEPT_MAX: Final = 8
 """Sealed ledgers of one managed ledger whose index stays in memory. Reading another one loads its index again, which is
 half a megabyte for a ledger of a gigabyte."""
+
+_SEARCH_ENTRIES: Final = 10_000
+"""Entries read at once where an index or a time is looked for."""
 
 
 class LedgerReading:
@@ -139,8 +143,19 @@ class LedgerReading:
             log, last = reader.log, reader.confirmed_entry
         else:
             log, last = await reader.log(), reader.last_entry
-        entry = await log.first_reaching(reaches, chunk_of(log.index), last)
-        return ledgers.next_after(Position(ledger, entry - 1))
+        at = log.index.slots[chunk_of(log.index)].entry if log.index.slots else log.tail_first
+        while at <= last:
+            try:
+                entries = await log.read(at, last, entries_max=_SEARCH_ENTRIES, bytes_max=READ_BYTES_MAX)
+            except LedgerCorrupt as damage:
+                raise await self._unreadable(ledgers, Position(ledger, at), damage) from damage
+            for entry in entries:
+                if reaches(entry):
+                    return ledgers.next_after(entry.position.before())
+            if not entries:
+                break
+            at += len(entries)
+        return ledgers.next_after(Position(ledger, last))
 
     async def _reader(self, ledgers: LedgerList, ledger: int) -> OpenLedger | SealedLedger:
         reader = self._readers.get(ledger)

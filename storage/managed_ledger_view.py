@@ -67,7 +67,7 @@ class ManagedLedgerView:
         """The confirmed entry that holds the message of this index, else the next place above it that there is.
 
         Raises:
-            LedgerCorrupt: the search met damage.
+            EntriesUnreadable: the search met damage. What is searched for is one of these entries, or behind them.
         """
         return await self._reading.position_of_index(self._list, index)
 
@@ -75,7 +75,7 @@ class ManagedLedgerView:
         """The first confirmed entry taken at this time or later, else the next place behind them.
 
         Raises:
-            LedgerCorrupt: the search met damage.
+            EntriesUnreadable: the search met damage. What is searched for is one of these entries, or behind them.
         """
         return await self._reading.position_at_time(self._list, timestamp_ms)
 

@@ -139,7 +139,11 @@ class Deduplication:
             start = self._ledger.next_after(Position(*content["upto"]))
         else:
             # There was none yet, or it is of a topic of this name that was deleted.
-            start = await self._ledger.position_of_index(max(self._ledger.next_index - TAIL_MESSAGES, 0))
+            try:
+                start = await self._ledger.position_of_index(max(self._ledger.next_index - TAIL_MESSAGES, 0))
+            except EntriesUnreadable as damage:
+                # What is wanted is there or behind it; the reading below passes over what cannot be read.
+                start = damage.first
         end = self._ledger.confirmed.value
         while start <= end:
             try:

@@ -10,16 +10,18 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import KEY_PREFIX as OWNERS
 from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import NotSupported, TopicClosed, TopicNotFound
+from broker.errors import NotSupported, TopicClosed, TopicDamaged, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.layout import Layout
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
+from broker.unanswered import is_passing
 from dispatch.consumer import Consumer
 from storage.entry import Entry
-from storage.errors import LedgerCorrupt
+from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
 from storage.metadata.store import ChangeSetTooLarge, Check, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST, Position
+from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
 from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
@@ -169,12 +171,11 @@ async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms,
     "error",
     [
         OwnershipLost("gone"),
-        LedgerCorrupt(Path("/l"), 7, "flipped bit"),
         ChangeSetTooLarge("a record of 2 MiB"),
         KeyError("defect"),
         ExceptionGroup("several", [ValueError("defect")]),
     ],
-    ids=["lost", "corrupt", "too-large", "defect", "defects"],
+    ids=["lost", "too-large", "defect", "defects"],
 )
 async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: Exception) -> None:
     """E11: whoever asked is told why; its claim is given up; others are served, and so is it once it can be."""
@@ -187,6 +188,35 @@ async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: E
     broker.topics._open_topic = broken
     with pytest.raises(TopicClosed, match="defect" if isinstance(error, KeyError | ExceptionGroup) else str(error)):
         await broker.topics.get(PLAIN)
+    assert await claims(broker) == []
+    broker.topics._open_topic = real
+    await publish(await broker.topics.get(PLAIN), b"a")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        LedgerCorrupt(Path("/l"), 7, "flipped bit"),
+        CursorCorrupt("/cursors/s cannot be read"),
+        JournalMissing(Writer("folder", "broker-1", 1, 7), Path("/journal")),
+    ],
+    ids=["ledger", "cursor", "journal"],
+)
+async def test_whoever_asks_for_a_damaged_topic_is_told_and_need_not_ask_again(
+    broker: Rooms, damage: StorageError
+) -> None:
+    """E10: until somebody mends it, it would be refused again and again."""
+    real = broker.topics._open_topic
+
+    async def broken(name: TopicName, claim: Check) -> Topic:
+        await trio.lowlevel.checkpoint()
+        raise damage
+
+    broker.topics._open_topic = broken
+    with pytest.raises(TopicDamaged, match=str(damage)) as told:
+        await broker.topics.get(PLAIN)
+    assert not told.value.retriable
+    assert not is_passing(told.value)
     assert await claims(broker) == []
     broker.topics._open_topic = real
     await publish(await broker.topics.get(PLAIN), b"a")

@@ -26,7 +26,7 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Check, MetadataStore, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
-from tests.support.ledgers import DATA, ledger_store
+from tests.support.ledgers import DATA, LEDGERS, ledger_store
 from tests.support.rooms import now_ms
 from tests.support.schedules import every_schedule
 from tests.support.segments import Office, office
@@ -369,6 +369,26 @@ async def test_sends_of_unknown_fate_are_not_remembered(files: SimulatedFiles) -
             async with deduplicating(desk, segment) as memory:
                 assert await memory.find("p", single(0), None) is None
                 assert await memory.find("p", single(1), None) is not None
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+async def test_a_topic_without_a_snapshot_is_taken_over_past_damage(files: SimulatedFiles, damage: str) -> None:
+    """E10: what was sent behind the damaged ledger is remembered, and the topic is served."""
+    metadata = MemoryStore()
+    async with opened(metadata, files) as segment:
+        stored = [(await segment.take("p", single(number))).durable_at for number in range(40)]
+    async with opened(metadata, files):
+        pass  # The journal is in the ledgers now.
+    path = LEDGERS / f"{stored[0].ledger:020d}.ledger"
+    if damage == "flipped":
+        files.flip(path, 8 * 60)
+    else:
+        files.remove(path)
+    async with opened(metadata, files) as segment:
+        known = [number for number in range(40) if await segment.memory.find("p", single(number), None) is not None]
+    readable = [number for number in range(40) if stored[number].ledger > stored[0].ledger]
+    assert readable
+    assert set(readable) <= set(known)
 
 
 async def test_a_take_over_that_fails_follows_nobody(files: SimulatedFiles) -> None:

@@ -30,9 +30,8 @@ async def after_a_flipped_bit(entries: int = 4) -> AsyncIterator[tuple[Rooms, Wi
             stored.append(Position(*position((await client.receive()).send_receipt.message_id)))
     async with rooms(metadata, files):
         pass  # The journal is in the ledger now.
-    (name,) = [name for name in files.names(LEDGERS) if name == f"{stored[1].ledger:020}.ledger"]
-    at = files.content(LEDGERS / name).index(b"message 1")
-    files.flip(LEDGERS / name, at * 8)
+    path = LEDGERS / f"{stored[1].ledger:020}.ledger"
+    files.flip(path, files.content(path).index(b"message 1") * 8)
     async with (
         rooms(metadata, files) as broker,
         listening(broker) as listener,
@@ -87,3 +86,21 @@ async def test_a_seek_goes_on_behind_the_damage() -> None:
         await client.ask(commands.subscribe(NAME, "behind", 8, 80))
         await client.send(commands.flow(8, 100))
         await client.receives_nothing_more()
+
+
+async def test_who_subscribes_to_a_topic_that_cannot_be_opened_is_told_the_damage() -> None:
+    """E10: at once and for good, since a client that may ask again does so until its time is over."""
+    files, metadata = SimulatedFiles(seed=5), MemoryStore()
+    async with rooms(metadata, files) as broker, listening(broker) as listener, connected(listener) as client:
+        await client.ask(commands.producer(NAME, 1, 1))
+        await client.publish(1, 0, b"message")
+        ledger = position((await client.receive()).send_receipt.message_id)[0]
+    async with rooms(metadata, files):
+        pass  # The journal is in the ledger now, whose end is in no record yet.
+    files.remove(LEDGERS / f"{ledger:020}.ledger")
+    async with rooms(metadata, files) as broker, listening(broker) as listener, connected(listener) as client:
+        for ask in (commands.subscribe(NAME, "s", 2, 20), commands.producer(NAME, 3, 30)):
+            answer = await client.ask(ask)
+            assert answer.type == Type.ERROR
+            assert answer.error.error == pb.NotAllowedError
+            assert f"{ledger:020}.ledger is damaged at byte 0: the file is missing" in answer.error.message

@@ -132,10 +132,11 @@ async def serve(
         traffic = Traffic()
 
         async def reign(session: Session) -> None:
-            # Of an earlier reign: who took over its topics meanwhile need not fence the journal of all of them.
-            await ledgers.close_all()
-            await place.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
             async with trio.open_nursery() as tasks:
+                # Of an earlier reign: who took over its topics meanwhile need not fence the journal of all of them.
+                # On a full disk that waits for space, and this reign serves what can be read.
+                await tasks.start(ledgers.close_all)
+                await place.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
                 composed = await _compose(
                     settings,
                     version,

@@ -198,7 +198,7 @@ class Topic(TopicSource):
         Raises:
             NoSpace: it is full.
         """
-        self._services.ledgers.require_space()
+        self.ledger.require_space()
 
     def delivered(self, message_count: int, payload_bytes: int) -> None:
         """An entry was handed to a connection for a consumer."""

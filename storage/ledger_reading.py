@@ -177,14 +177,13 @@ class LedgerReading:
             del self._readers[id_]
 
 
-async def closed_info(ledger: SealedLedger, first_index: int, writer: Writer | None) -> LedgerInfo:
+def closed_info(index: SparseIndex, first_index: int, writer: Writer | None) -> LedgerInfo:
     """What the record says of a ledger with an end; `first_index` is for one without entries."""
-    index = (await ledger.log()).index
     if not index.slots:
-        return LedgerInfo(ledger.id, first_index, closed=True, writer=writer)
+        return LedgerInfo(index.ledger, first_index, closed=True, writer=writer)
     first = index.slots[0].first_index
     return LedgerInfo(
-        id=ledger.id,
+        id=index.ledger,
         first_index=first,
         entries=index.last_entry + 1,
         messages=index.next_index - first,

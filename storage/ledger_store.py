@@ -108,6 +108,16 @@ class LedgerStore(Protocol):
         """
         ...
 
+    async def left_open(self, ledger: int) -> OpenLedger | None:
+        """The ledger, if an earlier owner in this process left it open. It takes no more entries.
+
+        All that it took is confirmed on return. Its file is complete only after `seal`, which may wait for space.
+
+        Raises:
+            LedgerFailed: the writer has ended.
+        """
+        ...
+
     async def recover(self, ledger: int) -> SealedLedger:
         """The ledger as its last writer left it, durable. `fence` of that writer comes first.
 
@@ -206,6 +216,9 @@ class DirectoryLedgerStore:
         self._newest_id = -1
         """The greatest id of a ledger made here; those of one process rise (`LedgerIds`)."""
         self._closed_below = 0
+        """Ledgers with lower ids take no more entries."""
+        self._noted_below = 0
+        """Those with lower ids are closed, and the fence says so."""
         self.takeover = takeover
         """What was found at the start: blocks replayed, ledgers quarantined, files that are not ours."""
 
@@ -364,19 +377,26 @@ class DirectoryLedgerStore:
         if writer.folder != self._home.folder_id:
             raise LedgerOutOfReach(writer, self._home.folder_id, self._home.data_dir)
 
-    async def close_all(self) -> None:
+    async def close_all(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Close every open ledger, and let whoever takes one over know that it is. Durable on return.
 
         For a broker that lost its claims and lives on: others may take its topics over without fencing its journal.
+        Started once these ledgers take no more entries. While the disk is full the rest waits for space.
 
         Raises:
             LedgerFailed: the writer has ended.
         """
-        for ledger in tuple(self._open.values()):
+        left = tuple(self._open.values())
+        for ledger in left:
+            ledger.close()
+        # Ledgers that are made meanwhile have greater ids, and are not closed.
+        self._closed_below = below = self._newest_id + 1
+        task_status.started()
+        for ledger in left:
             await self.seal(ledger)
-        if self._closed_below <= self._newest_id:
-            self._closed_below = self._newest_id + 1
-            await self._files.run(self.takeover.fence.note_closed, self._closed_below)
+        if self._noted_below < below:
+            await self._files.run(self.takeover.fence.note_closed, below)
+            self._noted_below = below
 
     async def fence(self, writer: Writer, ledger: int) -> None:
         """See `LedgerStore`. In a directory the fence is the journal's: all its ledgers are recovered at once."""
@@ -396,16 +416,19 @@ class DirectoryLedgerStore:
 
     async def seal(self, ledger: OpenLedger) -> SealedLedger:
         """See `LedgerStore`."""
-        ledger.close()
-        last_entry = ledger.next_entry - 1
-        if last_entry >= 0:
-            # The place before the first entry is no position that anything is ever confirmed at.
-            await ledger.confirmed.wait_for(Position(ledger.id, last_entry))
+        last_entry = await _end(ledger)
         await self._write_behind.flush(ledger.log)
         ledger.log.is_growing = False
         self._journal.unregister(ledger)
         self._open.pop(ledger.id, None)
         return SealedLedger(ledger.id, last_entry, self._folder, ledger.log)
+
+    async def left_open(self, ledger: int) -> OpenLedger | None:
+        """See `LedgerStore`."""
+        mine = self._open.get(ledger)
+        if mine is not None:
+            await _end(mine)
+        return mine
 
     async def recover(self, ledger: int) -> SealedLedger:
         """See `LedgerStore`."""
@@ -427,9 +450,7 @@ class DirectoryLedgerStore:
         """See `LedgerStore`."""
         mine = self._open.pop(ledger, None)
         if mine is not None:
-            mine.close()
-            if mine.next_entry:
-                await mine.confirmed.wait_for(Position(ledger, mine.next_entry - 1))
+            await _end(mine)
             self._journal.unregister(mine)
             if not mine.next_entry:
                 await self.remove_empty(ledger)
@@ -439,6 +460,9 @@ class DirectoryLedgerStore:
 
     async def remove_empty(self, ledger: int) -> None:
         """See `LedgerStore`. Not synced: a file that comes back after a loss of power is empty and has no record."""
+        mine = self._open.pop(ledger, None)
+        if mine is not None:
+            self._journal.unregister(mine)
         try:
             await self._files.run(self._folder.remove, ledger)
         except OSError as error:
@@ -507,6 +531,16 @@ async def _claim(
     if journals is not None:
         await journals.advance(recorded, Writer(home.folder_id, broker_id, fence.epoch, fence.stream))
     return fence
+
+
+async def _end(ledger: OpenLedger) -> int:
+    """Take no more entries, and wait for those taken; the number of the last one, -1 if there is none."""
+    ledger.close()
+    last_entry = ledger.next_entry - 1
+    if last_entry >= 0:
+        # The place before the first entry is no position that anything is ever confirmed at.
+        await ledger.confirmed.wait_for(Position(ledger.id, last_entry))
+    return last_entry
 
 
 def _writer_of(home: BrokerHome, fence: Fence) -> Writer:

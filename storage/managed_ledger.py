@@ -37,6 +37,9 @@ from storage.signal import Signal
 CREATION_ID_DIGITS: Final = 16
 """Hexadecimal, so 64 random bits."""
 
+_NO_LEDGER: Final = (NoSpace, LedgerNotMade, StoreFull)
+"""Why there is no further ledger for now."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -112,11 +115,13 @@ class ManagedLedger(ManagedLedgerView):
         """Take over the managed ledger of this name, made if there is none.
 
         On return no earlier owner's writer gets anything confirmed, what was confirmed is durable and readable, and
-        unless it is sealed it takes entries. `ids` is best shared by all managed ledgers of a process.
+        unless it is sealed it takes entries. If the disk is full it takes some as soon as there is space, while `run`
+        runs. `ids` is best shared by all managed ledgers of a process.
 
         Raises:
             Fenced: the claim does not hold.
             LedgerCorrupt: confirmed entries at its end are damaged or missing.
+            NoSpace: the disk is full, and there was no managed ledger of this name.
         """
         ids = ids or LedgerIds(metadata)
         while True:
@@ -129,6 +134,7 @@ class ManagedLedger(ManagedLedgerView):
             return opened
 
     async def _take_over(self, record: ManagedLedgerRecord | None) -> None:
+        is_new = record is None
         if record is None:
             ledger = await self._ids.take(above=-1)
             # Ledger ids begin again in another data folder, whose topics must not be taken for those of this one.
@@ -141,19 +147,32 @@ class ManagedLedger(ManagedLedgerView):
             self._is_closing = True
             await self._remove_trimmed()
             return
-        new = LedgerInfo(ledger, self._next_index, writer=self._store.writer)
-        opened = await self._store.create(ledger, confirmed=self.confirmed)
         try:
-            await self._keeper.write(replace(record, ledgers=(*self._list.closed, new), newest_id=ledger))
+            opened = await self._store.create(ledger, confirmed=self.confirmed)
+        except NoSpace as full:
+            if is_new:
+                raise
+            # What is there can be read.
+            log.warning("a topic takes no messages until there is space", topic=self.name, reason=str(full))
+            await self._keeper.write(replace(record, ledgers=self._listing(self._list), newest_id=ledger))
+        else:
+            await self._list_new(record, opened)
+            self._go_on_in(opened)
+        await self._remove_empty()
+        await self._remove_trimmed()
+
+    async def _list_new(self, record: ManagedLedgerRecord, made: OpenLedger) -> None:
+        """Record a ledger that was made, behind those there are; it is abandoned if that fails."""
+        new = LedgerInfo(made.id, self._next_index, writer=self._store.writer)
+        try:
+            ledgers = (*self._listing(self._list), new)
+            await self._keeper.write(replace(record, ledgers=ledgers, newest_id=made.id))
         except BaseException as error:
-            self._store.abandon(opened)
+            self._store.abandon(made)
             if isinstance(error, StoreFull):
                 # The store is sure that no record lists it.
-                await self._store.remove_empty(ledger)
+                await self._store.remove_empty(made.id)
             raise
-        await self._remove_empty()
-        self._go_on_in(opened)
-        await self._remove_trimmed()
 
     async def _recover(self, record: ManagedLedgerRecord) -> None:
         """Find the ends that are not on record; ledgers that turn out to be empty are left out from here on."""
@@ -165,12 +184,10 @@ class ManagedLedger(ManagedLedgerView):
             found = info
             if not info.closed:
                 await self._store.fence(info.writer, info.id)
-                sealed = await self._store.recover(info.id)
-                found = await closed_info(sealed, self._next_index, info.writer)
+                found = await self._found(info)
                 # Its first entries may be damaged, and they have their messages still.
                 gap = found.first_index - self._next_index
                 found = found._replace(first_index=self._next_index, messages=found.messages + gap)
-                self._reading.put(sealed)
                 if not found.entries:
                     self._empty.append(info.id)
             if found.entries:
@@ -181,6 +198,22 @@ class ManagedLedger(ManagedLedgerView):
         self._list = LedgerList(closed, record.trimmed)
         for missing in await self._store.missing([info.id for info in closed]):
             log.error("a ledger's file is missing; its entries cannot be read", topic=self.name, ledger=missing)
+
+    async def _found(self, info: LedgerInfo) -> LedgerInfo:
+        """What is in a ledger that has no end on record, and whose writer is fenced.
+
+        What this process has still open is read from memory: on a full disk it cannot be completed, and nothing of
+        its end is on record before (`_record_ends`).
+        """
+        left = await self._store.left_open(info.id)
+        if left is None:
+            sealed = await self._store.recover(info.id)
+            self._reading.put(sealed)
+            return closed_info((await sealed.log()).index, self._next_index, info.writer)
+        if left.next_entry:
+            self._reading.put(left)
+            self._unfinished.append(left)
+        return closed_info(left.log.index, self._next_index, info.writer)._replace(closed=False)
 
     async def _remove_empty(self) -> None:
         """Remove the files of ledgers that turned out to be empty, once no record lists them."""
@@ -202,6 +235,10 @@ class ManagedLedger(ManagedLedgerView):
             Fenced: the claim is lost.
         """
         task_status.started()
+        await self._begin_in_time()
+        if self._unfinished:
+            await self._record_ends_in_time()
+            self._tell_rolled()
         while True:
             await self._roll_due.wait()
             if await self._roll():
@@ -223,6 +260,24 @@ class ManagedLedger(ManagedLedgerView):
     def detach_rolls(self, signal: Signal) -> None:
         """Undo one `attach_rolls`."""
         self._rolls.remove(signal)
+
+    async def _begin_in_time(self) -> None:
+        while True:
+            if await self._begin():
+                return
+            await trio.sleep(SPACE_RETRY_SECONDS)
+
+    async def _begin(self) -> bool:
+        """Have a ledger that takes entries, if any are to be taken; False if there is no space for one."""
+        async with self._changing:
+            if self._current is None and not self._is_closing:
+                try:
+                    self._go_on_in(await self._following())
+                except _NO_LEDGER as refused:
+                    # Said aloud once, when it was opened.
+                    log.debug("there is no space for a ledger yet", topic=self.name, reason=str(refused))
+                    return False
+        return True
 
     async def _record_ends_in_time(self) -> None:
         while True:
@@ -272,9 +327,7 @@ class ManagedLedger(ManagedLedgerView):
             LedgerFailed: the writer has ended.
             NoSpace: the disk is full; nothing was taken.
         """
-        current = self._current
-        if self._is_closing or current is None:
-            raise LedgerSealed(f"{self.name} takes no more entries")
+        current = self._require_taking()
         # Never earlier than the entry before, so that times can be searched; the clock may step back.
         now = max(self._now_ms(), self._last_timestamp_ms)
         position = current.append(
@@ -300,9 +353,24 @@ class ManagedLedger(ManagedLedgerView):
         Raises:
             LedgerSealed, LedgerFailed, NoSpace: as `append` would.
         """
-        if self._current is None:
+        await self._require_taking().wait_room()
+
+    def require_space(self) -> None:
+        """Hold that there is space for entries, unless none are taken for another reason.
+
+        Raises:
+            NoSpace: the disk is full.
+        """
+        if not self._is_closing:
+            self._require_taking()
+        self._store.require_space()
+
+    def _require_taking(self) -> OpenLedger:
+        if self._is_closing:
             raise LedgerSealed(f"{self.name} takes no more entries")
-        await self._current.wait_room()
+        if self._current is None:
+            raise NoSpace(f"the disk is full: {self.name} has no ledger that takes entries")
+        return self._current
 
     # -- changes
 
@@ -414,7 +482,7 @@ class ManagedLedger(ManagedLedgerView):
             try:
                 await self._keeper.remove()
             except RecordChanged as changed:
-                raise Fenced(f"{self.name} was changed by another owner") from changed
+                raise self._fenced() from changed
             self._is_deleted = True
             self._current = None
             for info in ledgers:
@@ -440,7 +508,10 @@ class ManagedLedger(ManagedLedgerView):
         try:
             await self._keeper.write(record)
         except RecordChanged as changed:
-            raise Fenced(f"{self.name} was changed by another owner") from changed
+            raise self._fenced() from changed
+
+    def _fenced(self) -> Fenced:
+        return Fenced(f"{self.name} was changed by another owner")
 
     def _is_due(self, current: OpenLedger) -> bool:
         if len(self._list.closed) >= LEDGERS_MAX:
@@ -459,35 +530,26 @@ class ManagedLedger(ManagedLedgerView):
         async with self._changing:
             if self._current is None or self._is_closing or not self._is_due(self._current):
                 return False
-            following = await self._following()
-            self._is_refused = following is None
-            if following is None:
+            try:
+                following = await self._following()
+            except _NO_LEDGER as refused:
+                self._is_refused = True
+                log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
                 return False
+            self._is_refused = False
             self._leave_current()
             self._go_on_in(following)
             return True
 
-    async def _following(self) -> OpenLedger | None:
-        """A new ledger, on record; None if there is no space for it."""
-        try:
-            ledger = await self._ids.take(above=self._record.newest_id)
-            following = await self._store.create(ledger, confirmed=self.confirmed)
-        except (NoSpace, LedgerNotMade, StoreFull) as refused:
-            log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
-            return None
+    async def _following(self) -> OpenLedger:
+        """A new ledger, on record. Raises one of `_NO_LEDGER` if there is no space for it."""
+        ledger = await self._ids.take(above=self._record.newest_id)
+        following = await self._store.create(ledger, confirmed=self.confirmed)
         # The index where it begins is known once the ledger before it is left.
-        new = LedgerInfo(ledger, self._next_index, writer=self._store.writer)
         try:
-            await self._write(replace(self._record, ledgers=(*self._record.ledgers, new), newest_id=ledger))
-        except StoreFull as refused:
-            self._store.abandon(following)
-            # The store is sure that no record lists it.
-            await self._store.remove_empty(ledger)
-            log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
-            return None
-        except BaseException:
-            self._store.abandon(following)
-            raise
+            await self._list_new(self._record, following)
+        except RecordChanged as changed:
+            raise self._fenced() from changed
         return following
 
     async def _record_ends(self) -> None:
@@ -530,7 +592,7 @@ class ManagedLedger(ManagedLedgerView):
                 left = self._unfinished[0]
                 sealed = await self._store.seal(left)
                 if sealed.last_entry >= 0:
-                    self._list.replace(await closed_info(sealed, 0, self._store.writer))
+                    self._list.replace(closed_info((await sealed.log()).index, 0, self._store.writer))
                     self._reading.put(sealed)
                 else:
                     self._empty.append(left.id)

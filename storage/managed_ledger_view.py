@@ -121,6 +121,10 @@ class ManagedLedgerView:
         info = self._list.info(ledger)
         return 0 if info is None else info.aborted
 
+    def takes_entries(self, ledger: int) -> bool:
+        """Whether the ledger is the one that takes entries."""
+        return ledger == self._list.open_id
+
     async def load_aborted(self, ledger: int) -> tuple[AbortedSpan, ...]:
         """The aborted-transaction index of a closed ledger, empty if it needs none.
 

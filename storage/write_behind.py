@@ -100,8 +100,12 @@ class WriteBehind:
             self._wake.set()
 
     async def wait_room(self) -> None:
-        """Return when the pending bytes are below their bound. One task at a time."""
-        while self._pending_bytes >= WRITE_BEHIND_BYTES_MAX:
+        """Return when the pending bytes are below their bound. One task at a time.
+
+        On a full disk it does not wait. Nothing more is taken then, and what was taken is to be confirmed. It takes
+        the same memory here as before.
+        """
+        while self._pending_bytes >= WRITE_BEHIND_BYTES_MAX and self._shortage is None:
             if self._failure is not None:
                 raise self._failure
             await self._room.wait()
@@ -144,6 +148,7 @@ class WriteBehind:
                     if self._shortage is None:
                         log.error("the disk is full: nothing is published until there is space", file=full.filename)
                     self._shortage = f"the disk is full: {full.filename} cannot grow"
+                    self._room.set()
                     await trio.sleep(SPACE_RETRY_SECONDS)
                 else:
                     if self._shortage is not None:

@@ -194,8 +194,8 @@ class AbortMemory:
             return None
 
     def _is_open(self, ledger: int) -> bool:
-        """Whether it takes entries, and so has no index yet; of a sealed segment none does."""
-        return not self._ledger.is_sealed and ledger == self._ledger.next_position.ledger
+        """Whether it takes entries, and so has no index yet."""
+        return self._ledger.takes_entries(ledger)
 
     def _is_passed(self, ledger: int, readable: Position) -> bool:
         if self._ledger.next_after(readable).ledger > ledger:

@@ -8,11 +8,14 @@ import trio
 from trio.testing import MockClock
 
 import broker.main
-from broker.config import load_settings
+from broker.config import BrokerSettings, load_settings
 from broker.main import Ready, serve
 from broker.mistakes import sentence_of
+from broker.unanswered import RETRY_SECONDS
 from storage import journal
-from storage.files import SPACE_RETRY_SECONDS, DiskFull
+from storage.files import SPACE_RETRY_SECONDS, DiskFull, Files
+from storage.metadata.memory import MemoryStore
+from storage.metadata.store import Session
 from tests.support.disk import SimulatedFiles
 from tests.support.http import request
 from tests.support.wire import WireClient, message
@@ -91,6 +94,60 @@ async def test_producers_are_held_back_and_everybody_else_goes_on(
             back = [(await client.receive()).type for _ in range(2)]
             assert sorted(back) == sorted([Type.SEND_RECEIPT, Type.MESSAGE])
             assert (await request(ready.http, "GET", "/admin/v2/brokers/health")).status == 200
+        stop.set()
+
+
+class OneSession(MemoryStore):
+    """A metadata store elsewhere, whose newest session a test may end."""
+
+    newest: Session | None = None
+
+    async def open_session(self, timeout_seconds: float) -> Session:
+        self.newest = await super().open_session(timeout_seconds)
+        return self.newest
+
+
+@pytest.mark.parametrize("free_bytes", [0, 1])
+async def test_a_broker_that_loses_its_session_serves_reads_while_its_disk_is_full(
+    autojump_clock: MockClock, disk: SimulatedFiles, monkeypatch: pytest.MonkeyPatch, free_bytes: int
+) -> None:
+    """E13, E14: ledgers that cannot be closed for want of space hold back no claim, and lose nothing."""
+    store = OneSession()
+
+    @asynccontextmanager
+    async def elsewhere(settings: BrokerSettings, files: Files) -> AsyncIterator[MemoryStore]:
+        yield store
+
+    monkeypatch.setattr(broker.main, "open_metadata", elsewhere)
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        ready: Ready = await nursery.start(serve, SETTINGS, "test", stop)
+        async with connected(ready) as client:
+            assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
+            assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
+            for number in range(3):
+                await client.publish(1, number, b"x" * 10_000)
+                assert (await client.receive()).type == Type.SEND_RECEIPT
+            # With a byte an empty file can be made, as on most file systems that are full.
+            disk.set_capacity(disk.used_bytes + free_bytes)
+            assert store.newest is not None
+            await store.newest.close()
+            assert await client.receive_frame() is None
+        await trio.sleep(10 * RETRY_SECONDS)
+        async with connected(ready) as client:
+            assert (await client.ask(commands.subscribe(PLAIN, "s", 1, 5))).type == Type.SUCCESS
+            await client.send(commands.flow(1, 1000))
+            got = [await client.receive() for _ in range(3)]
+            assert [each.type for each in got] == [Type.MESSAGE] * 3
+            assert (await client.produce(1, PLAIN)).error.error == pb.ProducerBlockedQuotaExceededError
+            health = await request(ready.http, "GET", "/admin/v2/brokers/health")
+            assert (health.status, "disk is full" in health.reason) == (503, True)
+            disk.set_capacity(None)
+            await trio.sleep(2 * SPACE_RETRY_SECONDS)
+            assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
+            await client.publish(1, 3)
+            back = [(await client.receive()).type for _ in range(2)]
+            assert sorted(back) == sorted([Type.SEND_RECEIPT, Type.MESSAGE])
         stop.set()
 
 

@@ -372,3 +372,27 @@ async def test_an_index_that_does_not_fit_is_in_nobodys_way(
             await store.seal(first)
         assert store.failure is None
         assert await payloads_of(store, 1) == [PAYLOAD] * 5
+
+
+async def test_what_was_taken_is_confirmed_however_much_waits_for_ledger_files(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E13: what waits is bounded by refusing more, so nobody who was not refused waits for space."""
+    monkeypatch.setattr(write_behind, "WRITE_BEHIND_BYTES", 10_000)
+    monkeypatch.setattr(write_behind, "WRITE_BEHIND_BYTES_MAX", 20_000)
+    files = SimulatedFiles(seed=11)
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        ledger = await store.create(1)
+        files.set_capacity(files.used_bytes)
+        taken = [add(ledger, PAYLOAD) for _ in range(4)]
+        await ledger.confirmed.wait_for(taken[0])
+        # In the same step as the confirmation, so before the ledger file was found not to grow.
+        taken += [add(ledger, PAYLOAD) for _ in range(4)]
+        with trio.fail_after(SPACE_RETRY_SECONDS / 2):
+            await ledger.confirmed.wait_for(taken[-1])
+        with pytest.raises(NoSpace):
+            store.require_space()
+        files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        await add_all(ledger, [PAYLOAD])
+        assert await payloads_of(store, 1) == [PAYLOAD] * 9

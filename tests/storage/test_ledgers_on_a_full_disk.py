@@ -4,18 +4,19 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from storage.errors import NoSpace
+from storage.errors import LedgerSealed, NoSpace
 from storage.files import SPACE_RETRY_SECONDS
 from storage.ledger_ids import LedgerIds
 from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Committed, Op, StoreFull
+from storage.metadata.store import Committed, Op, Put, StoreFull
 from storage.signal import Signal
 from tests.storage.test_managed_ledger import open_managed, payloads, publish, rolling, stored
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
+from tests.support.segments import office
 
 FILE_BYTES = 256 * 1024
 PAYLOAD = b"x" * 5_000
@@ -124,3 +125,115 @@ async def test_a_ledger_that_waits_for_space_is_deleted(autojump_clock: MockCloc
             store.require_space()
         assert store.failure is None
     assert files.names(LEDGERS) == []
+
+
+async def test_the_next_owner_in_this_process_reads_what_cannot_be_completed(autojump_clock: MockClock) -> None:
+    """E13, E14: it serves at once from memory; the ledger's end is on record when its file is complete, not before."""
+    files, metadata = SimulatedFiles(seed=5), MemoryStore()
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store, trio.open_nursery() as nursery:
+        ids = LedgerIds(metadata)
+        lost = await open_managed(store, metadata, ids=ids)
+        written = await publish(lost, [PAYLOAD] * 3)
+        files.set_capacity(files.used_bytes + 1)
+        with trio.fail_after(SPACE_RETRY_SECONDS / 2):
+            await nursery.start(store.close_all)
+            await wait_all_tasks_blocked()
+            # Ledger files took that byte. With another one an empty file can be made.
+            files.set_capacity(files.used_bytes + 1)
+            ledger = await open_managed(store, metadata, ids=ids)
+        with pytest.raises(LedgerSealed):
+            lost.append(b"of a session that is over")
+        async with rolling(ledger):
+            assert await payloads(ledger) == [PAYLOAD] * 3
+            await trio.sleep(10 * SPACE_RETRY_SECONDS)
+            with pytest.raises(NoSpace):
+                ledger.require_space()
+            assert [(info.closed, info.entries) for info in (await stored(metadata)).ledgers] == [(False, 0)] * 2
+            # The power may go at any moment, and its journal has it.
+            dead, then = files.crash(keep=0.0), MemoryStore()
+            await then.commit([Put(record.key, record.value) for record in await metadata.scan("", "~")])
+            files.set_capacity(None)
+            await trio.sleep(3 * SPACE_RETRY_SECONDS)
+            ledger.require_space()
+            known = [(info.closed, info.entries) for info in (await stored(metadata)).ledgers]
+            assert known == [(True, 3), (False, 0)]
+            written += await publish(ledger, [b"after"])
+            assert await payloads(ledger) == [PAYLOAD] * 3 + [b"after"]
+            assert written == sorted(set(written))
+    async with ledger_store(dead, journal_file_bytes=FILE_BYTES) as store:
+        assert await payloads(await open_managed(store, then)) == [PAYLOAD] * 3
+
+
+async def test_without_space_for_a_ledger_a_topic_is_read_alone(autojump_clock: MockClock) -> None:
+    """E13: it takes messages as soon as an empty file can be made, and a new topic has nothing to be read."""
+    files, metadata = SimulatedFiles(seed=6), MemoryStore()
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        before = await open_managed(store, metadata)
+        written = await publish(before, [b"a", b"b"])
+        await before.close()
+        files.set_capacity(files.used_bytes)
+        with pytest.raises(NoSpace):
+            await open_managed(store, metadata, name="another")
+        ledger = await open_managed(store, metadata)
+        async with rolling(ledger):
+            await trio.sleep(10 * SPACE_RETRY_SECONDS)
+            assert await payloads(ledger) == [b"a", b"b"]
+            assert ledger.confirmed.value == ledger.last_position == written[-1]
+            for refused in (ledger.require_space, lambda: ledger.append(b"refused")):
+                with pytest.raises(NoSpace):
+                    refused()
+            with pytest.raises(NoSpace):
+                await ledger.wait_room()
+            assert [info.closed for info in (await stored(metadata)).ledgers] == [True]
+            files.set_capacity(None)
+            await trio.sleep(2 * SPACE_RETRY_SECONDS)
+            ledger.require_space()
+            written += await publish(ledger, [b"c"])
+            assert await payloads(ledger) == [b"a", b"b", b"c"]
+            assert written == sorted(set(written))
+
+
+@pytest.mark.parametrize("how", ["seal", "close", "delete"])
+async def test_a_topic_without_space_for_a_ledger_is_left(autojump_clock: MockClock, how: str) -> None:
+    """E13: whoever gives it up, or takes it away, waits for nothing, and no ledger is made afterwards."""
+    files, metadata = SimulatedFiles(seed=7), MemoryStore()
+    async with ledger_store(files, journal_file_bytes=FILE_BYTES) as store:
+        before = await open_managed(store, metadata)
+        await publish(before, [b"a"])
+        await before.close()
+        files.set_capacity(files.used_bytes)
+        ledger = await open_managed(store, metadata)
+        async with rolling(ledger):
+            with trio.fail_after(1):
+                await getattr(ledger, how)()
+            files.set_capacity(None)
+            await trio.sleep(2 * SPACE_RETRY_SECONDS)
+            with pytest.raises(LedgerSealed):
+                await ledger.wait_room()
+            assert store.statistics().open_ledgers == 0
+
+
+async def test_what_was_aborted_stays_hidden_without_space_for_a_ledger(autojump_clock: MockClock) -> None:
+    """E13, T17: the last ledger is a closed one then, and has an index that names them."""
+    files = SimulatedFiles(seed=8)
+    async with office(MemoryStore(), files) as broker:
+        first = await broker.own()
+        txn = await broker.begin()
+        await first.publish(b"kept")
+        await first.publish(b"aborted", txn)
+        await broker.abort(txn)
+        await first.leave()
+        # Its ledger takes no more entries, so what is remembered of it moves to its index.
+        second = await broker.own()
+        await trio.sleep(1)
+        assert await broker.abort_keys() == []
+        await second.leave()
+        files.set_capacity(files.used_bytes)
+        third = await broker.own()
+        with pytest.raises(NoSpace):
+            await third.publish(b"refused")
+        assert await third.visible() == [b"kept"]
+        files.set_capacity(None)
+        await trio.sleep(2 * SPACE_RETRY_SECONDS)
+        await third.publish(b"later")
+        assert await third.visible() == [b"kept", b"later"]

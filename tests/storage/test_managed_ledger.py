@@ -557,6 +557,18 @@ async def test_two_who_open_at_once_do_not_share_a_ledger(files: SimulatedFiles,
         assert len(places) == 4
 
 
+async def test_the_next_owner_in_this_process_waits_for_what_was_taken(
+    files: SimulatedFiles, metadata: MemoryStore
+) -> None:
+    """E14: it knows all that will be confirmed, since nothing may come to light behind what it has recovered."""
+    async with ledger_store(files) as store:
+        before = await open_managed(store, metadata)
+        taken = [before.append(payload) for payload in (b"a", b"b", b"c")]
+        ledger = await open_managed(store, metadata)
+        assert ledger.confirmed.value == ledger.last_position == taken[-1]
+        assert await payloads(ledger) == [b"a", b"b", b"c"]
+
+
 async def test_deleting_removes_record_and_files_and_a_new_one_is_another(
     files: SimulatedFiles, metadata: MemoryStore
 ) -> None:

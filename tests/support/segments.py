@@ -61,6 +61,11 @@ class Segment:
         finally:
             self.has_ended.set()
 
+    async def leave(self) -> None:
+        """End its tasks, as when its claim is lost."""
+        self.scope.cancel()
+        await self.has_ended.wait()
+
     async def publish(self, payload: bytes, txn: TxnId | None = None) -> Position:
         """Publish one message and wait until it is durable."""
         position = await self.buffer.publish(payload, 1, txn)

@@ -9,7 +9,7 @@ Sampling begins with the first message and ends when a minute has passed without
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -60,6 +60,7 @@ class _Sampled:
         default_factory=lambda: deque([SegmentTraffic()] * (SAMPLES_KEPT + 1), SAMPLES_KEPT + 1)
     )
     reported: _Rates | None = None
+    """What the store has; None while nobody knows, or it has nothing."""
 
     def take(self, traffic: SegmentTraffic) -> _Rates:
         """Take a sample; the rates since the oldest one."""
@@ -101,6 +102,8 @@ class LoadReporter:
         self._session = session
         self._now_ms = now_ms
         self._sampled: dict[TopicName, _Sampled] = {}
+        self._removing: set[TopicName] = set()
+        """Segments whose report is to go, and may still be there."""
 
     async def run(self) -> None:
         """Sample and report until cancelled."""
@@ -112,8 +115,11 @@ class LoadReporter:
                 is_busy = await self._sample()
 
     async def _sample(self) -> bool:
-        """Take one sample of every active segment and report what changed; whether there was any traffic."""
-        ops: list[Op] = []
+        """Take one sample of every active segment and report what changed.
+
+        True if there was any traffic, or the store did not take every report.
+        """
+        due: dict[TopicName, _Rates | None] = {}
         is_busy = False
         loaded = {topic.name: topic for topic in self._topics}
         active = {name: topic for name, topic in loaded.items() if _is_active(topic)}
@@ -121,7 +127,8 @@ class LoadReporter:
             last = self._sampled.pop(gone).reported
             # A segment that was unloaded since nobody uses it stays cold, which may let it be merged.
             if gone in loaded or last is None or _differs(last, _NO_RATES):
-                ops.append(Delete(load_key(gone)))
+                self._removing.add(gone)
+        due.update(dict.fromkeys(self._removing))
         for name, topic in active.items():
             sampled = self._sampled.get(name)
             if sampled is None:
@@ -131,15 +138,34 @@ class LoadReporter:
             rates = sampled.take(topic.traffic)
             is_busy = is_busy or rates != _NO_RATES
             if sampled.reported is None or _differs(sampled.reported, rates):
-                sampled.reported = rates
-                ops.append(Put(load_key(name), _encode(rates, self._now_ms()), session=self._session))
-        for first in range(0, len(ops), REPORTS_AT_ONCE):
+                due[name] = rates
+        is_reported = await self._report(due)
+        return is_busy or not is_reported
+
+    async def _report(self, due: Mapping[TopicName, _Rates | None]) -> bool:
+        """Write these reports, or remove them where None; whether the store took all of them."""
+        names = list(due)
+        is_reported = True
+        for first in range(0, len(names), REPORTS_AT_ONCE):
+            some = {name: due[name] for name in names[first : first + REPORTS_AT_ONCE]}
             try:
-                await self._metadata.commit(ops[first : first + REPORTS_AT_ONCE])
+                await self._metadata.commit([self._op(name, rates) for name, rates in some.items()])
             except MetadataError as error:
-                # Advice only: the next change is reported again, and a store that is gone ends the broker elsewhere.
+                # Advice only: it is sampled and reported again, and a store that is gone ends the broker elsewhere.
                 log.warning("the load of segments was not reported", reason=str(error))
-        return is_busy
+                is_reported = False
+                for name in some.keys() & self._sampled.keys():
+                    self._sampled[name].reported = None
+            else:
+                self._removing -= some.keys()
+                for name in some.keys() & self._sampled.keys():
+                    self._sampled[name].reported = some[name]
+        return is_reported
+
+    def _op(self, name: TopicName, rates: _Rates | None) -> Op:
+        if rates is None:
+            return Delete(load_key(name))
+        return Put(load_key(name), _encode(rates, self._now_ms()), session=self._session)
 
 
 def segment_of(key: str) -> TopicName | None:

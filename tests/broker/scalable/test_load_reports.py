@@ -1,6 +1,6 @@
 """Load reports: rates of the last minute, written when they have changed, and no wake-up without traffic."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,6 +13,7 @@ from broker.scalable.load_reports import LoadReporter, decode_load, segment_of
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
 from broker.traffic import load_key
+from storage.metadata.store import Delete, Op, Put, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms, moving_clock, now_ms, publish, rooms
@@ -150,6 +151,58 @@ async def test_a_store_that_does_not_take_a_report_ends_nothing(broker: Rooms, m
     await jump(mock_clock, 10)
     assert await reported(broker) is None
     await publish(topic, b"goes on")
+
+
+def leave_a_report_unanswered(broker: Rooms, key: str, *, made: bool) -> None:
+    """Give no answer to the next change set that touches this report, which is `made` or not."""
+    store = broker.metadata
+    assert isinstance(store, SteeredStore)
+
+    async def steer(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, Put | Delete) and op.key == key for op in ops):
+            store.before = store.after = None
+            raise StoreUnavailable("no answer")
+
+    if made:
+        store.after = steer
+    else:
+        store.before = steer
+
+
+@pytest.mark.parametrize("made", [False, True])
+async def test_a_report_without_an_answer_is_repeated(broker: Rooms, mock_clock: MockClock, made: bool) -> None:
+    """E11: the load stays as it is from then on, so no later change would report it."""
+    async with kept(broker) as topic:
+        leave_a_report_unanswered(broker, load_key(topic.name), made=made)
+        stir(topic, 60_000)
+        await jump(mock_clock, 10)
+        assert (await reported(broker) is not None) == made
+        await jump(mock_clock, 10)
+        assert await reported(broker) == SegmentLoad(0, 0, 1_000, 0, now_ms() + 20_000)
+        # That it has ended is the last report. Without it nothing would be sampled any more.
+        leave_a_report_unanswered(broker, load_key(topic.name), made=made)
+        await jump(mock_clock, 100)
+        assert await reported(broker) == SegmentLoad(0, 0, 0, 0, now_ms() + 80_000)
+
+
+@pytest.mark.parametrize("made", [False, True])
+async def test_a_removal_of_a_report_without_an_answer_is_repeated(
+    broker: Rooms, mock_clock: MockClock, made: bool
+) -> None:
+    """E11, E16: nothing else would remove it for as long as the broker runs."""
+    topic = await topic_of(broker)
+    stir(topic, 60_000)
+    await jump(mock_clock, 10)
+    await broker.controller.split(TOPIC, 0)
+    leave_a_report_unanswered(broker, load_key(topic.name), made=made)
+    await jump(mock_clock, 10)
+    assert (await reported(broker) is None) == made
+    with TaskSteps() as steps:
+        await jump(mock_clock, 20)
+        assert await reported(broker) is None
+        steps.clear()
+        await jump(mock_clock, 100)
+        assert steps.of("LoadReporter.run") == 0
 
 
 async def test_a_segment_that_is_unloaded_stays_known_as_cold(broker: Rooms, mock_clock: MockClock) -> None:

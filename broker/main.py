@@ -252,7 +252,7 @@ async def _compose(
     async def open_topic(name: TopicName, claim: Check) -> Topic:
         return await Topic.open(name, services, claim)
 
-    topics = Topics(claims, layouts, open_topic, nursery, session.id)
+    topics = Topics(claims, layouts, open_topic, services, nursery, session.id)
     groups = StreamGroups(
         topics,
         feeds,

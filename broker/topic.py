@@ -19,10 +19,10 @@ from broker.durable_subscriptions import DurableSubscriptions
 from broker.errors import ProducerNameTaken, TopicClosed
 from broker.names import Domain, TopicName
 from broker.retaining import Retaining
-from broker.schemas.registry import owner_of, removal_of
+from broker.topic_removal import remove_what_stands_beside
 from broker.topic_services import TopicServices
 from broker.topic_source import TopicSource
-from broker.traffic import SegmentTraffic, load_key
+from broker.traffic import SegmentTraffic
 from dispatch.consumer import Consumer
 from dispatch.source import Source
 from dispatch.subscription import Subscription
@@ -30,7 +30,7 @@ from storage.cursor import NonDurableCursor
 from storage.entry import TxnId
 from storage.errors import LedgerSealed, StorageError
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Delete, MetadataError
+from storage.metadata.store import Check, MetadataError
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck
 from txn.buffer import TransactionBuffer
@@ -155,11 +155,7 @@ class Topic(TopicSource):
         if self.deduplication is not None:
             await self.deduplication.discard()
         await self.ledger.delete()
-        if self.name.domain is Domain.SEGMENT:
-            await self._metadata.commit([Delete(load_key(self.name))])
-        if self.name.domain is Domain.PERSISTENT and owner_of(self.name) == self.name:
-            # Those of segments go with their scalable topic's layout, those of partitions with the whole of them.
-            await self._metadata.commit(removal_of(self.name))
+        await remove_what_stands_beside(self.name, self._metadata)
 
     # Publishing
 

@@ -10,6 +10,7 @@ loads it next applies it, at the latest the sweep of finished transactions.
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 import structlog
@@ -23,6 +24,8 @@ from broker.scalable.layout import Layout
 from broker.scalable.layouts import Layouts
 from broker.sought_places import SoughtPlaces
 from broker.topic import Topic
+from broker.topic_removal import remove_subscription, remove_topic
+from broker.topic_services import TopicServices
 from storage.cursor import CursorError
 from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
 from storage.metadata.store import Check, MetadataError
@@ -46,10 +49,13 @@ _DAMAGES = (LedgerCorrupt, CursorCorrupt, JournalMissing)
 OpenTopic = Callable[[TopicName, Check], Awaitable[Topic]]
 """Takes over a claimed topic."""
 
+Work = Callable[[Check], Awaitable[None]]
+"""What is done on a claimed topic that is not loaded."""
+
 
 @dataclass(eq=False, slots=True)
 class _Slot:
-    """A topic that is loaded, being loaded, or being unloaded."""
+    """A topic that is loaded, being loaded, or being unloaded, or claimed for some work without being loaded."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     ready: trio.Event = field(default_factory=trio.Event)
@@ -59,14 +65,22 @@ class _Slot:
     topic: Topic | None = None
     error: Exception | None = None
     is_idle: bool = False
-    """Being unloaded because nobody used it: whoever asks for it now waits until it is gone, and loads it anew."""
+    """Being unloaded because nobody used it, or not loaded at all: whoever asks for it waits until the slot is gone."""
+    work: Work | None = None
+    """What is done instead of loading the topic."""
 
 
 class Topics:
     """The topics that this broker owns now."""
 
     def __init__(
-        self, claims: Claims, layouts: Layouts, open_topic: OpenTopic, nursery: trio.Nursery, instance: int
+        self,
+        claims: Claims,
+        layouts: Layouts,
+        open_topic: OpenTopic,
+        services: TopicServices,
+        nursery: trio.Nursery,
+        instance: int,
     ) -> None:
         """Set up.
 
@@ -74,12 +88,14 @@ class Topics:
             claims: the broker's claims.
             layouts: says which segments there are.
             open_topic: takes over a claimed topic.
+            services: what a topic is removed from that is not loaded.
             nursery: runs the topics.
             instance: unique for every run of every broker; part of the producer names given out.
         """
         self._claims = claims
         self._layouts = layouts
         self._open_topic = open_topic
+        self._services = services
         self._nursery = nursery
         self._slots: dict[TopicName, _Slot] = {}
         self._deleting: set[TopicName] = set()
@@ -192,12 +208,16 @@ class Topics:
             self._preparing.discard(name)
 
     async def delete(self, name: TopicName) -> None:
-        """Remove the topic with its data and cursors; durable on return.
+        """Remove the topic with its data and cursors; durable on return. It need not be loadable.
 
         Raises:
             OwnedElsewhere: another broker owns it.
+            TopicClosed: it is being unloaded.
         """
-        topic = await self._load(name)
+        topic = await self._loaded(name)
+        if topic is None:
+            await self._work_on(name, partial(remove_topic, name, self._services))
+            return
         slot = self._slots.get(name)
         try:
             await topic.delete()
@@ -208,13 +228,53 @@ class Topics:
         if slot is not None:
             await slot.gone.wait()
 
+    async def unsubscribe(self, name: TopicName, subscription: str) -> None:
+        """Delete a durable subscription of a topic, which need not be loadable; durable on return.
+
+        Nothing to do when there is none.
+
+        Raises:
+            TopicNotFound: there is no such segment, or it is being deleted.
+            OwnedElsewhere: another broker owns it.
+            TopicClosed: it is being unloaded.
+        """
+        if name in self._deleting:
+            raise TopicNotFound(f"{name} is being deleted")
+        topic = await self._loaded(name)
+        if topic is None:
+            await self._work_on(name, partial(remove_subscription, name, subscription, self._services))
+        else:
+            await topic.unsubscribe(subscription)
+
+    async def _loaded(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded or being loaded; None if it is neither, or cannot be loaded."""
+        while (slot := self._slots.get(name)) is not None:
+            if not slot.is_idle:
+                await slot.ready.wait()
+                if slot.error is None:
+                    return slot.topic
+            await slot.gone.wait()
+        return None
+
+    async def _work_on(self, name: TopicName, work: Work) -> None:
+        """Claim a topic that is not loaded, and do this. Goes on if the caller is cancelled."""
+        slot = self._slots[name] = _Slot(is_idle=True, work=work)
+        self._nursery.start_soon(self._own, name, slot)
+        await slot.gone.wait()
+        if slot.error is not None:
+            raise slot.error
+
     async def _own(self, name: TopicName, slot: _Slot) -> None:
         try:
             with slot.scope:
                 await self._require_existing(name)
                 claim = await self._claims.claim(str(name))
                 try:
-                    await self._run(name, slot, claim)
+                    if slot.work is None:
+                        await self._run(name, slot, claim)
+                    else:
+                        await slot.work(claim)
+                        slot.ready.set()
                 finally:
                     if not self._is_closing:
                         with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):

@@ -70,6 +70,8 @@ class ManagedLedgerRecord:
     trimmed: Trimmed = NOTHING_TRIMMED
     removing: tuple[int, ...] = ()
     """Trimmed ledgers whose files may still be there: a crash came between the trim and the end of the removal."""
+    is_deleting: bool = False
+    """True once its deletion is decided: all of its files go, and then the record."""
 
     def encode(self) -> bytes:
         """As JSON. A ledger is a list of its fields, and its writer a place in `writers`: some 60 bytes a ledger."""
@@ -82,6 +84,7 @@ class ManagedLedgerRecord:
                 "newest_id": self.newest_id,
                 "trimmed": {"position": tuple(self.trimmed.position), "next_index": self.trimmed.next_index},
                 "removing": self.removing,
+                "deleting": self.is_deleting,
                 "writers": [None if writer is None else tuple(writer) for writer in writers],
                 "ledgers": [(*ledger[:-1], numbers[ledger.writer]) for ledger in self.ledgers],
             }
@@ -101,6 +104,7 @@ class ManagedLedgerRecord:
             sealed=fields["sealed"],
             trimmed=Trimmed(Position(*fields["trimmed"]["position"]), fields["trimmed"]["next_index"]),
             removing=tuple(fields["removing"]),
+            is_deleting=fields["deleting"],
         )
 
 

@@ -452,9 +452,6 @@ class DirectoryLedgerStore:
         if mine is not None:
             await _end(mine)
             self._journal.unregister(mine)
-            if not mine.next_entry:
-                await self.remove_empty(ledger)
-                return
         await self._journal.note_deleted(ledger)
         await self._write_behind.remove(ledger)
 

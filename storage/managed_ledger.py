@@ -29,6 +29,7 @@ from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedg
 from storage.ledger_reading import closed_info
 from storage.ledger_store import LedgerStore
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
+from storage.managed_ledger_removal import remove_all
 from storage.managed_ledger_view import ManagedLedgerView
 from storage.metadata.store import Check, MetadataStore, StoreFull
 from storage.position import EARLIEST, Position
@@ -95,7 +96,6 @@ class ManagedLedger(ManagedLedgerView):
         self._is_roll_requested = False
         self._is_refused = False
         """Whether the last roll was put off for want of space."""
-        self._is_deleted = False
         self._changing = trio.Lock()
         """Held for every change of the record, never while something waits for space: trims and deletions make some."""
         self._finishing = trio.Lock()
@@ -128,7 +128,11 @@ class ManagedLedger(ManagedLedgerView):
             keeper = RecordKeeper(name, metadata, claim)
             opened = cls(name, keeper, ledgers, ids, config, now_ms)
             try:
-                await opened._take_over(await keeper.read())
+                record = await keeper.read()
+                if record is not None and record.is_deleting:
+                    await remove_all(keeper, ledgers)
+                    record = await keeper.read()
+                await opened._take_over(record)
             except RecordChanged:
                 continue  # By somebody with the same claim, or none; what it says now decides.
             return opened
@@ -469,24 +473,20 @@ class ManagedLedger(ManagedLedgerView):
             self._list.update(indexed)
 
     async def delete(self) -> None:
-        """Remove it with all its entries: first the record, then the ledgers. Durable on return.
-
-        A process that dies in between leaves ledger files that nobody refers to.
+        """Remove it with all its entries. Durable on return; see `managed_ledger_removal` for what a crash leaves.
 
         Raises:
             Fenced: the claim is lost; nothing was removed.
         """
         self._is_closing = True
         async with self._changing:
-            ledgers = self._record.ledgers
             try:
-                await self._keeper.remove()
+                await remove_all(self._keeper, self._store)
             except RecordChanged as changed:
                 raise self._fenced() from changed
-            self._is_deleted = True
-            self._current = None
-            for info in ledgers:
-                await self._store.delete(info.id)
+            finally:
+                if self._record.is_deleting:
+                    self._current = None
 
     def statistics(self) -> ManagedLedgerStatistics:
         """Counters at this moment."""
@@ -557,7 +557,7 @@ class ManagedLedger(ManagedLedgerView):
         await self._finish()
         async with self._changing:
             listing = self._listing(self._list)
-            if listing != self._record.ledgers and not self._is_deleted:
+            if listing != self._record.ledgers and not self._record.is_deleting:
                 await self._write(replace(self._record, ledgers=listing))
             await self._remove_empty()
 

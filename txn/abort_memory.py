@@ -49,13 +49,22 @@ class Span(NamedTuple):
     last: Position
 
 
+def _prefix(segment: str) -> str:
+    return f"{KEY_PREFIX}{segment_index_key(segment)}/aborted/"
+
+
+def aborted_records(segment: str) -> tuple[str, str]:
+    """The key range of a segment's abort records."""
+    return starting_with(_prefix(segment))
+
+
 class AbortMemory:
     """One segment's aborted transactions."""
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger
         self._name = segment_index_key(ledger.name)
-        self._prefix = f"{KEY_PREFIX}{self._name}/aborted/"
+        self._prefix = _prefix(ledger.name)
         self._recent: dict[TxnId, Span] = {}
         """Those that stand, or are about to stand, in the metadata store."""
         self._recent_ledgers: Counter[int] = Counter()
@@ -123,7 +132,7 @@ class AbortMemory:
 
     def to_delete(self) -> DeleteRange:
         """Forgets every record, for a segment whose data is deleted."""
-        return DeleteRange(*starting_with(self._prefix))
+        return DeleteRange(*aborted_records(self._ledger.name))
 
     async def move_to_indexes(self, readable: Position) -> list[list[Op]]:
         """Write what is behind `readable` into its ledgers' indexes; the change sets that then remove the records.

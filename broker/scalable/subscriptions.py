@@ -98,8 +98,8 @@ class ScalableSubscriptions:
         """Make the cursors that a subscription marked as being created lacks, and take the mark away."""
         where = _STARTS[layout.subscriptions[name].start]
 
-        async def subscribe(segment: Topic) -> None:
-            await segment.subscribe(name, where)
+        async def subscribe(segment: TopicName) -> None:
+            await (await self._topics.get(segment)).subscribe(name, where)
 
         # The children of an open intent get theirs from whoever carries it out, at their beginning.
         segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
@@ -109,8 +109,8 @@ class ScalableSubscriptions:
     async def finish_deletion(self, topic: TopicName, layout: Layout, name: str) -> None:
         """Remove the cursors of a subscription marked for deletion, and its registration."""
 
-        async def remove(segment: Topic) -> None:
-            await segment.unsubscribe(name)
+        async def remove(segment: TopicName) -> None:
+            await self._topics.unsubscribe(segment, name)
 
         await self._on_segments(topic, _every_segment(topic, layout), remove)
         await self._layouts.change(topic, lambda layout: _without(layout, name))
@@ -155,7 +155,8 @@ class ScalableSubscriptions:
                 raise SubscriptionNotFound(f"{topic} has no subscription {name}")
             where = _STARTS[registered.start]
 
-            async def seek(segment: Topic) -> None:
+            async def seek(segment_name: TopicName) -> None:
+                segment = await self._topics.get(segment_name)
                 subscription = await segment.subscribe(name, where)
                 await segment.seek(subscription, await target(segment))
 
@@ -165,7 +166,7 @@ class ScalableSubscriptions:
                 await self._on_segments(topic, _every_segment(topic, layout), seek)
 
     async def _on_segments(
-        self, topic: TopicName, segments: list[TopicName], act: Callable[[Topic], Awaitable[None]]
+        self, topic: TopicName, segments: list[TopicName], act: Callable[[TopicName], Awaitable[None]]
     ) -> None:
         """Act on each segment; one that was pruned meanwhile is passed over."""
         places = trio.CapacityLimiter(SEGMENTS_AT_ONCE)
@@ -173,7 +174,7 @@ class ScalableSubscriptions:
         async def act_on(name: TopicName) -> None:
             async with places:
                 try:
-                    await act(await self._topics.get(name))
+                    await act(name)
                 except TopicNotFound:
                     layout = await self._layouts.get(topic)
                     if name in _every_segment(topic, layout):

@@ -89,7 +89,7 @@ class Rooms:
         )
         self.opened: list[TopicName] = []
         """Every topic that was taken over, in order."""
-        self.topics = Topics(self.claims, self.layouts, self._open_topic, nursery, 7)
+        self.topics = Topics(self.claims, self.layouts, self._open_topic, self.services, nursery, 7)
         self.groups = StreamGroups(
             self.topics, self.feeds, self.elections, metadata=metadata, nursery=nursery, grace_seconds=grace_seconds
         )

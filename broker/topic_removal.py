@@ -1,0 +1,71 @@
+"""Removing what a topic left, without loading it: its records, cursors and data, or one subscription of it.
+
+A topic that cannot be loaded, because its ledger or a cursor is damaged, is removed like any other that is not loaded.
+Nothing of it is read but names. Each step may be repeated, so whoever finds a deletion half done calls it again.
+"""
+
+from broker.deduplication.deduplication import sequences_key
+from broker.names import Domain, TopicName
+from broker.schemas.registry import owner_of, removal_of
+from broker.topic_services import TopicServices
+from broker.traffic import load_key
+from storage.cursor import cursor_key
+from storage.managed_ledger_removal import remove_managed_ledger
+from storage.metadata.store import Check, Conflict, Delete, DeleteRange, MetadataStore, Op, exactly, starting_with
+from txn.abort_memory import aborted_records
+from txn.errors import OwnershipLost
+from txn.op_removal import remove_ops
+from txn.ops import ACKS_BY_SUBSCRIPTION, WRITES_BY_SEGMENT, acks_of_segment, acks_of_subscription, writes_of_segment
+
+
+async def remove_topic(name: TopicName, services: TopicServices, claim: Check) -> None:
+    """Remove a topic that nobody has loaded, with its data; durable on return.
+
+    Raises:
+        OwnershipLost, Fenced: the claim does not hold.
+        WriterAlive, LedgerOutOfReach: another broker may have its ledger open.
+    """
+    metadata, topic = services.metadata, str(name)
+    await _commit(name, metadata, claim, DeleteRange(*starting_with(cursor_key(topic, ""))))
+    await _remove_ops(name, metadata, claim, ACKS_BY_SUBSCRIPTION, acks_of_segment(topic))
+    await _remove_ops(name, metadata, claim, WRITES_BY_SEGMENT, writes_of_segment(topic))
+    await _commit(name, metadata, claim, DeleteRange(*aborted_records(topic)), Delete(sequences_key(topic)))
+    await remove_managed_ledger(topic, metadata=metadata, ledgers=services.ledgers, claim=claim)
+    await remove_what_stands_beside(name, metadata)
+
+
+async def remove_what_stands_beside(name: TopicName, metadata: MetadataStore) -> None:
+    """Remove what a topic has beside its data, once that is gone; durable on return."""
+    if name.domain is Domain.SEGMENT:
+        await metadata.commit([Delete(load_key(name))])
+    if name.domain is Domain.PERSISTENT and owner_of(name) == name:
+        # Those of segments go with their scalable topic's layout, those of partitions with the whole of them.
+        await metadata.commit(removal_of(name))
+
+
+async def remove_subscription(name: TopicName, subscription: str, services: TopicServices, claim: Check) -> None:
+    """Remove a subscription of a topic that nobody has loaded; durable on return.
+
+    Raises:
+        OwnershipLost: the claim does not hold.
+    """
+    metadata, topic = services.metadata, str(name)
+    await _commit(name, metadata, claim, DeleteRange(*exactly(cursor_key(topic, subscription))))
+    await _remove_ops(name, metadata, claim, ACKS_BY_SUBSCRIPTION, acks_of_subscription(topic, subscription))
+
+
+async def _remove_ops(
+    name: TopicName, metadata: MetadataStore, claim: Check, index: str, extent: tuple[str, str]
+) -> None:
+    hits = await metadata.query(index, *extent)
+    try:
+        await remove_ops([hit.record.key for hit in hits], metadata=metadata, claim=(claim,))
+    except Conflict as conflict:
+        raise OwnershipLost(f"{name}: {conflict}") from conflict
+
+
+async def _commit(name: TopicName, metadata: MetadataStore, claim: Check, *ops: Op) -> None:
+    try:
+        await metadata.commit([claim, *ops])
+    except Conflict as conflict:
+        raise OwnershipLost(f"{name}: {conflict}") from conflict

@@ -1,0 +1,68 @@
+"""Removing a managed ledger, opened or not, so that no crash leaves a file that no record names.
+
+    1. fence whoever may still write to an open ledger     nothing is removed yet; what is refused here stays as it was
+    2. CAS: the record says that it is being deleted       from here on only forward
+    3. remove the files of every ledger that it names
+    4. remove the record
+
+Whoever finds the mark of step 2 goes on from there: the next deletion of that name, or the next owner, who then begins
+a new managed ledger. No ledger is read, so one whose files are damaged or missing can be removed like any other.
+"""
+
+from dataclasses import replace
+
+import structlog
+
+from storage.errors import Fenced, JournalDamaged, JournalMissing
+from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_store import LedgerStore
+from storage.managed_ledger_record import RecordChanged, RecordKeeper
+from storage.metadata.store import Check, MetadataStore
+
+log = structlog.get_logger(__name__)
+
+
+async def remove_managed_ledger(name: str, *, metadata: MetadataStore, ledgers: LedgerStore, claim: Check) -> None:
+    """Remove the managed ledger of this name, which nobody has open, if there is one. Durable on return.
+
+    Raises:
+        Fenced: the claim does not hold; nothing was removed.
+        WriterAlive, LedgerOutOfReach: another broker may have one of its ledgers open; nothing was removed.
+    """
+    keeper = RecordKeeper(name, metadata, claim)
+    if await keeper.read() is None:
+        return
+    try:
+        await remove_all(keeper, ledgers)
+    except RecordChanged as changed:
+        raise Fenced(f"{name} was changed by another owner") from changed
+
+
+async def remove_all(keeper: RecordKeeper, ledgers: LedgerStore) -> None:
+    """Remove what the record names, and the record. Durable on return. May be repeated after it failed.
+
+    Raises:
+        RecordChanged: it is not what was last read.
+        Fenced, WriterAlive, LedgerOutOfReach: as `remove_managed_ledger`.
+    """
+    record = keeper.record
+    assert record is not None, "the caller has read it"
+    await _fence_writers(record, ledgers)
+    if not record.is_deleting:
+        await keeper.write(replace(record, is_deleting=True))
+    for ledger in (*record.removing, *(info.id for info in record.ledgers)):
+        await ledgers.delete(ledger)
+    await keeper.remove()
+
+
+async def _fence_writers(record: ManagedLedgerRecord, ledgers: LedgerStore) -> None:
+    for info in record.ledgers:
+        assert info.writer is not None, "every record names the writers"
+        ledgers.require_within_reach(info.writer)
+        if info.closed:
+            continue
+        try:
+            await ledgers.fence(info.writer, info.id)
+        except (JournalMissing, JournalDamaged) as lost:
+            # Its writer confirms nothing without its journal. What it had confirmed is being deleted.
+            log.warning("a ledger is deleted whose journal cannot be read", ledger=info.id, reason=str(lost))

@@ -11,6 +11,7 @@ from broker.http.service import (
 )
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
+from broker.pulsar.budgets import Budgets
 from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.controller import Controller
 from broker.scalable.layout import Layout
@@ -171,9 +172,11 @@ class Monitor:
         traffic: Traffic,
         loop: LoopMonitor,
         ledgers: LedgerStore,
+        budgets: Budgets,
     ) -> None:
         self._topics = topics
         self._ledgers = ledgers
+        self._budgets = budgets
         self._coordinator = coordinator
         self._buffers = buffers
         self._metadata = metadata
@@ -195,6 +198,8 @@ class Monitor:
             bytes_in=self._traffic.bytes_in,
             messages_out=self._traffic.messages_out,
             bytes_out=self._traffic.bytes_out,
+            received_bytes=self._budgets.receiving.held_bytes,
+            unread_bytes=self._budgets.sending.held_bytes,
             metadata_revision=self._metadata.statistics().revision,
             loop=self._loop.statistics(),
             transactions=TransactionStatistics(

@@ -324,6 +324,7 @@ async def _compose(
         traffic=traffic,
         loop=loop,
         ledgers=ledgers,
+        budgets=budgets,
     )
     return _Composed(pulsar, administration, monitor)
 

@@ -63,6 +63,12 @@ def _broker(now: BrokerStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("pulsar_in_bytes", "Bytes published and durable", now.bytes_in)
     yield CounterMetricFamily("pulsar_out_messages", "Messages sent to consumers", now.messages_out)
     yield CounterMetricFamily("pulsar_out_bytes", "Bytes sent to consumers", now.bytes_out)
+    memory = GaugeMetricFamily(
+        "tidewire_client_memory_bytes", "Memory held for clients, of its bound", labels=["direction"]
+    )
+    memory.add_metric(["received"], now.received_bytes)
+    memory.add_metric(["unread"], now.unread_bytes)
+    yield memory
     yield GaugeMetricFamily(
         "tidewire_metadata_revision", "Revision of the metadata this broker holds", now.metadata_revision
     )

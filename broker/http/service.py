@@ -178,6 +178,10 @@ class BrokerStatistics:
     bytes_in: int = 0
     messages_out: int = 0
     bytes_out: int = 0
+    received_bytes: int = 0
+    """Held for clients: what they sent and no ledger has yet."""
+    unread_bytes: int = 0
+    """Held for clients: what they have not read."""
     metadata_revision: int = 0
     transactions: TransactionStatistics = TransactionStatistics()
     loop: LoopStatistics = field(default_factory=LoopStatistics)

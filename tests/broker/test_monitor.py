@@ -8,6 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 from broker.administration import Monitor
 from broker.http.service import TransactionStatistics
 from broker.loop_monitor import LoopMonitor
+from broker.pulsar.budgets import Budgets
+from broker.pulsar.outbox import Outbox
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.traffic import Traffic
 from storage.metadata.memory import MemoryStore
@@ -34,6 +36,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
         traffic=Traffic(),
         loop=LoopMonitor(),
         ledgers=broker.services.ledgers,
+        budgets=Budgets.of(1024, 1),
     )
 
     def now() -> TransactionStatistics:
@@ -73,3 +76,27 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
     await broker.topics.get(segment.name)
     assert now().index_queries > queries
     assert now().index_query_seconds >= 0
+
+
+async def test_memory_that_is_held_for_clients_is_told(broker: Rooms) -> None:
+    """E9: of each direction, so that what is never let go of is seen from outside."""
+    budgets = Budgets.of(1024, 1)
+    monitor = Monitor(
+        broker.topics,
+        coordinator=broker.coordinator,
+        buffers=broker.services.buffers,
+        metadata=broker.metadata,
+        traffic=Traffic(),
+        loop=LoopMonitor(),
+        ledgers=broker.services.ledgers,
+        budgets=budgets,
+    )
+    share, outbox = budgets.receiving.share(), Outbox(budgets.sending)
+    await share.take(3)
+    outbox.put(b"four")
+    now = monitor.statistics()
+    assert (now.received_bytes, now.unread_bytes) == (3, 4)
+    share.close()
+    outbox.close()
+    now = monitor.statistics()
+    assert (now.received_bytes, now.unread_bytes) == (0, 0)

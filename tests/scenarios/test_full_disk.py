@@ -1,11 +1,6 @@
-"""A broker on a real disk that is full: a small file system in memory, which a test fills and empties.
-
-Only root may mount one. Without those rights the test fails and says so, as a suite that passes without it shows
-nothing about real disks.
-"""
+"""A broker on a real disk that is full, and has space again."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -20,37 +15,17 @@ import tidewire
 from tests.scenarios.test_pulsar_client import receive_all
 from tests.support.admin import Admin
 from tests.support.processes import running_broker
+from tests.support.small_disk import fill, small_disk
 
 PLAIN = "persistent://public/default/plain"
 MIB = 1024 * 1024
 DISK_BYTES = 64 * MIB
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.fail(f"a file system of a few MiB is needed, which only root may mount: {mounted.stderr}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Take all the space that there is."""
-    path = folder / "somebody-elses"
-    with path.open("wb") as file:
-        free = os.statvfs(folder)
-        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
-    return path
+@pytest.fixture(name="disk")
+def mounted_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path, DISK_BYTES) as disk:
+        yield disk
 
 
 def open_until_refused(client: pulsar.Client) -> None:
@@ -62,10 +37,10 @@ def open_until_refused(client: pulsar.Client) -> None:
         return
 
 
-async def test_a_broker_goes_on_when_a_full_disk_has_space_again(small_disk: Path) -> None:
+async def test_a_broker_goes_on_when_a_full_disk_has_space_again(disk: Path) -> None:
     """E13: publishes wait at their clients, reading goes on, and nothing is lost or doubled, in the same process."""
     in_thread = trio.to_thread.run_sync
-    with running_broker(small_disk / "data", "--journal-file-bytes-max", "8MiB", "--deduplication") as broker:
+    with running_broker(disk / "data", "--journal-file-bytes-max", "8MiB", "--deduplication") as broker:
         pid = broker.pid
         orders = await in_thread(Admin(broker.http_url).new_topic)
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -78,7 +53,7 @@ async def test_a_broker_goes_on_when_a_full_disk_has_space_again(small_disk: Pat
             )
             values = [b"%05d" % number + os.urandom(100_000) for number in range(200)]
             await in_thread(producer.send, values[0])
-            somebody_elses = await in_thread(fill, small_disk)
+            somebody_elses = await in_thread(fill, disk)
             for value in values[1:]:
                 producer.send_async(value, callback=lambda _result, _message_id: None)
             # What fits the journal's files that were there is stored, and read.

@@ -62,6 +62,8 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         messages_out=8,
         bytes_out=9,
         metadata_revision=10,
+        received_bytes=11,
+        unread_bytes=12,
     )
     shown = values(await request(server, "GET", "/metrics"))
     assert {name: value for name, value in shown.items() if "_txn_" not in name and "_loop_" not in name} == {
@@ -75,6 +77,8 @@ async def test_the_broker_is_counted(server: Address, monitor: FakeMonitor) -> N
         "pulsar_out_messages_total": 8,
         "pulsar_out_bytes_total": 9,
         "tidewire_metadata_revision": 10,
+        "tidewire_client_memory_bytes{direction=received}": 11,
+        "tidewire_client_memory_bytes{direction=unread}": 12,
     }
 
 

@@ -1,12 +1,13 @@
-"""Attacks by the surroundings: a process that is killed or stopped, too few descriptors.
+"""Attacks by the surroundings: a process that is killed or stopped, too few descriptors, a full disk, no etcd.
 
-A full disk is a scenario of its own (tests/scenarios/test_full_disk.py).
+After each the broker is killed (kill -9) and started again. It must still keep what it promised.
 """
 
 import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -15,12 +16,24 @@ import trio
 
 from tests.support.attacks import wire
 from tests.support.attacks.enemy import Enemy
-from tests.support.attacks.siege import FLAGS, Attack, Verdict, besiege
+from tests.support.attacks.outside_witness import OutsideWitness
+from tests.support.attacks.siege import FLAGS, AnyWitness, Attack, Verdict, besiege, judge_after_kill
 from tests.support.attacks.witness import Witness
+from tests.support.etcd import running_etcd
 from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
+from tests.support.small_disk import small_disk, space_taken
+from tests.support.wire import message
+from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 KILLS: Final = 3
 STOPPED_SECONDS: Final = 2
+DISK_BYTES: Final = 128 * 1024 * 1024
+FULL_SECONDS: Final = 3
+LARGE_BYTES: Final = 200_000
+AWAY_SECONDS: Final = 14
+"""Longer than the broker's session in etcd lasts."""
 DESCRIPTORS: Final = 700
 """Few more than a broker insists on; with fewer it refuses to start."""
 
@@ -29,15 +42,20 @@ def killed(folder: Path, seed: int, seconds: float) -> Verdict:
     """Kill -9 in the middle of a flood, several times."""
     verdict = Verdict("environment.killed")
     with running_broker(folder / "data", *FLAGS) as broker:
-        trio.run(_kill_and_judge, broker, seed, seconds, verdict)
-    return verdict
+        witnesses: list[AnyWitness] = []
+        trio.run(_kill_and_judge, broker, seed, seconds, verdict, witnesses)
+        return _and_after_kill(broker, verdict, witnesses)
 
 
-async def _kill_and_judge(broker: RunningBroker, seed: int, seconds: float, verdict: Verdict) -> None:
+async def _kill_and_judge(
+    broker: RunningBroker, seed: int, seconds: float, verdict: Verdict, witnesses: list[AnyWitness]
+) -> None:
     start = trio.current_time()
     witness = Witness(broker.service_url, broker.http_url, "witness", seed)
+    outside = OutsideWitness(broker.service_url, "witness")
+    witnesses += [witness, outside]
     await witness.prepare()
-    async with witness.at_work():
+    async with witness.at_work(), outside.at_work():
         for number in range(KILLS):
             enemy = Enemy(broker.pulsar, broker.http, Random(f"{seed}/{number}"), seconds / KILLS)
             async with trio.open_nursery() as nursery:
@@ -45,10 +63,11 @@ async def _kill_and_judge(broker: RunningBroker, seed: int, seconds: float, verd
                 await trio.sleep(enemy.chance.uniform(0.2, 1) * seconds / KILLS)
                 await trio.to_thread.run_sync(broker.restart)
                 nursery.cancel_scope.cancel()
-    await witness.judge()
-    verdict.complaints += witness.complaints
+    for judging in witnesses:
+        await judging.judge()
+        verdict.complaints += judging.complaints
     verdict.seconds = trio.current_time() - start
-    verdict.did = f"{KILLS} kills, the witness was owed {witness.steps}"
+    verdict.did = f"{KILLS} kills, the witnesses were owed {witness.steps} and {outside.steps}"
 
 
 def stopped(folder: Path, seed: int, seconds: float) -> Verdict:
@@ -67,7 +86,7 @@ def stopped(folder: Path, seed: int, seconds: float) -> Verdict:
                 await trio.sleep(STOPPED_SECONDS / 4)
 
     with running_broker(folder / "data", *FLAGS) as broker:
-        return trio.run(besiege, broker, Attack("environment.stopped", partial(run, broker)), seed, seconds, [])
+        return _besiege_and_kill(broker, Attack("environment.stopped", partial(run, broker)), seed, seconds)
 
 
 def descriptors(folder: Path, seed: int, seconds: float) -> Verdict:
@@ -80,11 +99,78 @@ def descriptors(folder: Path, seed: int, seconds: float) -> Verdict:
 
     command = ("prlimit", f"--nofile={DESCRIPTORS}", *BROKER_COMMAND)
     with running_broker(folder / "data", *FLAGS, command=command) as broker:
-        return trio.run(besiege, broker, Attack("environment.descriptors", run), seed, seconds, [])
+        return _besiege_and_kill(broker, Attack("environment.descriptors", run), seed, seconds)
+
+
+def full_disk(folder: Path, seed: int, seconds: float) -> Verdict:
+    """A disk that is full and has space again in turn, while clients storm, and send what nobody keeps."""
+
+    async def send(enemy: Enemy, _chance: Random) -> None:
+        async with enemy.client() as client:
+            await client.produce(1, "persistent://public/default/nobody-reads")
+            for number in count():
+                # So much that the journal needs its next file while the disk is full.
+                await client.send_payload(commands.send(1, number), message(bytes(LARGE_BYTES)))
+                if (await client.receive()).type != pb.BaseCommand.SEND_RECEIPT:
+                    enemy.counts["sends refused"] += 1
+                    return
+
+    async def run(disk: Path, enemy: Enemy) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wire.storm, enemy)
+            nursery.start_soon(enemy.in_parallel, 2, send)
+            while enemy.goes_on():
+                with space_taken(disk):
+                    await trio.sleep(FULL_SECONDS)
+                enemy.counts["times full"] += 1
+                await trio.sleep(FULL_SECONDS / 2)
+
+    with small_disk(folder, DISK_BYTES) as disk, running_broker(disk / "data", *FLAGS) as broker:
+        attack = Attack("environment.full-disk", partial(run, disk), said="the disk is full")
+        return _besiege_and_kill(broker, attack, seed, seconds)
+
+
+def no_etcd(folder: Path, seed: int, seconds: float) -> Verdict:
+    """An etcd that stops for longer than the broker's session lasts, while clients storm."""
+
+    async def run(etcd: EtcdProcess, enemy: Enemy) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wire.storm, enemy)
+            while enemy.goes_on():
+                os.kill(etcd.pid, signal.SIGSTOP)
+                try:
+                    await trio.sleep(AWAY_SECONDS)
+                finally:
+                    os.kill(etcd.pid, signal.SIGCONT)
+                enemy.counts["times away"] += 1
+                await trio.sleep(AWAY_SECONDS)
+
+    with (
+        running_etcd(folder / "etcd") as etcd,
+        running_broker(folder / "data", "--metadata", f"etcd://{etcd.endpoint}", *FLAGS) as broker,
+    ):
+        return _besiege_and_kill(broker, Attack("environment.no-etcd", partial(run, etcd)), seed, seconds)
+
+
+def _besiege_and_kill(broker: RunningBroker, attack: Attack, seed: int, seconds: float) -> Verdict:
+    witnesses: list[AnyWitness] = []
+    verdict = trio.run(besiege, broker, attack, seed, seconds, witnesses)
+    return _and_after_kill(broker, verdict, witnesses)
+
+
+def _and_after_kill(broker: RunningBroker, verdict: Verdict, witnesses: list[AnyWitness]) -> Verdict:
+    """The verdict, and what is found when the broker was killed and started again."""
+    after = judge_after_kill(broker, witnesses)
+    verdict.complaints += [f"after kill -9: {complaint}" for complaint in after.complaints]
+    verdict.notes.append(f"and after kill -9 {after.did}")
+    verdict.seconds += after.seconds
+    return verdict
 
 
 ATTACKS: Final[dict[str, Callable[[Path, int, float], Verdict]]] = {
     "environment.killed": killed,
     "environment.stopped": stopped,
     "environment.descriptors": descriptors,
+    "environment.full-disk": full_disk,
+    "environment.no-etcd": no_etcd,
 }

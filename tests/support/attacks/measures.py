@@ -10,6 +10,8 @@ from tests.support.processes import RunningBroker
 
 SETTLED_SECONDS_MAX: Final = 120
 """Longer than the broker waits for any client that neither sends nor reads (BODY_SECONDS_MAX, 60 s)."""
+FILES_MORE_MAX: Final = 8
+"""Files of journal and metadata come and go."""
 _LOOK_SECONDS: Final = 0.2
 _DEFECT: Final = re.compile(r"Traceback|\[(error|critical)\s*\]", re.IGNORECASE)
 """A line that no client can cause. The broker's log has no such line but for defects of its own."""
@@ -22,6 +24,7 @@ class Held:
         self._broker = broker
         self._process = Path(f"/proc/{broker.pid}")
         self._sockets_before = 0
+        self._files_before = 0
         self._log_before = 0
 
     def begin(self) -> None:
@@ -29,6 +32,7 @@ class Held:
         # The kernel forgets the highest resident size so far.
         (self._process / "clear_refs").write_text("5")
         self._sockets_before = self.sockets()
+        self._files_before = self._files()
         self._log_before = len(self._broker.stderr)
 
     def is_alive(self) -> bool:
@@ -49,13 +53,22 @@ class Held:
         """Open files and sockets."""
         return len(self._names())
 
+    def more_files(self) -> int:
+        """How many more files are open than at `begin`, beyond FILES_MORE_MAX; sockets and ledgers' aside."""
+        more = self._files() - self._files_before
+        return more if more > FILES_MORE_MAX else 0
+
+    def _files(self) -> int:
+        # How many files of ledgers are open has a bound of its own (storage/open_files.py).
+        return sum(not name.startswith("socket:") and "/ledgers/" not in name for name in self._names())
+
     def log_lines(self) -> list[str]:
         """What the broker has logged since `begin`."""
         return self._broker.stderr[self._log_before :].splitlines()
 
-    def defects(self) -> list[str]:
-        """Those of `log_lines` that tell of a defect."""
-        return [line for line in self.log_lines() if _DEFECT.search(line)]
+    def defects(self, besides: str) -> list[str]:
+        """Those of `log_lines` that tell of a defect, and not of an error whose text begins with `besides`."""
+        return [line for line in self.log_lines() if _DEFECT.search(line) and f"] {besides}" not in line]
 
     async def settled(self) -> int:
         """Wait until no more sockets are open than at `begin`; how many more there are after SETTLED_SECONDS_MAX.

@@ -8,8 +8,11 @@ from typing import Final, NamedTuple
 import trio
 
 from broker.config import BrokerSettings
+from broker.topics import IDLE_SECONDS_MAX
 from tests.support.attacks.enemy import Enemy
+from tests.support.attacks.gauges import CLIENTS, TOPICS, gauges, settled
 from tests.support.attacks.measures import Held
+from tests.support.attacks.outside_witness import OutsideWitness
 from tests.support.attacks.witness import Unanswered, Witness
 from tests.support.processes import RunningBroker
 
@@ -17,6 +20,8 @@ CLIENT_MEMORY_MIB: Final = 64
 """The brokers' `--client-memory-bytes-max` here."""
 RESIDENT_MIB_MAX: Final = 200 + 3 * CLIENT_MEMORY_MIB + 100
 """An idle broker's memory, three times what clients may hold (it is copied when read and when encoded), and caches."""
+UNLOADED_SECONDS_MAX: Final = 3 * IDLE_SECONDS_MAX
+"""After so long no topic is loaded that nobody uses."""
 LOG_LINES_PER_SECOND_MAX: Final = 60
 """`broker/log_limit.py` writes at most 50 lines of one event a second; an attack causes one or two kinds."""
 LOG_LINES_MAX: Final = 300
@@ -36,12 +41,18 @@ Siege = Callable[[Enemy], Awaitable[None]]
 """An attack from outside; goes on until the enemy's time is over, and closes what it opened."""
 
 
+AnyWitness = Witness | OutsideWitness
+"""Who is owed what it was promised."""
+
+
 class Attack(NamedTuple):
     """A row of the table of attacks on a running broker."""
 
     name: str
     """`family.what`."""
     run: Siege
+    said: str = "nothing"
+    """The beginning of what the broker logs as an error, since its surroundings cause one."""
 
 
 def together(family: str, attacks: Sequence[Attack]) -> Attack:
@@ -75,28 +86,36 @@ class Verdict:
 
 
 async def besiege(
-    broker: RunningBroker, attack: Attack, seed: int, seconds: float, witnesses: list[Witness]
+    broker: RunningBroker, attack: Attack, seed: int, seconds: float, witnesses: list[AnyWitness]
 ) -> Verdict:
-    """Attack for so long, with a witness, which is added to `witnesses`: a later broker owes it the same."""
+    """Attack for so long, with two witnesses, who are added to `witnesses`: a later broker owes them the same."""
     verdict = Verdict(attack.name)
     start = trio.current_time()
-    witness = Witness(broker.service_url, broker.http_url, f"witness-{len(witnesses)}", seed)
-    witnesses.append(witness)
+    name = f"witness-{len(witnesses)}"
+    witness = Witness(broker.service_url, broker.http_url, name, seed)
+    outside = OutsideWitness(broker.service_url, name)
+    witnesses += [witness, outside]
     await witness.prepare()
     held = Held(broker)
     held.begin()
+    before = await gauges(broker.http_url)
     enemy = Enemy(broker.pulsar, broker.http, Random(f"{seed}/{attack.name}"), 0)
     try:
-        async with witness.at_work():
+        async with witness.at_work(), outside.at_work():
             enemy.until = trio.current_time() + seconds
             await attack.run(enemy)
     except* Unanswered as hanging:
         verdict.complaints += map(str, hanging.exceptions)
     if held.is_alive():
         await witness.judge()
+        await outside.judge()
         sockets = await held.settled()
         if sockets:
             verdict.complaints.append(f"{sockets} sockets are still open")
+        if files := held.more_files():
+            verdict.complaints.append(f"{files} more files are open, those of ledgers aside")
+        above = await settled(broker.http_url, before, CLIENTS)
+        verdict.complaints += [f"all clients have left, and {more:g} {what} are held" for what, more in above.items()]
         if (peak_mib := held.peak_mib()) > RESIDENT_MIB_MAX:
             verdict.complaints.append(f"{peak_mib:.0f} MiB were resident; {RESIDENT_MIB_MAX} are the bound")
         verdict.notes.append(f"peak {peak_mib:.0f} MiB, {held.descriptors()} descriptors")
@@ -106,19 +125,36 @@ async def besiege(
     lines = held.log_lines()
     if len(lines) > LOG_LINES_MAX + LOG_LINES_PER_SECOND_MAX * verdict.seconds:
         verdict.complaints.append(f"{len(lines)} lines were logged")
-    if defects := held.defects():
+    if defects := held.defects(besides=attack.said):
         verdict.complaints.append(f"{len(defects)} defects were logged, such as {defects[0][:300]!r}")
-    verdict.complaints += enemy.complaints + witness.complaints
+    verdict.complaints += enemy.complaints + witness.complaints + outside.complaints
     verdict.did = ", ".join(f"{count:,} {what}" for what, count in sorted(enemy.counts.items()))
     verdict.notes.append(
-        f"{len(lines)} log lines, the witness was owed {witness.steps} and waited {witness.longest_wait_seconds:.2f} s"
+        f"{len(lines)} log lines, the witnesses were owed {witness.steps} and {outside.steps}, "
+        f"the first waited {witness.longest_wait_seconds:.2f} s"
     )
     return verdict
 
 
-async def judge_again(broker: RunningBroker, witnesses: Sequence[Witness]) -> Verdict:
-    """After `broker` was killed and started again: all that was promised during the attacks."""
-    verdict = Verdict("all.after-kill-9")
+async def judge_unloading(broker: RunningBroker) -> Verdict:
+    """All clients have left: after a while no topic is loaded."""
+    verdict = Verdict("all.left")
+    start = trio.current_time()
+    none = dict.fromkeys([*CLIENTS, *TOPICS], 0.0)
+    above = await settled(broker.http_url, none, CLIENTS | TOPICS, seconds_max=UNLOADED_SECONDS_MAX)
+    verdict.complaints += [f"nobody is connected, and there are {more:g} {what}" for what, more in above.items()]
+    verdict.seconds = trio.current_time() - start
+    verdict.did = "topics are unloaded, and nothing is held for clients"
+    return verdict
+
+
+def judge_after_kill(broker: RunningBroker, witnesses: Sequence[AnyWitness], name: str = "all.after-kill-9") -> Verdict:
+    """Kill the broker (kill -9), start it again, and ask it for all that was promised to the witnesses; blocks."""
+    broker.restart()
+    return trio.run(_judge_again, broker, witnesses, Verdict(name))
+
+
+async def _judge_again(broker: RunningBroker, witnesses: Sequence[AnyWitness], verdict: Verdict) -> Verdict:
     start = trio.current_time()
     for witness in witnesses:
         witness.restarted(broker.service_url, broker.http_url)

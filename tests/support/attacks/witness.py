@@ -262,11 +262,11 @@ class Witness:
             if seen and len(seen) < len(values):
                 self.complaints.append(f"of a transaction with {values} only {seen} can be seen")
         if missing := source - copies:
-            self.complaints.append(f"acknowledged, but not copied by the same transaction: {_some(missing)}")
+            self.complaints.append(f"acknowledged, but not copied by the same transaction: {some(missing)}")
         if strange := copies - source - self._marks:
-            self.complaints.append(f"copies of what is not there: {_some(strange)}")
+            self.complaints.append(f"copies of what is not there: {some(strange)}")
         if lost := self._acknowledged - plain:
-            self.complaints.append(f"consumed once, and not readable now: {_some(lost)}")
+            self.complaints.append(f"consumed once, and not readable now: {some(lost)}")
 
     async def _copy_the_rest(self, client: Client, source: Collection[bytes]) -> None:
         """Return when every message has its copy, as far as the copying transactions know."""
@@ -294,11 +294,11 @@ class Witness:
             while ends - seen.keys():
                 seen[(await reader.receive()).value] += 1
         if missing := self._owed[topic] - seen.keys():
-            self.complaints.append(f"{topic}: acknowledged and lost: {_some(missing)}")
+            self.complaints.append(f"{topic}: acknowledged and lost: {some(missing)}")
         if shown := self._forbidden[topic] & seen.keys():
-            self.complaints.append(f"{topic}: aborted and shown: {_some(shown)}")
+            self.complaints.append(f"{topic}: aborted and shown: {some(shown)}")
         if doubled := [value for value, count in seen.items() if count > 1]:
-            self.complaints.append(f"{topic}: shown twice: {_some(doubled)}")
+            self.complaints.append(f"{topic}: shown twice: {some(doubled)}")
         return {value for value in seen if not value.startswith(END)}
 
 
@@ -360,6 +360,7 @@ class _Stop:
         return None
 
 
-def _some(values: Iterable[bytes]) -> str:
+def some(values: Iterable[bytes]) -> str:
+    """How many, and the first of them."""
     listed = sorted(values)
     return f"{len(listed)}, such as {listed[:3]}"

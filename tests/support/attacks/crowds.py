@@ -1,0 +1,190 @@
+"""Attacks by number: more of what a stranger may open than one may have, on topics of the attackers' own.
+
+Each reaches a bound of docs/bounds.md, if there is time: what is below it is served, and what is above it is refused,
+forgotten or held back. Nobody else notices.
+"""
+
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Final
+
+import trio
+
+from broker.pulsar.consuming import CONSUMERS_MAX
+from broker.pulsar.producing import PRODUCERS_MAX
+from dispatch.permits import UNACKED_MESSAGES_PER_CONSUMER_MAX
+from tests.support.admin import Admin
+from tests.support.attacks.enemy import Enemy, EnemyClient
+from tests.support.attacks.siege import Attack
+from tests.support.wire import message
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id
+
+Type = pb.BaseCommand.Type
+
+OWN: Final = "persistent://public/default/crowd"
+SCALABLE: Final = "topic://public/default/crowd-aborted"
+SEGMENT: Final = "segment://public/default/crowd-aborted/0000-ffff-0"
+AT_ONCE: Final = 100
+"""Commands that are sent before their answers are read."""
+BATCH: Final = 1_000
+"""Messages of a batch."""
+TOPICS: Final = 1_000
+"""New topics of one attack. How many there may be has no bound; each costs what docs/bounds.md says."""
+SEEKERS: Final = 500
+
+
+async def producers(enemy: Enemy) -> None:
+    """As many producers as one connection may have, and more. Each stores a message, which deduplication remembers."""
+
+    async def once(enemy: Enemy, _chance: Random) -> None:
+        async with enemy.client() as client:
+            for first in range(0, PRODUCERS_MAX + AT_ONCE, AT_ONCE):
+                numbers = range(first, first + AT_ONCE)
+                answers = await _ask_all(client, [commands.producer(OWN, number, number) for number in numbers])
+                _judge(enemy, "producers", numbers, answers, Type.PRODUCER_SUCCESS, PRODUCERS_MAX)
+                if first < PRODUCERS_MAX:
+                    for number in numbers:
+                        await client.send_payload(commands.send(number, 0), message())
+                    for _ in numbers:
+                        await client.receive()
+
+    await enemy.in_parallel(1, once)
+
+
+async def consumers(enemy: Enemy) -> None:
+    """As many consumers as one connection may have, and more."""
+
+    async def once(enemy: Enemy, _chance: Random) -> None:
+        ask = partial(commands.subscribe, OWN, "crowd", sub_type=pb.CommandSubscribe.Shared)
+        async with enemy.client() as client:
+            for first in range(0, CONSUMERS_MAX + AT_ONCE, AT_ONCE):
+                numbers = range(first, first + AT_ONCE)
+                answers = await _ask_all(client, [ask(number, number) for number in numbers])
+                _judge(enemy, "consumers", numbers, answers, Type.SUCCESS, CONSUMERS_MAX)
+
+    await enemy.in_parallel(1, once)
+
+
+async def unacknowledged(enemy: Enemy) -> None:
+    """A consumer that takes all it can get and acknowledges nothing."""
+    topic = f"{OWN}-unacknowledged"
+
+    async def once(enemy: Enemy, chance: Random) -> None:
+        asked = commands.subscribe(topic, f"s{chance.getrandbits(30)}", 1, 1, sub_type=pb.CommandSubscribe.Shared)
+        batch = message(batch_of=BATCH)
+        async with enemy.client() as sending, enemy.client() as taking:
+            await taking.ask(asked)
+            await taking.send(commands.flow(1, 2**31 - 1))
+            await sending.produce(1, topic)
+            for number in range(0, 2 * UNACKED_MESSAGES_PER_CONSUMER_MAX, BATCH):
+                await sending.send_payload(commands.send(1, number, num_messages=BATCH), batch)
+                await sending.receive()
+            # What it answers to this comes behind all that it has sent by now.
+            await taking.send(commands.lookup(topic, 2))
+            taken = 0
+            while (await taking.receive()).type == Type.MESSAGE:
+                taken += BATCH
+            enemy.counts["messages taken"] += taken
+            if taken > UNACKED_MESSAGES_PER_CONSUMER_MAX + BATCH:
+                enemy.complaints.append(f"{taken:,} messages were sent to a consumer that acknowledges none")
+
+    await enemy.in_parallel(1, once)
+
+
+async def aborted(enemy: Enemy) -> None:
+    """Transactions that write a message and are aborted, by the thousand."""
+    with suppress(OSError):
+        await trio.to_thread.run_sync(Admin(f"http://{enemy.http}").create, SCALABLE)
+
+    async def once(enemy: Enemy, _chance: Random) -> None:
+        async with enemy.client() as client:
+            await client.produce(1, SEGMENT)
+            for number in count(1):
+                begun = (await client.ask(commands.new_txn(3 * number, 0, 60_000))).new_txn_response
+                txn = (begun.txnid_most_bits, begun.txnid_least_bits)
+                await client.send_payload(commands.send(1, number, txn=txn), message())
+                await client.receive()
+                await client.ask(commands.end_txn(3 * number + 1, txn, commit=False))
+                enemy.counts["transactions aborted"] += 1
+
+    await enemy.in_parallel(20, once)
+
+
+async def gaps(enemy: Enemy) -> None:
+    """A producer that leaves a gap between each two of its sequence ids, which deduplication has to remember."""
+
+    async def once(enemy: Enemy, _chance: Random) -> None:
+        async with enemy.client() as client:
+            await client.produce(1, f"{OWN}-gaps")
+            for first in count(0, AT_ONCE):
+                for number in range(first, first + AT_ONCE):
+                    await client.send_payload(commands.send(1, 2 * number), message())
+                for _ in range(AT_ONCE):
+                    await client.receive()
+                enemy.counts["gaps"] += AT_ONCE
+
+    await enemy.in_parallel(4, once)
+
+
+async def seekers(enemy: Enemy) -> None:
+    """Readers that seek and lose their connection: the broker remembers where they were for their return."""
+    ask = partial(commands.subscribe, f"{OWN}-sought", durable=False, start=message_id(0, 0))
+
+    async def once(enemy: Enemy, chance: Random) -> None:
+        async with enemy.client() as client:
+            client.ignored.add(Type.CLOSE_CONSUMER)
+            for number in range(1, SEEKERS):
+                name = f"r{chance.getrandbits(60)}"
+                await client.ask(ask(name, number, 2 * number))
+                await client.ask(commands.seek(number, 2 * number + 1, to=message_id(-1, -1)))
+                enemy.counts["seeks"] += 1
+
+    await enemy.in_parallel(2, once)
+
+
+async def topics(enemy: Enemy) -> None:
+    """A new topic for each producer, and a subscription on it that nobody deletes."""
+    numbers = count()
+
+    async def once(enemy: Enemy, _chance: Random) -> None:
+        async with enemy.client() as client:
+            for request in count(0, 2):
+                number = next(numbers)
+                if number >= TOPICS:
+                    await trio.sleep_until(enemy.until)
+                    return
+                await client.ask(commands.producer(f"{OWN}-{number}", request, request))
+                await client.ask(commands.subscribe(f"{OWN}-{number}", "s", request, request + 1))
+                enemy.counts["topics"] += 1
+
+    await enemy.in_parallel(4, once)
+
+
+async def _ask_all(client: EnemyClient, asked: list[pb.BaseCommand]) -> list[pb.BaseCommand]:
+    await client.send(*asked)
+    return [await client.receive() for _ in asked]
+
+
+def _judge(enemy: Enemy, what: str, numbers: range, answers: list[pb.BaseCommand], served: int, bound: int) -> None:
+    """Below the bound all are served, and from there on none is."""
+    enemy.counts[what] += len(numbers)
+    due = max(0, min(bound - numbers.start, len(numbers)))
+    found = sum(answer.type == served for answer in answers)
+    if found != due:
+        refused = next((answer.error.message for answer in answers if answer.type != served), "")
+        enemy.complaints.append(f"of {what} {numbers} {found} were served, and {due} are due: {refused}")
+
+
+ATTACKS: Final = (
+    Attack("crowds.producers", producers),
+    Attack("crowds.consumers", consumers),
+    Attack("crowds.unacknowledged", unacknowledged),
+    Attack("crowds.aborted", aborted),
+    Attack("crowds.gaps", gaps),
+    Attack("crowds.seekers", seekers),
+    Attack("crowds.topics", topics),
+)

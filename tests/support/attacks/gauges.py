@@ -1,0 +1,61 @@
+"""What a broker says that it holds for clients: connections, producers, consumers, topics, memory.
+
+    before = await gauges(broker.http_url)
+    ...                                             # clients come and go
+    left = await settled(broker.http_url, before)   # {} once no more is held than before
+
+A broker that forgets to let go of something for a client that is gone answers everybody else as before, so that no
+other verdict tells.
+"""
+
+import urllib.request
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+CLIENTS: Final = {
+    "pulsar_active_connections": "connections",
+    "pulsar_broker_producers_count": "producers",
+    "pulsar_broker_consumers_count": "consumers",
+    "tidewire_client_memory_bytes received": "bytes received",
+    "tidewire_client_memory_bytes unread": "bytes unread",
+}
+"""What goes with a client: `/metrics` and its name in a verdict."""
+TOPICS: Final = {"pulsar_broker_topics_count": "loaded topics"}
+"""What goes some time after the last client (IDLE_SECONDS_MAX)."""
+_SECONDS_MAX: Final = 120.0
+_LOOK_SECONDS: Final = 0.2
+
+
+async def gauges(http_url: str) -> dict[str, float]:
+    """All that stands in `/metrics` without labels, or with one, by name and label."""
+    text = await trio.to_thread.run_sync(_scrape, http_url)
+    return {
+        " ".join([sample.name, *sample.labels.values()]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def settled(
+    http_url: str, before: Mapping[str, float], names: Mapping[str, str] = CLIENTS, seconds_max: float = _SECONDS_MAX
+) -> dict[str, float]:
+    """Wait until none of them is above what it was; what is above after `seconds_max`, and by how much.
+
+    The process is not ours, so nothing tells when one falls.
+    """
+    until = trio.current_time() + seconds_max
+    while True:
+        now = await gauges(http_url)
+        above = {said: now[name] - before[name] for name, said in names.items() if now[name] > before[name]}
+        if not above or trio.current_time() >= until:
+            return above
+        await trio.sleep(_LOOK_SECONDS)
+
+
+def _scrape(http_url: str) -> str:
+    with urllib.request.urlopen(f"{http_url}/metrics", timeout=_SECONDS_MAX) as answer:
+        text: str = answer.read().decode()
+    return text

@@ -1,0 +1,54 @@
+"""A small real file system, which a test fills and empties.
+
+    with small_disk(tmp_path, 64 * 1024 * 1024) as disk, running_broker(disk / "data") as broker:
+        with space_taken(disk):
+            ...                     # the disk is full
+
+Only root may mount one. Without those rights a test fails and says so, as a suite that passes without it shows nothing
+about real disks.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """An empty file system of so many bytes, in memory, in a new folder in `folder`.
+
+    Raises:
+        AssertionError: it cannot be mounted.
+    """
+    disk = folder / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )
+    assert not mounted.returncode, f"a small file system is needed, which only root may mount: {mounted.stderr}"
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all the space that there is, by one file."""
+    path = disk / "somebody-elses"
+    with path.open("wb") as file:
+        while (free := os.statvfs(disk)).f_bavail:
+            with suppress(OSError):  # Somebody else took some of it meanwhile.
+                os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), free.f_bavail * free.f_frsize)
+    return path
+
+
+@contextmanager
+def space_taken(disk: Path) -> Iterator[None]:
+    """Take all the space that there is, for the length of the block."""
+    path = fill(disk)
+    try:
+        yield
+    finally:
+        path.unlink()

@@ -19,7 +19,7 @@ import trio
 from broker.background import UNEXPECTED, first_of, is_environment
 from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.errors import BrokerError, NotSupported, TopicClosed, TopicDamaged, TopicNotFound
-from broker.names import Domain, TopicName
+from broker.names import Domain, InvalidTopicName, TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layouts import Layouts
 from broker.sought_places import SoughtPlaces
@@ -29,7 +29,7 @@ from broker.topic_services import TopicServices
 from storage.cursor import CursorError
 from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
 from storage.metadata.store import Check, MetadataError
-from txn.errors import OwnershipLost
+from txn.errors import OwnershipLost, RecordUnreadable
 
 log = structlog.get_logger(__name__)
 
@@ -151,8 +151,14 @@ class Topics:
         """Load a segment, which applies what transactions have left there. False if it is gone for good.
 
         One that cannot be loaded, or is another broker's, is applied there and when it can be.
+
+        Raises:
+            RecordUnreadable: no segment has such a name.
         """
-        name = TopicName.parse(segment)
+        try:
+            name = TopicName.parse(segment)
+        except InvalidTopicName as invalid:
+            raise RecordUnreadable(str(invalid)) from invalid
         try:
             try:
                 await self.get(name)

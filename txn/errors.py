@@ -1,6 +1,18 @@
-"""What can be wrong with a transactional request. Each says whether the same request may succeed later."""
+"""What can be wrong with a transactional request. Each says whether the same request may succeed later.
+
+And with a record of the metadata store.
+"""
+
+from typing import Final
 
 from storage.entry import TxnId
+
+UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError)
+"""What taking a damaged record apart raises."""
+
+
+class RecordUnreadable(ValueError):
+    """A record's key or value is not what this program writes: it was damaged, or somebody else wrote it."""
 
 
 class TxnError(Exception):

@@ -21,7 +21,7 @@ import orjson
 
 from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, Put
-from txn.errors import AppliedOtherwise
+from txn.errors import UNREADABLE, AppliedOtherwise, RecordUnreadable
 from txn.headers import Group, fixed_width, txn_from_name, txn_name
 from txn.states import TxnState
 
@@ -102,18 +102,25 @@ class GroupRecord:
 
     @classmethod
     def from_value(cls, value: bytes) -> "GroupRecord":
-        """The record that `to_put` wrote."""
-        fields = orjson.loads(value)
-        return cls(
-            fields["batch"],
-            GroupState(fields["state"]),
-            fields["since_ms"],
-            fields.get("once", False),
-            fields["applied"],
-            frozenset(txn_from_name(name) for name in fields["winners"]),
-            fields.get("origin"),
-            Content(fields.get("plan"), fields.get("rows")),
-        )
+        """The record that `to_put` wrote.
+
+        Raises:
+            RecordUnreadable: it is damaged.
+        """
+        try:
+            fields = orjson.loads(value)
+            return cls(
+                fields["batch"],
+                GroupState(fields["state"]),
+                fields["since_ms"],
+                fields.get("once", False),
+                fields["applied"],
+                frozenset(txn_from_name(name) for name in fields["winners"]),
+                fields.get("origin"),
+                Content(fields.get("plan"), fields.get("rows")),
+            )
+        except UNREADABLE as damaged:
+            raise RecordUnreadable(f"a group's record cannot be read: {damaged!r}") from damaged
 
 
 def group_key(application: str) -> str:

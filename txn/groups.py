@@ -46,6 +46,7 @@ from txn.group_record import (
 from txn.headers import BY_GROUP, Group, Header, group_members, header_key, txn_of_key
 from txn.states import TxnState
 from txn.statistics import CoordinatorStatistics
+from txn.unreadable import Unreadable
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +89,7 @@ class TransactionGroups:
         self._once_alarm = once_alarm
         self._counters = counters
         self._statistics = statistics
+        self._unreadable = Unreadable()
         self._aborting: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._settling: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
@@ -284,24 +286,28 @@ class TransactionGroups:
         async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
             await watch.next()
             left = await self._counters.query(self._metadata, BY_GROUP, *starting_with(""))
-            groups = (Header.from_value(hit.record.value).group for hit in left)
-            await self._settle_all(sorted({group.application for group in groups if group is not None}))
+            applications: set[str] = set()
+            for hit in left:
+                with self._unreadable.reading(hit.record.key):
+                    group = Header.from_value(hit.record.value).group
+                    applications.update(() if group is None else (group.application,))
+            await self._settle_all(sorted(applications))
             task_status.started()
             while True:
                 change = await watch.next()
-                await self._settle_all(
-                    [
-                        application_of(record.key)
-                        for record in change.records
-                        if GroupRecord.from_value(record.value).state is not GroupState.OPEN
-                    ]
-                )
+                decided: list[str] = []
+                for record in change.records:
+                    with self._unreadable.reading(record.key):
+                        if GroupRecord.from_value(record.value).state is not GroupState.OPEN:
+                            decided.append(application_of(record.key))
+                await self._settle_all(decided)
 
     async def _settle_all(self, applications: Sequence[str]) -> None:
         for application in applications:
             while True:
                 try:
-                    await self.settle(application)
+                    with self._unreadable.reading(group_key(application)):
+                        await self.settle(application)
                     break
                 except StoreUnavailable as unanswered:
                     log.warning("what a group decided could not be told", group=application, reason=str(unanswered))

@@ -10,7 +10,6 @@ when it is due, and nobody else would end it.
 
 from typing import Final, Protocol
 
-import structlog
 import trio
 
 from storage.entry import TxnId
@@ -19,8 +18,7 @@ from txn.alarm import Alarm
 from txn.headers import BY_DEADLINE, KEY_PREFIX, Header, deadline_ms_of, header_key, txn_of_key
 from txn.open_header import state_of
 from txn.states import TxnState
-
-log = structlog.get_logger(__name__)
+from txn.unreadable import Unreadable
 
 TOLD_AT_ONCE: Final = 4
 """Participants told without a pause. Each wakes its dispatchers; with pauses in between, the answer to whoever decided
@@ -50,6 +48,7 @@ class HeaderWatch:
         self._metadata = metadata
         self._deadlines = deadlines
         self._participants: dict[TxnId, set[Participant]] = {}
+        self._unreadable = Unreadable()
 
     @property
     def transactions_joined(self) -> int:
@@ -90,20 +89,17 @@ class HeaderWatch:
             task_status.started()
             async for change in watch:
                 for key in change.deleted:
-                    # Whoever was told the outcome before takes no note of this.
-                    await self._tell(txn_of_key(key), WITHOUT_HEADER)
+                    with self._unreadable.reading(key):
+                        # Whoever was told the outcome before takes no note of this.
+                        await self._tell(txn_of_key(key), WITHOUT_HEADER)
                 for record in change.records:
-                    self._note_deadline(record)
-                    txn = txn_of_key(record.key)
-                    if txn in self._participants:
-                        try:
+                    # What is damaged leaves its transaction undecided here, and the others go on.
+                    with self._unreadable.reading(record.key):
+                        self._note_deadline(record)
+                        txn = txn_of_key(record.key)
+                        if txn in self._participants:
                             # As it was at this change. What its group's record says now may be about a later batch.
-                            state = Header.from_value(record.value).state
-                        except (KeyError, TypeError, ValueError) as unreadable:
-                            # Its transaction stays undecided here, and the others go on.
-                            log.error("a transaction's header is damaged", key=record.key, reason=repr(unreadable))
-                            continue
-                        await self._tell(txn, state)
+                            await self._tell(txn, Header.from_value(record.value).state)
 
     def _note_deadline(self, record: Record) -> None:
         if self._deadlines is not None:

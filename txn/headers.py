@@ -19,6 +19,7 @@ import orjson
 
 from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, Put, exactly, starting_with
+from txn.errors import UNREADABLE, RecordUnreadable
 from txn.states import TxnState
 
 V5_BIT: Final = 1 << 62
@@ -52,9 +53,16 @@ def txn_name(txn: TxnId) -> str:
 
 
 def txn_from_name(name: str) -> TxnId:
-    """The inverse of `txn_name`."""
+    """The inverse of `txn_name`.
+
+    Raises:
+        RecordUnreadable: it names none.
+    """
     tc_id, _, number = name.partition("_")
-    return v5_id(int(tc_id), int(number))
+    try:
+        return v5_id(int(tc_id), int(number))
+    except UNREADABLE as damaged:
+        raise RecordUnreadable(f"{name!r} names no transaction") from damaged
 
 
 def header_key(txn: TxnId) -> str:
@@ -89,12 +97,18 @@ def final_state_until(state: TxnState, until_ms: int) -> tuple[str, str]:
 
 def finalized_ms_of(index_key: str) -> int:
     """When the header found under this key of `txn-by-final-state` was decided."""
-    return int(index_key.split(":")[1])
+    try:
+        return int(index_key.split(":")[1])
+    except UNREADABLE as damaged:
+        raise RecordUnreadable(f"{index_key!r} has no moment") from damaged
 
 
 def deadline_ms_of(index_key: str) -> int:
     """The deadline of the header found under this key of `txn-by-deadline`."""
-    return int(index_key.partition(":")[0])
+    try:
+        return int(index_key.partition(":")[0])
+    except UNREADABLE as damaged:
+        raise RecordUnreadable(f"{index_key!r} has no deadline") from damaged
 
 
 def group_members(application: str) -> tuple[str, str]:
@@ -142,13 +156,20 @@ class Header:
 
     @classmethod
     def from_value(cls, value: bytes) -> "Header":
-        """The header that `to_put` wrote."""
-        fields = orjson.loads(value)
-        group = fields.get("group")
-        return cls(
-            TxnState(fields["state"]),
-            fields["timeout_ms"],
-            fields["created_ms"],
-            fields.get("finalized_ms"),
-            None if group is None else Group(**group),
-        )
+        """The header that `to_put` wrote.
+
+        Raises:
+            RecordUnreadable: it is damaged.
+        """
+        try:
+            fields = orjson.loads(value)
+            group = fields.get("group")
+            return cls(
+                TxnState(fields["state"]),
+                fields["timeout_ms"],
+                fields["created_ms"],
+                fields.get("finalized_ms"),
+                None if group is None else Group(**group),
+            )
+        except UNREADABLE as damaged:
+            raise RecordUnreadable(f"a transaction's header cannot be read: {damaged!r}") from damaged

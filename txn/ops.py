@@ -23,6 +23,7 @@ from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, PutSequential, Record, exactly, starting_with
 from storage.position import Position
 from storage.ranges import EntryAck, bits_from_words, words_from_bits
+from txn.errors import UNREADABLE, RecordUnreadable
 from txn.headers import txn_from_name, txn_name
 from txn.pending_transaction import CommandId
 
@@ -118,9 +119,15 @@ class AckOp:
 
 
 def segment_of(record: Record) -> str:
-    """The segment on which the transaction did what this op record says, of whichever kind."""
-    segment: str = orjson.loads(record.value)["segment"]
-    return segment
+    """The segment on which the transaction did what this op record says, of whichever kind.
+
+    Raises:
+        RecordUnreadable: it does not say.
+    """
+    try:
+        return str(orjson.loads(record.value)["segment"])
+    except UNREADABLE as damaged:
+        raise RecordUnreadable(f"an op record cannot be read: {damaged!r}") from damaged
 
 
 def segment_index_key(segment: str) -> str:

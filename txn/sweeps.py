@@ -8,7 +8,7 @@ A sweep goes through its index once, in pages, and looks at nothing twice: what 
 taken up by the next sweep. So its work is proportional to what is due, and nothing hides what follows.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -30,9 +30,11 @@ from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
 from txn.errors import InvalidTxnStatus, TransactionNotFound
+from txn.group_record import group_key
 from txn.headers import (
     BY_DEADLINE,
     BY_FINAL_STATE,
+    Group,
     Header,
     deadline_ms_of,
     deadline_range,
@@ -44,6 +46,7 @@ from txn.headers import (
 from txn.op_removal import remove_ops
 from txn.ops import ops_of, segment_of
 from txn.states import EndAction, TxnState
+from txn.unreadable import Unreadable
 
 log = structlog.get_logger(__name__)
 
@@ -95,17 +98,14 @@ class TimeoutSweep:
         self._coordinator = coordinator
         self._now_ms = now_ms
         self._alarm = alarm
+        self._unreadable = Unreadable()
 
     async def run(self) -> None:
         """Sweep until cancelled: once at the start, then at each deadline."""
         while True:
             try:
                 await self._abort_due()
-                upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=1)
-                if upcoming:
-                    # What is past its deadline still could not be aborted.
-                    deadline_ms, now = deadline_ms_of(upcoming[0].index_key), self._now_ms()
-                    self._alarm.at_latest(deadline_ms if deadline_ms > now else now + AGAIN_MS)
+                await self._ring_next()
             except* StoreUnavailable as unanswered:
                 # What it was asked was done or was not; whatever is still open is asked for again.
                 log.warning("a sweep of deadlines had no answer", reason=str(unanswered.exceptions[0]))
@@ -116,14 +116,37 @@ class TimeoutSweep:
         now = self._now_ms()
         async with aclosing(_pages(self._counters, self._metadata, BY_DEADLINE, *deadline_range(now))) as pages:
             async for due in pages:
-                groups = {hit.record.key: Header.from_value(hit.record.value).group for hit in due}
+                groups: dict[TxnId, Group | None] = {}
+                for hit in due:
+                    with self._unreadable.reading(hit.record.key):
+                        groups[txn_of_key(hit.record.key)] = Header.from_value(hit.record.value).group
                 # At once, so that they share the store's syncs.
                 async with trio.open_nursery() as nursery:
-                    for key, group in groups.items():
+                    for txn, group in groups.items():
                         if group is None:
-                            nursery.start_soon(self._abort, txn_of_key(key))
+                            nursery.start_soon(self._abort, txn)
                     for application in {group.application for group in groups.values() if group is not None}:
-                        nursery.start_soon(self._coordinator.groups.abort_due, application, now)
+                        nursery.start_soon(self._abort_members, application, now)
+
+    async def _ring_next(self) -> None:
+        """Have the alarm ring at the next deadline of a transaction whose header can be read."""
+        limit = len(self._unreadable) + 1
+        upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=limit)
+        for hit in upcoming:
+            if hit.record.key in self._unreadable:
+                continue
+            # What is past its deadline still could not be aborted.
+            now = self._now_ms()
+            moment_ms = now + AGAIN_MS
+            with self._unreadable.reading(hit.record.key):
+                deadline_ms = deadline_ms_of(hit.index_key)
+                moment_ms = deadline_ms if deadline_ms > now else moment_ms
+            self._alarm.at_latest(moment_ms)
+            return
+
+    async def _abort_members(self, application: str, now_ms: int) -> None:
+        with self._unreadable.reading(group_key(application)):
+            await self._coordinator.groups.abort_due(application, now_ms)
 
     async def _abort(self, txn: TxnId) -> None:
         try:
@@ -154,7 +177,7 @@ class HeaderSweep:
             now_ms: the wall clock.
             alarm: rings `retention_ms` after each moment it is asked for.
             redrive: makes the owner of a segment apply what was decided; called for op records left behind. False if
-                the segment is gone, so that nobody ever will.
+                the segment is gone, so that nobody ever will. Raises RecordUnreadable if no segment has such a name.
             counters: where the queries are counted, if anybody asks.
         """
         self._metadata = metadata
@@ -163,6 +186,7 @@ class HeaderSweep:
         self._now_ms = now_ms
         self._alarm = alarm
         self._redrive = redrive
+        self._unreadable = Unreadable()
         self.deleted = 0
 
     async def run(self) -> None:
@@ -184,12 +208,16 @@ class HeaderSweep:
         redriven: dict[str, bool] = {}
         async with aclosing(_pages(self._counters, self._metadata, BY_FINAL_STATE, due_start, due_end)) as pages:
             async for due in pages:
-                unsettled = await self._with_ops([hit.record for hit in due])
-                settled = [hit.record for hit in due if hit.record.key not in unsettled]
+                headers: dict[TxnId, Record] = {}
+                for hit in due:
+                    with self._unreadable.reading(hit.record.key):
+                        headers[txn_of_key(hit.record.key)] = hit.record
+                unsettled = await self._with_ops(headers)
+                settled = [record for txn, record in headers.items() if txn not in unsettled]
                 if settled:
                     await self._forget(settled)
-                for key in unsettled:
-                    await self._see_to(txn_of_key(key), redriven)
+                for txn in unsettled:
+                    await self._see_to(txn, redriven)
                 is_kept = is_kept or bool(unsettled)
         if is_kept:
             # Their participants are applying them; they are looked at again a retention from now, or a little later.
@@ -197,20 +225,23 @@ class HeaderSweep:
         _, all_end = final_state_range(state)
         upcoming = await self._counters.query(self._metadata, BY_FINAL_STATE, due_end, all_end, limit=1)
         if upcoming:
-            self._alarm.at_latest(finalized_ms_of(upcoming[0].index_key))
+            finalized_ms = self._now_ms()
+            with self._unreadable.reading(upcoming[0].record.key):
+                finalized_ms = finalized_ms_of(upcoming[0].index_key)
+            self._alarm.at_latest(finalized_ms)
 
-    async def _with_ops(self, headers: Sequence[Record]) -> set[str]:
-        """The keys of those headers that have op records. None can follow: they are put on an open header."""
-        found: set[str] = set()
+    async def _with_ops(self, txns: Iterable[TxnId]) -> set[TxnId]:
+        """Those of these finished transactions that have op records. No more follow: they are put on an open header."""
+        found: set[TxnId] = set()
 
-        async def look(header: Record) -> None:
-            if await self._metadata.scan(*ops_of(txn_of_key(header.key)), limit=1):
-                found.add(header.key)
+        async def look(txn: TxnId) -> None:
+            if await self._metadata.scan(*ops_of(txn), limit=1):
+                found.add(txn)
 
         # At once, so that they share a question to the store.
         async with trio.open_nursery() as nursery:
-            for header in headers:
-                nursery.start_soon(look, header)
+            for txn in txns:
+                nursery.start_soon(look, txn)
         return found
 
     async def _see_to(self, txn: TxnId, redriven: dict[str, bool]) -> None:
@@ -219,7 +250,8 @@ class HeaderSweep:
         while ops := await self._metadata.scan(start, end, limit=LEFTOVER_OPS_SHOWN):
             of_segment: dict[str, list[str]] = {}
             for op in ops:
-                of_segment.setdefault(segment_of(op), []).append(op.key)
+                with self._unreadable.reading(op.key):
+                    of_segment.setdefault(segment_of(op), []).append(op.key)
             await self._redrive_all(of_segment.keys() - redriven.keys(), redriven)
             # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
             await remove_ops(
@@ -234,7 +266,8 @@ class HeaderSweep:
 
         async def redrive(segment: str) -> None:
             async with places:
-                redriven[segment] = await self._redrive(segment)
+                with self._unreadable.reading(segment):
+                    redriven[segment] = await self._redrive(segment)
 
         # One that takes longer is there still, as far as anybody knows.
         redriven.update(dict.fromkeys(segments, True))

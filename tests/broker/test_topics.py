@@ -28,7 +28,7 @@ from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore
 from txn.abort_memory import KEY_PREFIX as SEGMENT_STATE
-from txn.errors import OwnershipLost
+from txn.errors import OwnershipLost, RecordUnreadable
 from txn.ops import KEY_PREFIX as OPS
 from txn.states import EndAction
 
@@ -635,3 +635,10 @@ async def test_a_held_topic_stays_loaded(broker: Rooms, autojump_clock: MockCloc
         assert list(broker.topics) == [topic]
     await trio.sleep(IDLE_SECONDS_MAX + 1)
     assert list(broker.topics) == []
+
+
+async def test_no_segment_is_loaded_for_a_name_that_is_none() -> None:
+    """E11: an op record that names nothing is told by the sweep that found it."""
+    async with rooms(SteeredStore(), SimulatedFiles(seed=1)) as broker:
+        with pytest.raises(RecordUnreadable, match="no segment"):
+            await broker.topics.redrive("no segment")

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Op, starting_with
+from storage.metadata.store import IndexEntry, Op, Put, starting_with
 from tests.support.group_offices import AGE_MS, Office, now_ms, running
 from tests.support.metadata import keys
 from tests.support.schedules import every_schedule
@@ -25,7 +25,7 @@ from txn.errors import (
 )
 from txn.group_record import KEY_PREFIX, Content, group_key
 from txn.groups import SETTLE_BATCH_MAX, WINNERS_MAX
-from txn.headers import Group, v5_id
+from txn.headers import BY_GROUP, Group, header_key, v5_id
 from txn.states import EndAction, TxnState
 from txn.sweeps import TimeoutSweep
 
@@ -465,3 +465,26 @@ async def test_a_time_out_stops_at_a_decision_in_its_middle(mock_clock: MockCloc
     await office.groups.abort_due(ONE.application, now_ms())
     states = [await office.state(txn) for txn in members]
     assert states.count(TxnState.COMMITTED) == states.count(TxnState.ABORTED) == SETTLE_BATCH_MAX
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        Put(group_key("gone"), b"{}"),
+        Put("/txn/id/nobody", b"{}", indexes=(IndexEntry(BY_GROUP, "gone"),)),
+        Put(header_key(v5_id(0, 999)), b"[]", indexes=(IndexEntry(BY_GROUP, "app"),)),
+    ],
+    ids=["group", "key", "member"],
+)
+async def test_a_damaged_record_stops_no_other_group(autojump_clock: MockClock, damaged: Put) -> None:
+    """E11: neither at a start nor later, also when its members' deadlines come."""
+    metadata = MemoryStore()
+    await metadata.commit([damaged])
+    async with running(Office(metadata)) as office:
+        winner, loser = await office.join(Group("other", 1)), await office.join(Group("other", 1))
+        await office.commit(Group("other", 1), winner)
+        await metadata.put(group_key("app"), b"[]")
+        await metadata.put(group_key("app"), b"{}")
+        late = await office.join(Group("other", 2))
+        await trio.sleep(100)
+        assert await office.states(winner, loser, late) == "COMMITTED ABORTED ABORTED"

@@ -8,12 +8,13 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT
+from storage.metadata.store import ABSENT, IndexEntry, Put
 from tests.support.idle import TaskSteps
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import LaggingStore
+from txn.alarm import Alarm
 from txn.header_watch import HeaderWatch
-from txn.headers import Header, header_key, v5_id
+from txn.headers import BY_DEADLINE, Header, header_key, v5_id
 from txn.states import TxnState
 
 
@@ -99,6 +100,35 @@ async def test_a_header_that_opens_tells_nobody_and_one_that_goes_is_no_commit(d
     await desk.store.delete(header_key(txn))
     await wait_all_tasks_blocked()
     assert listener.told == [(txn, TxnState.ABORTED)]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        Put("/txn/id/nobody", b"{}"),
+        Put(header_key(v5_id(0, 7)), b"[]", indexes=(IndexEntry(BY_DEADLINE, "soon"),)),
+        Put(header_key(v5_id(0, 1)), b"{}"),
+    ],
+    ids=["key", "deadline", "header"],
+)
+async def test_a_damaged_header_ends_nothing(damaged: Put) -> None:
+    """E11: those who wait for another transaction are told; also when the damaged record goes."""
+    desk = Desk()
+    watch = HeaderWatch(desk.store, deadlines=Alarm(lambda: 0))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch.run)
+        first, second = await desk.open(1), await desk.open(2)
+        listener = Listener()
+        for txn in (first, second):
+            watch.join(txn, listener)
+        await desk.store.commit([damaged])
+        await wait_all_tasks_blocked()
+        await desk.store.delete(damaged.key)
+        await desk.end(second, TxnState.COMMITTED)
+        await wait_all_tasks_blocked()
+        assert (second, TxnState.COMMITTED) in listener.told
+        assert (first, TxnState.COMMITTED) not in listener.told
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("store", [MemoryStore, LaggingStore])

@@ -8,13 +8,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, IndexHit, Op, Put, Record, starting_with
+from storage.metadata.store import ABSENT, IndexEntry, IndexHit, Op, Put, PutSequential, Record, starting_with
 from storage.position import Position
 from tests.support.steered_store import SteeredStore
 from txn.alarm import Alarm
 from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
-from txn.headers import BY_DEADLINE, Header, header_key, v5_id
+from txn.errors import RecordUnreadable
+from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
 from txn.ops import WriteOp
 from txn.states import TxnState
@@ -79,6 +80,22 @@ def header_sweep(
 ) -> HeaderSweep:
     alarm = Alarm(now_ms, delay_ms=retention_ms)
     return HeaderSweep(store, retention_ms=retention_ms, now_ms=now_ms, alarm=alarm, redrive=redrive)
+
+
+def coordinator_of(store: MemoryStore) -> Coordinator:
+    return Coordinator(
+        store,
+        count=1,
+        now_ms=now_ms,
+        timeout_ms_max=1_000_000,
+        final_alarm=Alarm(now_ms),
+        once_alarm=Alarm(now_ms),
+        counters=BufferCounters(),
+    )
+
+
+def final_index(rest: str) -> tuple[IndexEntry, ...]:
+    return (IndexEntry(BY_FINAL_STATE, f"{TxnState.ABORTED}:{rest}"),)
 
 
 async def test_headers_that_stay_are_looked_at_once_a_sweep(store: CountingStore, mock_clock: MockClock) -> None:
@@ -189,17 +206,8 @@ async def test_what_cannot_be_aborted_does_not_keep_the_sweep_of_deadlines_runni
         await store.commit([Put(opened.key, decided.value, ABSENT, opened.indexes)])
     assert opened.indexes[0].name == BY_DEADLINE
     timeouts = Alarm(now_ms)
-    coordinator = Coordinator(
-        store,
-        count=1,
-        now_ms=now_ms,
-        timeout_ms_max=1_000_000,
-        final_alarm=Alarm(now_ms),
-        once_alarm=Alarm(now_ms),
-        counters=BufferCounters(),
-    )
     with trio.move_on_after(5 * AGAIN_MS / 1000 + 0.5):
-        await TimeoutSweep(store, coordinator, now_ms=now_ms, alarm=timeouts).run()
+        await TimeoutSweep(store, coordinator_of(store), now_ms=now_ms, alarm=timeouts).run()
     assert store.queries == 6 * 4, "three pages and a look at what is next, once a second"
 
 
@@ -223,3 +231,66 @@ async def test_a_header_that_another_brokers_sweep_was_first_with_is_not_counted
         nursery.cancel_scope.cancel()
     assert sweep.deleted == 2
     assert [await store.get(header_key(txn)) for txn in txns] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        pytest.param([PutSequential(f"{OPS}0_1", b'{"segment": "no segment at all"}', "0_1")], id="segment"),
+        pytest.param([PutSequential(f"{OPS}0_1", b"[]", "0_1")], id="op record"),
+        pytest.param([Put("/txn/id/nobody", b"{}", ABSENT, final_index("!"))], id="index"),
+        pytest.param([Put("/txn/id/nobody", b"{}", ABSENT, final_index(f"{0:020}:x"))], id="header"),
+    ],
+)
+async def test_what_cannot_be_read_is_told_once_and_hides_nothing(
+    store: CountingStore, autojump_clock: MockClock, stray: list[Op], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E11, T28: it stays, and whoever looks into the log finds its name."""
+    kept = await finished(store, 1)
+    await wrote(store, kept, "segment://public/default/x/0000-ffff-0")
+    await store.commit(stray)
+    for number in range(2, 5):
+        await finished(store, number)
+    redriven: list[str] = []
+
+    async def redrive(segment: str) -> bool:
+        if segment.startswith("no"):
+            raise RecordUnreadable(segment)
+        redriven.append(segment)
+        return True
+
+    sweep = header_sweep(store, redrive)
+    with trio.move_on_after(10 * RETENTION_MS / 1000):
+        await sweep.run()
+    assert sweep.deleted == 3
+    assert set(redriven) == {"segment://public/default/x/0000-ffff-0"}
+    assert 5 <= len(redriven) <= 15, "once a retention"
+    told = [line for line in capsys.readouterr().out.splitlines() if "damaged" in line]
+    assert len(told) == 1
+    assert len(await store.scan(*starting_with("/txn/"))) == 2 + len(stray)
+
+
+async def test_a_damaged_header_keeps_no_other_transaction_open(
+    store: CountingStore, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E11, T9: the others are aborted at their deadline, and nothing looks at the damaged ones again and again."""
+    early = (IndexEntry(BY_DEADLINE, f"{10:020}:x"),)
+    damaged = [
+        Put("/txn/id/nobody", b"{}", ABSENT, early),
+        Put(header_key(v5_id(0, 1)), b"[]", ABSENT, early),
+        Put(header_key(v5_id(0, 2)), b"{}", ABSENT, (IndexEntry(BY_DEADLINE, "!"),)),
+    ]
+    await store.commit(damaged)
+    until_s = 100
+    txns = [v5_id(0, number) for number in range(3, 6)]
+    for txn, timeout_ms in zip(txns, (10, now_ms() + 1_000, now_ms() + until_s * 1_000), strict=True):
+        await store.commit([Header(TxnState.OPEN, timeout_ms, 1).to_put(txn, ABSENT)])
+    with trio.move_on_after(until_s + 1):
+        await TimeoutSweep(store, coordinator_of(store), now_ms=now_ms, alarm=Alarm(now_ms)).run()
+    for txn in txns:
+        record = await store.get(header_key(txn))
+        assert record is not None
+        assert Header.from_value(record.value).state is TxnState.ABORTED
+    told = [line for line in capsys.readouterr().out.splitlines() if "damaged" in line]
+    assert len(told) == len(damaged)
+    assert store.queries <= 20

@@ -159,6 +159,9 @@ class Topics:
             name = TopicName.parse(segment)
         except InvalidTopicName as invalid:
             raise RecordUnreadable(str(invalid)) from invalid
+        if name.domain is not Domain.SEGMENT:
+            # Asking for a regular topic would make it.
+            raise RecordUnreadable(f"{name} is no segment, and takes no transaction")
         try:
             try:
                 await self.get(name)

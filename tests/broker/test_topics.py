@@ -637,8 +637,10 @@ async def test_a_held_topic_stays_loaded(broker: Rooms, autojump_clock: MockCloc
     assert list(broker.topics) == []
 
 
-async def test_no_segment_is_loaded_for_a_name_that_is_none() -> None:
-    """E11: an op record that names nothing is told by the sweep that found it."""
+@pytest.mark.parametrize("name", ["a name", "persistent://public/default/a", "topic://public/default/a", "segment://a"])
+async def test_no_topic_is_loaded_for_an_op_record_that_names_no_segment(name: str) -> None:
+    """E11: the sweep that found it tells of it, and makes no regular topic by asking for it."""
     async with rooms(SteeredStore(), SimulatedFiles(seed=1)) as broker:
-        with pytest.raises(RecordUnreadable, match="no segment"):
-            await broker.topics.redrive("no segment")
+        with pytest.raises(RecordUnreadable):
+            await broker.topics.redrive(name)
+        assert list(broker.topics) == []

@@ -4,6 +4,9 @@ One setting bounds both, each direction has half of it. At the bound those who h
 go on: every connection may hold SHARE_BYTES in each direction, whatever the others do. So the bound is exceeded by at
 most that for every connection, and by one larger message for each that has nothing else to read.
 
+Of what clients sent, only that of connections which hold more than their share counts against the bound. Otherwise many
+connections that each hold little, and so never wait, could keep a large frame waiting without end.
+
 A large frame reserves its bytes before they are read, in the order of arrival. Otherwise many connections could each
 hold a part of one, and none of them would ever get the rest. A client that stops in the middle of its frame, or does
 not read the answers before it, is disconnected once others wait for its bytes.
@@ -41,6 +44,8 @@ class ReceiveBudget:
         """Who reserved a large frame and waits for its client, and since when; the earliest first."""
         self.held_bytes = 0
         """Granted and not given back."""
+        self._counted_bytes = 0
+        """What of that is held by connections with more than their share. This is bounded."""
 
     @property
     def waiting(self) -> int:
@@ -54,8 +59,8 @@ class ReceiveBudget:
     async def take(self, share: "ReceiveShare", size: int) -> None:
         """Grant a connection so many bytes, at once or when there is room."""
         is_small = share.held_bytes + size <= SHARE_BYTES
-        if is_small or (not self._waiting and self._has_room(size)):
-            self._grant(share, size)
+        if is_small or (not self._waiting and self._has_room(share, size)):
+            self._hold(share, size)
             return
         waiter = _Waiter(share, size)
         self._waiting.append(waiter)
@@ -79,19 +84,21 @@ class ReceiveBudget:
         self.frames[share] = trio.current_time()
         self._wake_first()
 
-    def give(self, size: int) -> None:
+    def give(self, share: "ReceiveShare", size: int) -> None:
         """Take so many bytes back."""
-        self.held_bytes -= size
+        self._hold(share, -size)
         self._grant_waiting()
 
-    def _grant(self, share: "ReceiveShare", size: int) -> None:
+    def _hold(self, share: "ReceiveShare", size: int) -> None:
+        """Note that a connection holds so many bytes more."""
+        self._counted_bytes += _counted_growth(share, size)
         self.held_bytes += size
         share.held_bytes += size
 
     def _grant_waiting(self) -> None:
-        while self._waiting and self._has_room(self._waiting[0].size):
+        while self._waiting and self._has_room(self._waiting[0].share, self._waiting[0].size):
             waiter = self._waiting.popleft()
-            self._grant(waiter.share, waiter.size)
+            self._hold(waiter.share, waiter.size)
             waiter.is_granted = True
             waiter.wake.set()
         self._wake_first()
@@ -100,9 +107,9 @@ class ReceiveBudget:
         if self._waiting:
             self._waiting[0].wake.set()
 
-    def _has_room(self, size: int) -> bool:
-        # What is larger than the whole budget goes when nothing else is held.
-        return self.held_bytes + size <= self._bytes_max or self.held_bytes == 0
+    def _has_room(self, share: "ReceiveShare", size: int) -> bool:
+        # What is larger than the whole budget goes when nobody else holds more than a share.
+        return self._counted_bytes + _counted_growth(share, size) <= self._bytes_max or self._counted_bytes == 0
 
     def _next_deadline(self) -> float:
         for since in self.frames.values():
@@ -166,14 +173,22 @@ class ReceiveShare:
     def give(self, size: int) -> None:
         """Hold so many bytes no more."""
         if not self._is_closed:
-            self.held_bytes -= size
-            self._budget.give(size)
+            self._budget.give(self, size)
 
     def close(self) -> None:
         """The connection has ended: give everything back, and nothing after that."""
         self._budget.frames.pop(self, None)
         self.give(self.held_bytes)
         self._is_closed = True
+
+
+def _counted_growth(share: ReceiveShare, size: int) -> int:
+    """By how much what counts grows if the connection holds so many bytes more."""
+    return _counted(share.held_bytes + size) - _counted(share.held_bytes)
+
+
+def _counted(held_bytes: int) -> int:
+    return held_bytes if held_bytes > SHARE_BYTES else 0
 
 
 class SendBudget:

@@ -49,6 +49,28 @@ async def test_at_the_bound_those_who_hold_much_wait_in_order_and_others_go_on(n
     assert budget.held_bytes == LARGE
 
 
+async def test_many_who_hold_little_starve_no_large_frame(nursery: trio.Nursery) -> None:
+    """E9: together they always hold more than the budget, each for a moment, and more come than go."""
+    budget = ReceiveBudget(2 * LARGE)
+    taking = Taking(nursery)
+    many = [budget.share() for _ in range(100)]
+    for share in many:
+        await share.take(SHARE_BYTES)
+    await taking.start("large", budget.share(), LARGE)
+    flood = budget.share()
+    await taking.start("flood", flood, LARGE)
+    await taking.start("next", budget.share(), LARGE)
+    for share in many:
+        share.give(SHARE_BYTES)
+        await share.take(SHARE_BYTES)
+        await wait_all_tasks_blocked()
+    assert taking.granted == ["large", "flood"], "first come, first served"
+    flood.give(LARGE)
+    await wait_all_tasks_blocked()
+    assert taking.granted == ["large", "flood", "next"]
+    assert budget.held_bytes == 100 * SHARE_BYTES + 2 * LARGE
+
+
 async def test_what_is_larger_than_the_budget_goes_alone() -> None:
     budget = ReceiveBudget(SHARE_BYTES)
     share = budget.share()

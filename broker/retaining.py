@@ -5,6 +5,7 @@ from math import inf
 import structlog
 import trio
 
+from broker.deduplication.deduplication import Deduplication
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.names import TopicName
 from broker.retention import KEEP_EVERYTHING, removable
@@ -30,6 +31,7 @@ class Retaining:
         subscriptions: DurableSubscriptions,
         policies: RetentionPolicies,
         now_ms: WallClock,
+        deduplication: Deduplication | None,
     ) -> None:
         self._name = name
         self._ledger = ledger
@@ -37,12 +39,13 @@ class Retaining:
         self._subscriptions = subscriptions
         self._policies = policies
         self._now_ms = now_ms
+        self._deduplication = deduplication
 
     async def run(self) -> None:
         """Trim when there is something to trim, until cancelled.
 
         Raises:
-            Fenced: the claim is lost.
+            Fenced, OwnershipLost: the claim is lost.
         """
         signal = Signal()
         self._policies.attach(signal)
@@ -72,6 +75,8 @@ class Retaining:
         done = min(self._readable.value, holding.value)
         found = removable(self._ledger.closed, self._ledger.open_bytes, done, policy, self._now_ms())
         if found.upto is not None:
+            if self._deduplication is not None:
+                await self._deduplication.write_down()
             await self._ledger.trim(found.upto)
         seconds = inf if found.next_ms is None else max(0.0, (found.next_ms - self._now_ms()) / 1000)
         if not found.waits_for_acknowledgement:

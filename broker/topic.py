@@ -77,7 +77,9 @@ class Topic(TopicSource):
         # Those of them that take messages of whatever schema the topic has.
         self._undemanding: set[Consumer] = set()
         self._durable = DurableSubscriptions(self, ledger, services, claim, takes_transactions=self._buffer is not None)
-        self._retaining = Retaining(name, ledger, self.readable, self._durable, services.retention, services.now_ms)
+        self._retaining = Retaining(
+            name, ledger, self.readable, self._durable, services.retention, services.now_ms, self.deduplication
+        )
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
         if ledger.is_sealed:

@@ -4,9 +4,9 @@
 
 The log itself says who sent an entry and under which id, so nothing is written for a send. After SNAPSHOT_ENTRIES
 entries, or SNAPSHOT_BYTES, the memory is written down, once all of it is durable: a snapshot never says of an entry
-that it is there when a crash may still lose it. A new owner reads the snapshot and the entries behind it. When
-snapshots cannot be written, publishing waits, so the tail has a bound; the topic goes on meanwhile, and one that may or
-may not have been written is written again.
+that it is there when a crash may still lose it. A new owner reads the snapshot and the entries behind it. So another
+one is written before entries are trimmed. When snapshots cannot be written, publishing waits, so the tail has a bound;
+the topic goes on meanwhile, and one that may or may not have been written is written again.
 
 What a transaction stored counts by its fate (`sequences.py`). A segment's deduplication follows the headers of the
 transactions in which its producers sent something, as the segment's buffer does. A snapshot names the sends of open
@@ -116,6 +116,7 @@ class Deduplication:
         """Noted since the last snapshot."""
         self._bytes = 0
         self._due = Signal()
+        self._writing = trio.Lock()
         self._written = trio.Event()
 
     async def recover(self) -> None:
@@ -168,26 +169,44 @@ class Deduplication:
         try:
             while True:
                 await self._due.wait()
-                # The memory as it is now says all that was appended up to here; entries that follow are not in `value`.
-                upto, entries, size = self._ledger.last_position, self._entries, self._bytes
-                value = orjson.dumps(
-                    {"creation": self._ledger.creation_id, "upto": list(upto), "producers": self._sequences.to_json()}
-                )
-                await self._ledger.confirmed.wait_for(upto)
+                await self.write_down()
+        finally:
+            self._leave()
+
+    async def write_down(self) -> None:
+        """Write a snapshot of what was appended before the call, with each transaction's fate; durable on return.
+
+        Comes before ledgers are trimmed: from their entries nobody learns any more what was sent, and what became of
+        it.
+
+        Raises:
+            OwnershipLost: the claim is gone.
+        """
+        async with self._writing:
+            while True:
                 try:
-                    await self._commit(Put(self._key, value))
+                    # Whoever trims may have been told of a decision that this was not told of yet.
+                    await self._headers.catch_up(list(self._joined))
+                    await self._write_snapshot()
                 except StoreUnavailable as unavailable:
                     log.warning("a snapshot of producers is late", topic=self._ledger.name, reason=str(unavailable))
                     await trio.sleep(RETRY_SECONDS)
-                    self._due.set()
-                    continue
-                self._entries -= entries
-                self._bytes -= size
-                self._wake_if_due()
-                written, self._written = self._written, trio.Event()
-                written.set()
-        finally:
-            self._leave()
+                else:
+                    return
+
+    async def _write_snapshot(self) -> None:
+        # The memory as it is now says all that was appended up to here; entries that follow are not in `value`.
+        upto, entries, size = self._ledger.last_position, self._entries, self._bytes
+        value = orjson.dumps(
+            {"creation": self._ledger.creation_id, "upto": list(upto), "producers": self._sequences.to_json()}
+        )
+        await self._ledger.confirmed.wait_for(upto)
+        await self._commit(Put(self._key, value))
+        self._entries -= entries
+        self._bytes -= size
+        self._wake_if_due()
+        written, self._written = self._written, trio.Event()
+        written.set()
 
     async def wait_room(self) -> None:
         """Return when the snapshot is not too far behind the log. Does not yield while it is not."""

@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from typing import Final
 from unittest.mock import patch
 
+import pytest
 import trio
 from hypothesis import event
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.deduplication import deduplication
 from broker.deduplication.sequences import SendId, Stored
 from broker.errors import BrokerError, SendInDoubt
+from broker.retention import Retention
+from broker.retention_policies import namespace_key
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
@@ -186,3 +189,32 @@ async def play_all(stage: Stage, steps: list[Step]) -> None:
     async with trio.open_nursery() as nursery:
         for step in steps:
             nursery.start_soon(stage.play, step)
+
+
+@pytest.mark.parametrize("snapshot_entries", [1, 1000], ids=["open in a snapshot", "in no snapshot"])
+@pytest.mark.parametrize("end", [None, EndAction.COMMIT, EndAction.ABORT])
+async def test_a_send_is_known_when_its_entry_was_trimmed(
+    autojump_clock: MockClock, end: EndAction | None, snapshot_entries: int
+) -> None:
+    """E6, E18: a new owner learns neither of the send nor of its transaction's fate from an entry that is gone."""
+    metadata, files = MemoryStore(), SimulatedFiles(seed=1)
+    send = SendId(0, 0)
+    with patch.object(deduplication, "SNAPSHOT_ENTRIES", snapshot_entries):
+        async with rooms(metadata, files) as broker:
+            await broker.controller.create_topic(TOPIC, 1, {})
+            await broker.retention.store(namespace_key("public", "default"), Retention(0, 0))
+            topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+            txn = None if end is None else await broker.coordinator.new_transaction(0, 60_000)
+            first = await topic.publish_once(PRODUCER, send, payload(0), message_count=1, txn=txn)
+            assert isinstance(first, Position)
+            await topic.ledger.confirmed.wait_for(first)
+            await wait_all_tasks_blocked()
+            if txn is not None and end is not None:
+                await broker.coordinator.end(txn, end)
+            topic.ledger.request_roll()
+            await trio.sleep(1)
+            assert not topic.ledger.has_ledger(first.ledger), "it was trimmed"
+        async with rooms(metadata, files.crash()) as broker:
+            topic = await broker.topics.get(await broker.segment(TOPIC, 0))
+            again = await topic.publish_once(PRODUCER, send, payload(0), message_count=1, txn=None)
+            assert isinstance(again, Position if end is EndAction.ABORT else Stored)

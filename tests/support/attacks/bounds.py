@@ -4,14 +4,20 @@ from random import Random
 from typing import Final
 
 from broker.names import NAME_BYTES_MAX
-from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_BYTES_MAX, METADATA_BYTES_MAX
+from broker.pulsar.sizes import (
+    ACK_SET_WORDS_MAX,
+    COMMAND_BYTES_MAX,
+    DECLARING_BYTES_MAX,
+    IDS_BYTES_MAX,
+    METADATA_BYTES_MAX,
+)
 from broker.schemas.schema import SCHEMA_BYTES_MAX
 from tests.support.attacks.enemy import Enemy, EnemyClient
 from tests.support.attacks.siege import Attack
 from tests.support.wire import message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
-from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
+from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id
 
@@ -20,6 +26,8 @@ PLAIN: Final = "persistent://public/default/bounds"
 PREFIX: Final = "persistent://public/default/"
 ID_BYTES: Final = 24
 """No more than this an id takes here, in an ACK."""
+ID_BYTES_MIN: Final = 4
+"""And no less."""
 
 
 async def _ask(enemy: Enemy, client: EnemyClient, what: str, command: pb.BaseCommand, *served: int) -> None:
@@ -95,8 +103,32 @@ async def acknowledgements(enemy: Enemy) -> None:
     await enemy.in_parallel(2, once)
 
 
+async def larger_commands(enemy: Enemy) -> None:
+    """Commands above their bound, which end the connection."""
+    ids = [message_id(number, number) for number in range(IDS_BYTES_MAX // ID_BYTES_MIN)]
+    schema = pb.Schema(name="s", schema_data=b"x" * DECLARING_BYTES_MAX, type=pb.Schema.Type.Avro)
+    larger = [
+        encode_command(command)
+        for command in (
+            commands.lookup("a" * COMMAND_BYTES_MAX, 1),
+            commands.ack(1, ids, request_id=1),
+            commands.redeliver(1, ids),
+            commands.get_or_create_schema(1, PLAIN, schema),
+        )
+    ]
+
+    async def once(enemy: Enemy, chance: Random) -> None:
+        async with enemy.client() as client:
+            await client.stream.send_all(chance.choice(larger))
+            enemy.counts["inputs"] += 1
+            await enemy.ends(client.stream)
+
+    await enemy.in_parallel(4, once)
+
+
 ATTACKS: Final = (
     Attack("bounds.names", names),
     Attack("bounds.messages", messages),
     Attack("bounds.acknowledgements", acknowledgements),
+    Attack("bounds.larger-commands", larger_commands),
 )

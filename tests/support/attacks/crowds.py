@@ -15,6 +15,7 @@ import trio
 from broker.pulsar.consuming import CONSUMERS_MAX
 from broker.pulsar.producing import PRODUCERS_MAX
 from dispatch.permits import UNACKED_MESSAGES_PER_CONSUMER_MAX
+from storage.cursor_record import STORED_MAX
 from tests.support.admin import Admin
 from tests.support.attacks.enemy import Enemy, EnemyClient
 from tests.support.attacks.siege import Attack
@@ -130,6 +131,30 @@ async def gaps(enemy: Enemy) -> None:
     await enemy.in_parallel(4, once)
 
 
+async def holes(enemy: Enemy) -> None:
+    """A consumer that acknowledges every second message, so that the cursor has to remember each."""
+
+    async def once(enemy: Enemy, chance: Random) -> None:
+        asked = commands.subscribe(f"{OWN}-holes", f"s{chance.getrandbits(30)}", 1, 1)
+        async with enemy.client() as client:
+            await client.ask(asked)
+            await client.produce(1, f"{OWN}-holes")
+            for made in count(AT_ONCE, AT_ONCE):
+                for number in range(2 * AT_ONCE):
+                    await client.send_payload(commands.send(1, 2 * made + number), message())
+                stored = [(await client.receive()).send_receipt.message_id for _ in range(2 * AT_ONCE)]
+                enemy.counts["holes"] += AT_ONCE
+                if made > STORED_MAX + AT_ONCE:
+                    # Without an answer they are kept in memory, as far as there is room.
+                    await client.send(commands.ack(1, stored[1::2]))
+                    continue
+                answer = (await client.ask(commands.ack(1, stored[1::2], request_id=2))).ack_response
+                if answer.HasField("error") != (made > STORED_MAX):
+                    enemy.complaints.append(f"{made:,} holes were answered by {answer.message or 'yes'}")
+
+    await enemy.in_parallel(1, once)
+
+
 async def seekers(enemy: Enemy) -> None:
     """Readers that seek and lose their connection: the broker remembers where they were for their return."""
     ask = partial(commands.subscribe, f"{OWN}-sought", durable=False, start=message_id(0, 0))
@@ -185,6 +210,7 @@ ATTACKS: Final = (
     Attack("crowds.unacknowledged", unacknowledged),
     Attack("crowds.aborted", aborted),
     Attack("crowds.gaps", gaps),
+    Attack("crowds.holes", holes),
     Attack("crowds.seekers", seekers),
     Attack("crowds.topics", topics),
 )

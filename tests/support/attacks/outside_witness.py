@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import pulsar
 import trio
 
-from tests.support.attacks.witness import DEADLOCK_SECONDS, some, within
+from tests.support.attacks.witness import DEADLOCK_SECONDS, Unanswered, some, within
 
 LOOK_MS: Final = 200
 """How long one receive waits: whether the attack is over is looked at in between."""
@@ -56,16 +56,7 @@ class OutsideWitness:
     async def at_work(self) -> AsyncIterator[None]:
         """Work for the length of the block."""
         async with self._client() as client:
-            consumer = await _call(
-                partial(
-                    client.subscribe,
-                    self.topic,
-                    "outside",
-                    consumer_type=pulsar.ConsumerType.Shared,
-                    initial_position=pulsar.InitialPosition.Earliest,
-                )
-            )
-            producer = await _call(partial(client.create_producer, self.topic, send_timeout_millis=0))
+            consumer, producer = await self._begin(client)
             async with trio.open_nursery() as nursery:
                 self._is_over = False
                 nursery.start_soon(self._publish, producer)
@@ -81,7 +72,7 @@ class OutsideWitness:
         try:
             async with self._client() as client:
                 await self._read(client, end, seen)
-        except pulsar.PulsarException as error:
+        except (pulsar.PulsarException, Unanswered) as error:
             self.complaints.append(f"{self.topic} could not be read to its end: {error}")
             return
         values = {value for value in seen if not value.startswith(END)}
@@ -93,6 +84,22 @@ class OutsideWitness:
             self.complaints.append(f"{self.topic}: stored twice: {some(doubled)}")
         if strange := values - self._sent:
             self.complaints.append(f"{self.topic}: nobody sent {some(strange)}")
+
+    async def _begin(self, client: pulsar.Client) -> tuple[pulsar.Consumer, pulsar.Producer]:
+        try:
+            consumer = await _call(
+                partial(
+                    client.subscribe,
+                    self.topic,
+                    "outside",
+                    consumer_type=pulsar.ConsumerType.Shared,
+                    initial_position=pulsar.InitialPosition.Earliest,
+                )
+            )
+            producer = await _call(partial(client.create_producer, self.topic, send_timeout_millis=0))
+        except pulsar.PulsarException as refused:
+            raise Unanswered(f"the outside witness was refused before the attack: {refused}") from refused
+        return consumer, producer
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[pulsar.Client]:

@@ -169,8 +169,7 @@ class DurableSubscriptions:
     @property
     def cursors(self) -> list[Cursor]:
         """Those of all subscriptions that were not deleted, closed ones too: what they lack must be kept."""
-        self._cursors = {name: cursor for name, cursor in self._cursors.items() if not cursor.is_deleted}
-        return list(self._cursors.values())
+        return [cursor for cursor in self._cursors.values() if not cursor.is_deleted]
 
     def attach(self, signal: Signal) -> None:
         """Set `signal` whenever a subscription came, went or was moved, until `detach`."""
@@ -224,4 +223,6 @@ class DurableSubscriptions:
             self._pending.pop(subscription, None)
             if self._subscriptions.get(subscription.name) is subscription:
                 del self._subscriptions[subscription.name]
+            if subscription.cursor.is_deleted and self._cursors.get(subscription.name) is subscription.cursor:
+                del self._cursors[subscription.name]
             self._tell()

@@ -1,5 +1,7 @@
 """Loading, unloading and deleting topics; what goes wrong with one stays with it."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -644,3 +646,15 @@ async def test_no_topic_is_loaded_for_an_op_record_that_names_no_segment(name: s
         with pytest.raises(RecordUnreadable):
             await broker.topics.redrive(name)
         assert list(broker.topics) == []
+
+
+async def test_nothing_stays_of_a_subscription_that_was_deleted(broker: Rooms) -> None:
+    """E16: its cursor goes as well, on a topic whose policy is to keep everything."""
+    topic = await broker.topics.get(PLAIN)
+    subscription = await topic.subscribe("passing", EARLIEST)
+    cursor = weakref.ref(subscription.cursor)
+    del subscription
+    await topic.unsubscribe("passing")
+    await wait_all_tasks_blocked()
+    gc.collect()
+    assert cursor() is None

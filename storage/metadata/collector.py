@@ -25,3 +25,12 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def look_at_newest() -> None:
+    """Look at what came since the last look, and at what survived that; takes as long as that is much.
+
+    To be called on the way by work that makes many objects and frees as many older ones. The collector looks when more
+    came than went, so it would look at all of them at once, and late.
+    """
+    gc.collect(1)

@@ -4,10 +4,14 @@ A controller decides optimistically: each proposal is judged against the image a
 same group, long before any of that is durable, and the image itself is left alone. Once the group is durable its
 change sets are applied to the image; to roll it back, the delta is dropped (R11, R15).
 
+What may take long is there twice: as a call, and in steps for an event loop that serves others in between (`steps.py`).
+
 Pure: no IO, no waiting.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from storage.metadata.image import Image
@@ -22,6 +26,7 @@ from storage.metadata.records import (
     SessionEnd,
     SessionStart,
 )
+from storage.metadata.steps import KEYS_AT_ONCE, Steps, finished
 from storage.metadata.store import (
     ABSENT,
     SEQUENCE_DIGITS,
@@ -73,14 +78,22 @@ class Delta:
             Conflict: an expectation does not hold.
             SessionLost: an ephemeral write's session has ended.
         """
-        for op in ops:
+        return finished(self.commit_in_steps(ops))
+
+    def commit_in_steps(self, ops: Sequence[Op]) -> Steps[Committed]:
+        """As `commit`. All expectations are judged before the first write is decided, so a refusal leaves no trace."""
+        named: set[str] = set()
+        for number, op in enumerate(ops, 1):
             self._judge(op)
+            if not isinstance(op, PutSequential | DeleteRange):
+                named.add(op.key)
+            if number % KEYS_AT_ONCE == 0:
+                yield
         revision = self.revision + 1
         sequence = self._sequence
         decided: list[DataRecord] = []
         keys: list[str | None] = []
-        named = frozenset(op.key for op in ops if isinstance(op, Put | Delete | Check))
-        for op in ops:
+        for number, op in enumerate(ops, 1):
             key = None
             if isinstance(op, Put):
                 key = op.key
@@ -97,12 +110,11 @@ class Delta:
                 if self.get(op.key) is not None:
                     self._records[op.key] = None
                     decided.append(Deletion(revision, op.key))
-            elif isinstance(op, DeleteRange):
-                doomed = self._keys_between(op.start, op.end)
-                if doomed:
-                    self._forget(doomed)
-                    decided.append(RangeDeletion(revision, op.start, op.end))
+            elif isinstance(op, DeleteRange) and (yield from self._forget_range(op.start, op.end)):
+                decided.append(RangeDeletion(revision, op.start, op.end))
             keys.append(key)
+            if number % KEYS_AT_ONCE == 0:
+                yield
         if self._sequence != sequence:
             decided.append(SequenceAdvance(revision, self._sequence))
         self._decide(decided)
@@ -120,11 +132,15 @@ class Delta:
 
         Sessions that have ended already are passed over.
         """
+        return finished(self.end_sessions_in_steps(sessions))
+
+    def end_sessions_in_steps(self, sessions: Iterable[int]) -> Steps[int]:
+        """As `end_sessions`."""
         revision = self.revision + 1
         decided: list[DataRecord] = []
         for session in sessions:
             if self._is_open(session):
-                self._forget(self._keys_of(session))
+                yield from self._forget_session(session)
                 self._sessions[session] = False
                 decided.append(SessionEnd(revision, session))
         self._decide(decided)
@@ -151,7 +167,7 @@ class Delta:
             if actual != op.expected:
                 raise Conflict(op.key, op.expected, actual)
 
-    def _next_key(self, prefix: str, named: frozenset[str]) -> str:
+    def _next_key(self, prefix: str, named: AbstractSet[str]) -> str:
         # The loop steps over keys that were written by their full name, and over those that this change set names.
         while True:
             self._sequence += 1
@@ -159,20 +175,29 @@ class Delta:
             if key not in named and self.get(key) is None:
                 return key
 
-    def _keys_between(self, start: str, end: str) -> list[str]:
-        keys = [key for key in self._image.keys_between(start, end) if key not in self._records]
-        keys += [key for key, record in self._records.items() if record is not None and start <= key < end]
-        return keys
+    def _forget_range(self, start: str, end: str) -> Steps[bool]:
+        """Decide that the range is empty; whether anything was there."""
+        pending = [key for key, record in self._records.items() if record is not None and start <= key < end]
+        stored = yield from self._forget(self._image.keys_between(start, end))
+        return (yield from self._forget(pending, again=True)) or stored
 
-    def _keys_of(self, session: int) -> list[str]:
+    def _forget_session(self, session: int) -> Steps[None]:
         opened = self._image.sessions.get(session)
-        keys = [] if opened is None else [key for key in opened.keys if key not in self._records]
-        keys += [key for key, record in self._records.items() if record is not None and record.session == session]
-        return keys
+        pending = [key for key, record in self._records.items() if record is not None and record.session == session]
+        if opened is not None:
+            yield from self._forget(list(opened.keys))
+        yield from self._forget(pending, again=True)
 
-    def _forget(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self._records[key] = None
+    def _forget(self, keys: Sequence[str], *, again: bool = False) -> Steps[bool]:
+        """Decide that these records are gone, of those decided before only if `again`; whether there were any."""
+        found = False
+        for number, key in enumerate(keys, 1):
+            if again or key not in self._records:
+                self._records[key] = None
+                found = True
+            if number % KEYS_AT_ONCE == 0:
+                yield
+        return found
 
     def _is_open(self, session: int) -> bool:
         return self._sessions.get(session, session in self._image.sessions)
@@ -188,6 +213,11 @@ def _trimmed(value: bytes) -> bytes:
 
 
 def measure(ops: Sequence[Op]) -> int:
+    """As `measure_in_steps`, with no pause."""
+    return finished(measure_in_steps(ops))
+
+
+def measure_in_steps(ops: Sequence[Op]) -> Steps[int]:
     """Hold a change set against the contract's shape; an upper bound of its encoded size in bytes.
 
     Raises:
@@ -195,7 +225,7 @@ def measure(ops: Sequence[Op]) -> int:
         ChangeSetTooLarge: a single record is above RECORD_BYTES_MAX.
     """
     total = 0
-    for op in ops:
+    for number, op in enumerate(ops, 1):
         if isinstance(op, Put):
             size = _text_bytes(op.key, "key") + len(op.value) + _labels_bytes(op.indexes, op.partition_key)
         elif isinstance(op, PutSequential):
@@ -210,31 +240,63 @@ def measure(ops: Sequence[Op]) -> int:
         if size > RECORD_BYTES_MAX - _OVERHEAD_BYTES:
             raise ChangeSetTooLarge(f"a record of about {size} bytes is above the limit of {RECORD_BYTES_MAX}")
         total += size + _OVERHEAD_BYTES
+        if number % KEYS_AT_ONCE == 0:
+            yield
     if len(ops) > 1:
-        _refuse_repeated_keys(ops)
+        yield from _refuse_repeated_keys(ops)
     return total
 
 
-def _refuse_repeated_keys(ops: Sequence[Op]) -> None:
+def _refuse_repeated_keys(ops: Sequence[Op]) -> Steps[None]:
     keys: set[str] = set()
-    for op in ops:
+    ranges: list[tuple[str, str]] = []
+    for number, op in enumerate(ops, 1):
         if isinstance(op, Put | Delete | Check):
             if op.key in keys:
                 raise InvalidOperation(f"{op.key}: stands twice in one change set")
             keys.add(op.key)
-    for op in ops:
-        # What a range deletion covers must not be written too: which of the two would count?
-        if isinstance(op, DeleteRange):
-            for other in ops:
-                if isinstance(other, Put):
-                    clash = op.start <= other.key < op.end
-                elif isinstance(other, PutSequential):
-                    first, last = (f"{other.prefix}-{digit * SEQUENCE_DIGITS}" for digit in "09")
-                    clash = op.start <= last and first < op.end
-                else:
-                    clash = False
-                if clash:
-                    raise InvalidOperation(f"{other}: lies in the range {op.start!r} to {op.end!r} deleted with it")
+        elif isinstance(op, DeleteRange) and op.start < op.end:
+            ranges.append((op.start, op.end))
+        if number % KEYS_AT_ONCE == 0:
+            yield
+    if ranges:
+        yield from _refuse_covered(ops, _merged(ranges))
+
+
+def _refuse_covered(ops: Sequence[Op], ranges: Sequence[tuple[str, str]]) -> Steps[None]:
+    """What a range deletion covers must not be written too: which of the two would count?"""
+    starts = [start for start, _end in ranges]
+    for number, op in enumerate(ops, 1):
+        span = _written_span(op)
+        if span is not None:
+            first, last = span
+            # The ranges are apart and rise, so the last one that begins at or below `last` reaches the furthest.
+            place = bisect_right(starts, last) - 1
+            if place >= 0 and first < ranges[place][1]:
+                start, end = ranges[place]
+                raise InvalidOperation(f"{op}: lies in the range {start!r} to {end!r} deleted with it")
+        if number % KEYS_AT_ONCE == 0:
+            yield
+
+
+def _written_span(op: Op) -> tuple[str, str] | None:
+    """The first and the last key that it may write; None if it writes no record."""
+    if isinstance(op, Put):
+        return op.key, op.key
+    if isinstance(op, PutSequential):
+        return f"{op.prefix}-{'0' * SEQUENCE_DIGITS}", f"{op.prefix}-{'9' * SEQUENCE_DIGITS}"
+    return None
+
+
+def _merged(ranges: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The same keys as ranges that rise and are apart."""
+    merged: list[tuple[str, str]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _labels_bytes(indexes: tuple[IndexEntry, ...], partition_key: str | None) -> int:

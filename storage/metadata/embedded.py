@@ -40,16 +40,18 @@ from storage.metadata.delta import Delta
 from storage.metadata.image import Written
 from storage.metadata.image_store import ImageStore
 from storage.metadata.opening import Opened, metadata_directory, open_folder
+from storage.metadata.pacing import paced
 from storage.metadata.proposals import AnyProposal, Proposal, WantedSnapshot
 from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord, encode
+from storage.metadata.steps import KEYS_AT_ONCE, Steps
 from storage.metadata.store import ChangeSetTooLarge, SnapshotTaken, StoreFull, StoreStatistics
 from storage.signal import Signal
 
 PROPOSALS_WAITING_MAX: Final = 4096
 """Proposals that wait for the committer; more writers wait until it has taken some."""
 
-GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""No proposal joins a group that has reached this size, so one write stays short."""
+GROUP_BYTES_MAX: Final = 256 * 1024
+"""No proposal joins a group that has reached this size, so deciding, encoding and writing one stay short."""
 
 SNAPSHOT_LOG_BYTES: Final = 16 * 1024 * 1024
 """A snapshot is taken when the log has grown by this much since the last, or by the last one's size if that is more:
@@ -159,7 +161,7 @@ class EmbeddedStore(ImageStore):
             },
         )
 
-    async def _decide(self, decide: Callable[[Delta], T], size: int) -> T:
+    async def _decide(self, decide: Callable[[Delta], Steps[T]], size: int) -> T:
         if size > BODY_BYTES_MAX and self._image.feature_level < TRANSACTIONS_LEVEL:
             raise ChangeSetTooLarge(
                 f"a change set of about {size} bytes is above the {BODY_BYTES_MAX} of a store at feature level "
@@ -205,7 +207,7 @@ class EmbeddedStore(ImageStore):
             self._group.append(proposal)
             size += proposal.size
             decided = len(delta.change_sets)
-            proposal.judge(delta)
+            await paced(proposal.judge(delta))
             if proposal.size > BATCH_BYTES_MAX and len(delta.change_sets) > decided:
                 transaction = self._needs_transaction(delta.change_sets[-1])
         self._room.unpark_all()
@@ -219,8 +221,7 @@ class EmbeddedStore(ImageStore):
                 await self._let_snapshot_go_on()
                 return
             self._groups += 1
-            for change_set in delta.change_sets:
-                await self._publish(change_set)
+            await self._publish(delta.change_sets)
         answered, self._group = (self._group, []) if large is None else (self._group[:-1], self._group[-1:])
         for proposal in answered:
             proposal.answer()
@@ -253,7 +254,7 @@ class EmbeddedStore(ImageStore):
             await self._let_snapshot_go_on()
             is_begun = True
         self._transactions += 1
-        await self._publish(change_set)
+        await self._publish([change_set])
         proposal.answer()
 
     async def _append(self, bodies: list[Body], *, is_abort: bool = False) -> None:
@@ -275,8 +276,15 @@ class EmbeddedStore(ImageStore):
         for proposal in refused:
             proposal.fail(_full(full))
 
-    async def _publish(self, change_set: list[DataRecord]) -> None:
-        await self._show_in_turns(change_set, self._note_for_snapshot)
+    async def _publish(self, change_sets: list[list[DataRecord]]) -> None:
+        shown = 0
+        for change_set in change_sets:
+            if shown >= KEYS_AT_ONCE:
+                # Between two change sets everybody may read.
+                await trio.lowlevel.checkpoint()
+                shown = 0
+            await self._show(change_set, self._note_for_snapshot)
+            shown += len(change_set)
 
     def _note_for_snapshot(self, written: list[Written]) -> None:
         if self._snapshot is not None:

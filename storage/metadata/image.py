@@ -44,8 +44,8 @@ class OpenSession(NamedTuple):
     """A session that has not ended."""
 
     timeout_ms: int
-    keys: set[str]
-    """Of its ephemeral records."""
+    keys: dict[str, None]
+    """Of its ephemeral records. A dict, because going through it needs no sorting to be the same in every process."""
 
 
 class Image:
@@ -115,9 +115,9 @@ class Image:
                 assert record.last > self.sequence, "the sequence counter only rises"
                 self.sequence = record.last
             elif isinstance(record, SessionStart):
-                self.sessions[record.revision] = OpenSession(record.timeout_ms, set())
+                self.sessions[record.revision] = OpenSession(record.timeout_ms, {})
             elif isinstance(record, SessionEnd):
-                for key in sorted(self.sessions[record.session].keys):
+                for key in list(self.sessions[record.session].keys):
                     yield self._delete(key)
                 del self.sessions[record.session]
             elif isinstance(record, FeatureLevel):
@@ -137,7 +137,7 @@ class Image:
             if record.indexes:
                 self._add_to_indexes(record)
             if record.session is not None:
-                self.sessions[record.session].keys.add(record.key)
+                self.sessions[record.session].keys[record.key] = None
             return Written(record.key, None, record)
         if old.indexes != record.indexes:
             self._remove_from_indexes(old)
@@ -145,7 +145,7 @@ class Image:
         if old.session != record.session:
             self._release(old)
             if record.session is not None:
-                self.sessions[record.session].keys.add(record.key)
+                self.sessions[record.session].keys[record.key] = None
         return Written(record.key, old, record)
 
     def _delete(self, key: str) -> Written:
@@ -156,7 +156,7 @@ class Image:
 
     def _release(self, record: Record) -> None:
         if record.session is not None:
-            self.sessions[record.session].keys.discard(record.key)
+            self.sessions[record.session].keys.pop(record.key, None)
 
     def _add_to_indexes(self, record: Record) -> None:
         for name, index_key in record.indexes:

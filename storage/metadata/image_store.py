@@ -1,21 +1,26 @@
 """What the stores that hold the image in this process have in common: reads, watches and sessions.
 
 Such a store decides a proposal against a `Delta`, makes it durable in its own way, and then shows it: `_show` applies
-the change set to the image, ends the sessions it ended and fires the watches, in one step without a pause. A large
-one is shown with pauses, during which readers wait (`_show_in_turns`).
+the change set to the image, ends the sessions it ended and fires the watches. A small one takes one step for each of
+that. A large one is measured, decided and shown with pauses, so that it does not hold the event loop; while it is
+shown, readers wait.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import trio
 
-from storage.metadata.delta import Delta, measure
+from storage.metadata.collector import look_at_newest
+from storage.metadata.delta import Delta, measure_in_steps
 from storage.metadata.image import Image, Written
+from storage.metadata.pacing import paced
 from storage.metadata.records import DataRecord, SessionEnd
+from storage.metadata.steps import KEYS_AT_ONCE, Steps
 from storage.metadata.store import (
     Committed,
     IndexHit,
@@ -34,9 +39,6 @@ from storage.metadata.store import (
 from storage.metadata.watches import ImageRangeWatch, Watches
 
 T = TypeVar("T")
-
-SHOWN_AT_ONCE: Final = 512
-"""Keys whose new state is put into the image in one step of the event loop: two milliseconds."""
 
 
 class ImageStore(MetadataStore):
@@ -85,12 +87,18 @@ class ImageStore(MetadataStore):
         """See `MetadataStore.commit`."""
         # A copy: the caller may go on with its list while the change set waits for its turn.
         ops = tuple(ops)
-        size = measure(ops)
-        for op in ops:
+        size = await paced(measure_in_steps(ops))
+        await paced(self._refuse_lost_sessions(ops))
+        return await self._decide(lambda delta: delta.commit_in_steps(ops), size)
+
+    def _refuse_lost_sessions(self, ops: Sequence[Op]) -> Steps[None]:
+        # Those that end behind this look are refused when the change set is decided.
+        for number, op in enumerate(ops, 1):
             if isinstance(op, Put) and op.session is not None and self._sessions.get(op.session.id) is not op.session:
                 self._raise_failure()
                 raise SessionLost(f"{op.key}: session {op.session.id} has ended")
-        return await self._decide(lambda delta: delta.commit(ops), size)
+            if number % KEYS_AT_ONCE == 0:
+                yield
 
     def watch_key(self, key: str) -> AbstractAsyncContextManager[KeyWatch]:
         """See `MetadataStore.watch_key`."""
@@ -108,33 +116,27 @@ class ImageStore(MetadataStore):
         await self._checkpoint()
         # Shielded, so that no session is opened of which its opener never learns; it takes one group commit.
         with trio.CancelScope(shield=True):
-            session_id = await self._decide(lambda delta: delta.open_session(timeout_ms), 0)
+            session_id = await self._decide(partial(_opened_session, timeout_ms), 0)
         self._raise_failure()
         session = self._sessions[session_id] = LocalSession(self, session_id)
         return session
 
     async def end_session(self, session_id: int) -> None:
         """End a session and delete its records; durable on return. What `Session.close` does."""
-        await self._decide(lambda delta: delta.end_sessions([session_id]), 0)
+        await self._decide(lambda delta: delta.end_sessions_in_steps([session_id]), 0)
 
     def statistics(self) -> StoreStatistics:
         """See `MetadataStore.statistics`."""
         return StoreStatistics(self._image.revision, len(self._image.records), len(self._watches), 0)
 
     @abstractmethod
-    async def _decide(self, decide: Callable[[Delta], T], size: int) -> T:
+    async def _decide(self, decide: Callable[[Delta], Steps[T]], size: int) -> T:
         """Run `decide` on the pending delta and return its result, or raise its refusal, once that is durable.
 
         `size` is an upper bound of what it adds to the log, in bytes.
         """
 
-    def _show(self, change_set: Sequence[DataRecord]) -> None:
-        """Make a durable change set visible, in one step."""
-        written = self._image.apply(change_set)
-        self._end_sessions(change_set)
-        self._watches.fire(self._image.revision, written)
-
-    async def _show_in_turns(self, change_set: Sequence[DataRecord], note: Callable[[list[Written]], None]) -> None:
+    async def _show(self, change_set: Sequence[DataRecord], note: Callable[[list[Written]], None]) -> None:
         """Make a durable change set visible: a small one in one step, a large one with pauses (E7).
 
         Nobody sees a part of it (R14): whoever reads waits until all of it is there, and `peek` answers from before.
@@ -142,15 +144,16 @@ class ImageStore(MetadataStore):
         """
         steps = self._image.apply_each(change_set)
         concerned: dict[ImageRangeWatch, list[Written]] = {}
-        part = list(islice(steps, SHOWN_AT_ONCE))
+        part = list(islice(steps, KEYS_AT_ONCE))
         note(part)
         self._watches.note(part, concerned)
-        while len(part) == SHOWN_AT_ONCE:
+        while len(part) == KEYS_AT_ONCE:
             if self._watches.showing is None:
                 self._watches.showing = trio.Event()
             self._shown_before.update((change.key, change.old) for change in part)
+            look_at_newest()
             await trio.lowlevel.checkpoint()
-            part = list(islice(steps, SHOWN_AT_ONCE))
+            part = list(islice(steps, KEYS_AT_ONCE))
             note(part)
             self._watches.note(part, concerned)
         self._shown_before = {}
@@ -191,6 +194,11 @@ class ImageStore(MetadataStore):
         await trio.lowlevel.checkpoint()
         await self._watches.readable()
         self._raise_failure()
+
+
+def _opened_session(timeout_ms: int, delta: Delta) -> Steps[int]:
+    yield from ()
+    return delta.open_session(timeout_ms)
 
 
 class LocalSession(Session):

@@ -6,25 +6,43 @@ from typing import TypeVar
 import trio
 
 from storage.metadata.delta import Delta
-from storage.metadata.image import Image
+from storage.metadata.image import Image, Written
 from storage.metadata.image_store import ImageStore
+from storage.metadata.pacing import paced
+from storage.metadata.steps import Steps
 
 T = TypeVar("T")
 
 
 class MemoryStore(ImageStore):
-    """Needs no task and no closing: `MemoryStore()` is ready, and every call answers after one checkpoint.
+    """Needs no task and no closing: `MemoryStore()` is ready, and calls answer after one checkpoint.
 
-    What other stores call durable is here as lasting as the process.
+    Large change sets take more, and others wait for them. What other stores call durable is here as lasting as the
+    process.
     """
 
     def __init__(self) -> None:
         super().__init__(Image())
+        self._deciding: trio.Event | None = None
+        """While a change set is decided and shown: set when that is done."""
 
-    async def _decide(self, decide: Callable[[Delta], T], size: int) -> T:
+    async def _decide(self, decide: Callable[[Delta], Steps[T]], size: int) -> T:
         await trio.lowlevel.checkpoint()
-        delta = Delta(self._image)
-        result = decide(delta)
-        for change_set in delta.change_sets:
-            self._show(change_set)
-        return result
+        while self._deciding is not None:
+            await self._deciding.wait()
+        self._deciding = trio.Event()
+        try:
+            delta = Delta(self._image)
+            result = await paced(decide(delta))
+            # Shielded: a change set of which a part is shown is shown to its end.
+            with trio.CancelScope(shield=True):
+                for change_set in delta.change_sets:
+                    await self._show(change_set, _note_nothing)
+            return result
+        finally:
+            self._deciding.set()
+            self._deciding = None
+
+
+def _note_nothing(written: list[Written]) -> None:
+    """No snapshot is taken of this store."""

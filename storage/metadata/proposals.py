@@ -6,6 +6,7 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from storage.metadata.delta import Delta
+from storage.metadata.steps import Steps
 from storage.metadata.store import MetadataError, SnapshotTaken, StoreFull
 
 T = TypeVar("T")
@@ -27,17 +28,17 @@ class Proposal(Generic[T]):
 
     __slots__ = ("_decide", "_error", "_result", "_task", "size")
 
-    def __init__(self, decide: Callable[[Delta], T], size: int) -> None:
+    def __init__(self, decide: Callable[[Delta], Steps[T]], size: int) -> None:
         self._decide = decide
         self._result: T
         self._error: MetadataError | None = None
         self._task: trio.lowlevel.Task | None = None
         self.size = size
 
-    def judge(self, delta: Delta) -> None:
+    def judge(self, delta: Delta) -> Steps[None]:
         """Decide it; nobody is told yet."""
         try:
-            self._result = self._decide(delta)
+            self._result = yield from self._decide(delta)
         except MetadataError as refusal:
             self._error = refusal
 
@@ -80,7 +81,7 @@ class AnyProposal(Protocol):
     def is_awaited(self) -> bool:
         """See `Proposal`."""
 
-    def judge(self, delta: Delta) -> None:
+    def judge(self, delta: Delta) -> Steps[None]:
         """See `Proposal`."""
 
     def answer(self) -> None:

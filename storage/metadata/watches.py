@@ -5,10 +5,16 @@ never wait: watches of a key are found in a dict, watches of a range by one bise
 concerns it and wakes its reader. What a reader was not yet told is bounded: a key watch keeps nothing and looks at the
 image, a range watch folds its backlog into the difference since its last reading (M17). That difference is exact
 without a copy of what was read, because every change says what was there before it.
+
+What costs by the number of keys is done some keys at a time (E7). Each step that finds whom a part of a change set
+concerns also folds twice as many keys as the part has, so what is not yet folded stays bounded. The reader folds the
+rest, puts changes in order, and lists what was there at first, with pauses in its own task.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,6 +22,8 @@ import trio
 from sortedcontainers import SortedDict
 
 from storage.metadata.image import Image, Written
+from storage.metadata.pacing import paced
+from storage.metadata.steps import KEYS_AT_ONCE, Steps
 from storage.metadata.store import Change, KeyWatch, RangeWatch, Record
 from storage.signal import Signal
 
@@ -51,19 +59,21 @@ class Watches:
         """A watch to be entered."""
         return ImageRangeWatch(self, self._image, start, end)
 
-    def fire(self, revision: int, written: Iterable[Written]) -> None:
+    def fire(self, revision: int, written: Sequence[Written]) -> None:
         """Tell everyone whom the change set concerns. The image holds it already."""
         concerned: dict[ImageRangeWatch, list[Written]] = {}
         self.note(written, concerned)
         self.tell(revision, concerned)
 
-    def note(self, written: Iterable[Written], concerned: dict["ImageRangeWatch", list[Written]]) -> None:
+    def note(self, written: Sequence[Written], concerned: dict["ImageRangeWatch", list[Written]]) -> None:
         """Find whom a part of a change set concerns. Readers of single keys look at the image once they may."""
         for change in written:
             for key_watch in self._keys.get(change.key, ()):
                 key_watch.signal.set()
             for range_watch in self._ranges.covering(change.key):
                 concerned.setdefault(range_watch, []).append(change)
+        for range_watch in concerned:
+            range_watch.fold(2 * len(written))
 
     def tell(self, revision: int, concerned: Mapping["ImageRangeWatch", list[Written]]) -> None:
         """Tell whom `note` found. The image holds the whole change set."""
@@ -148,7 +158,20 @@ class ImageKeyWatch(KeyWatch):
 class ImageRangeWatch(RangeWatch):
     """A range watch: a bounded backlog of change sets, and past the bound the difference they add up to."""
 
-    __slots__ = ("_backlog", "_backlog_keys", "_difference", "_image", "_listed", "_watches", "end", "signal", "start")
+    __slots__ = (
+        "_backlog",
+        "_backlog_keys",
+        "_before",
+        "_difference",
+        "_image",
+        "_listed",
+        "_taken",
+        "_unfolded",
+        "_watches",
+        "end",
+        "signal",
+        "start",
+    )
 
     def __init__(self, watches: Watches, image: Image, start: str, end: str) -> None:
         self._watches = watches
@@ -157,9 +180,17 @@ class ImageRangeWatch(RangeWatch):
         self.end = end
         self.signal = Signal()
         self._listed = False
+        self._before: dict[str, Record | None] | None = None
+        """While the range is listed: what keys that have changed since then held."""
         self._backlog: deque[tuple[int, list[Written]]] = deque()
+        """Change sets to be returned one by one."""
         self._backlog_keys = 0
         self._difference: dict[str, Written] | None = None
+        """What the reader is told at once, since the backlog was too long; None while it is told one by one."""
+        self._unfolded: deque[Written] = deque()
+        """What is not yet in the difference, oldest first."""
+        self._taken: Steps[Change] | None = None
+        """What the reader is about to return; if it is cancelled meanwhile, the next call goes on with it."""
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
@@ -170,33 +201,70 @@ class ImageRangeWatch(RangeWatch):
     ) -> None:
         if self._listed:
             self._watches.detach(self)
+            self._listed = False
 
     async def next(self) -> Change:
         """See `RangeWatch.next`. A cancelled call has taken nothing."""
         await trio.lowlevel.checkpoint()
         if not self._listed:
-            await self._watches.readable()
-            # The listing and the attachment are one step without a pause: no change falls between them (M14).
-            records = self._image.scan(self.start, self.end, None)
-            self._watches.attach(self)
-            self._listed = True
-            return Change(self._image.revision, tuple(records))
-        while True:
+            return await self._list()
+        while self._taken is None:
             await self._watches.readable()
             if self._backlog:
                 revision, changes = self._backlog.popleft()
                 self._backlog_keys -= len(changes)
-                return _change(revision, changes)
-            if self._difference is not None:
-                changes = list(self._difference.values())
+                self._taken = _change(revision, changes)
+            elif self._unfolded:
+                self.fold(KEYS_AT_ONCE)
+                await trio.lowlevel.checkpoint()
+            elif self._difference is not None:
+                if self._difference:
+                    self._taken = _change(self._image.revision, list(self._difference.values()))
                 self._difference = None
-                if changes:
-                    return _change(self._image.revision, changes)
-            self._watches.raise_failure()
-            await self.signal.wait()
+            else:
+                self._watches.raise_failure()
+                await self.signal.wait()
+        change = await paced(self._taken)
+        self._taken = None
+        return change
+
+    async def _list(self) -> Change:
+        """What is there, as of the step that attaches the watch: no change falls between the two (M14)."""
+        await self._watches.readable()
+        self._watches.attach(self)
+        self._listed = True
+        self._before = {}
+        try:
+            revision = self._image.revision
+            found: dict[str, Record | None] = {}
+            for number, key in enumerate(self._image.keys_between(self.start, self.end), 1):
+                found[key] = self._image.records.get(key)
+                if number % KEYS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            # What is being shown may have been read, and `add` is told of it only when all of it is shown.
+            await self._watches.readable()
+            for key in self._before.keys() & found.keys():
+                found[key] = self._before[key]
+        except BaseException:
+            self._watches.detach(self)
+            self._listed = False
+            self._backlog.clear()
+            self._backlog_keys = 0
+            self._difference = None
+            self._unfolded.clear()
+            raise
+        finally:
+            self._before = None
+        return Change(revision, tuple(record for record in found.values() if record is not None))
 
     def add(self, revision: int, changes: list[Written]) -> None:
         """Note what a change set did in the range, and wake the reader."""
+        if not self._listed:
+            # Its listing was given up while the change set was being shown; the next one holds all of it.
+            return
+        if self._before is not None:
+            for change in changes:
+                self._before.setdefault(change.key, change.old)
         if self._difference is None:
             self._backlog.append((revision, changes))
             self._backlog_keys += len(changes)
@@ -204,12 +272,25 @@ class ImageRangeWatch(RangeWatch):
             if self._backlog_keys > BACKLOG_KEYS_MAX and len(self._backlog) > 1:
                 self._difference = {}
                 for _revision, earlier in self._backlog:
-                    _fold(self._difference, earlier)
+                    self._unfolded.extend(earlier)
                 self._backlog.clear()
                 self._backlog_keys = 0
         else:
-            _fold(self._difference, changes)
+            self._unfolded.extend(changes)
         self.signal.set()
+
+    def fold(self, keys_max: int) -> None:
+        """Add so many of the changes that wait for it to the difference; what came and went leaves nothing."""
+        difference = self._difference
+        for _ in range(min(keys_max, len(self._unfolded))):
+            assert difference is not None, "what is not folded belongs to a difference"
+            change = self._unfolded.popleft()
+            earlier = difference.get(change.key)
+            old = change.old if earlier is None else earlier.old
+            if old is None and change.new is None:
+                difference.pop(change.key, None)
+            else:
+                difference[change.key] = Written(change.key, old, change.new)
 
 
 class RangeTable:
@@ -271,20 +352,32 @@ class RangeTable:
         return list(self._pieces.irange(watch.start, watch.end, (True, False)))
 
 
-def _fold(difference: dict[str, Written], changes: Iterable[Written]) -> None:
-    """Add a change set to the difference since the last reading; what came and went in between leaves nothing."""
-    for change in changes:
-        earlier = difference.get(change.key)
-        old = change.old if earlier is None else earlier.old
-        if old is None and change.new is None:
-            difference.pop(change.key, None)
-        else:
-            difference[change.key] = Written(change.key, old, change.new)
+def _change(revision: int, changes: list[Written]) -> Steps[Change]:
+    """What a reader is told of them; uses the list up, since to free many at once takes as long as to sort them."""
+    if len(changes) <= KEYS_AT_ONCE:
+        changes.sort()
+        records, deleted = _split(changes)
+        return Change(revision, tuple(records), tuple(deleted))
+    runs: list[list[Written]] = []
+    while changes:
+        runs.append(sorted(changes[-KEYS_AT_ONCE:], reverse=True))
+        del changes[-KEYS_AT_ONCE:]
+        yield
+    merging = merge(*map(_used_up, runs))
+    records, deleted = [], []
+    while part := list(islice(merging, KEYS_AT_ONCE)):
+        more_records, more_deleted = _split(part)
+        records += more_records
+        deleted += more_deleted
+        yield
+    return Change(revision, tuple(records), tuple(deleted))
 
 
-def _change(revision: int, changes: list[Written]) -> Change:
-    if len(changes) > 1:
-        changes = sorted(changes)
-    records = tuple(change.new for change in changes if change.new is not None)
-    deleted = tuple(change.key for change in changes if change.new is None)
-    return Change(revision, records, deleted)
+def _split(changes: list[Written]) -> tuple[list[Record], list[str]]:
+    records = [change.new for change in changes if change.new is not None]
+    return records, [change.key for change in changes if change.new is None]
+
+
+def _used_up(run: list[Written]) -> Iterator[Written]:
+    while run:
+        yield run.pop()

@@ -291,7 +291,7 @@ class Follower:
 
     def _begin_session(self, lease: int, revision: int) -> None:
         self._sessions[lease] = revision
-        self.image.sessions.setdefault(lease, OpenSession(0, set()))
+        self.image.sessions.setdefault(lease, OpenSession(0, {}))
 
     def _end_session(self, lease: int) -> None:
         self._sessions.pop(lease, None)

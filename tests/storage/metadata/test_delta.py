@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.metadata.delta import Delta
+from storage.metadata import delta as delta_module
+from storage.metadata.delta import Delta, measure, measure_in_steps
 from storage.metadata.image import Image
+from storage.metadata.steps import Steps
 from storage.metadata.store import (
     ABSENT,
     Check,
@@ -20,6 +22,7 @@ from storage.metadata.store import (
     Delete,
     DeleteRange,
     IndexEntry,
+    InvalidOperation,
     MetadataError,
     Op,
     Put,
@@ -128,6 +131,44 @@ def test_a_range_that_was_just_emptied_is_empty() -> None:
     assert group.commit([DeleteRange("/a", "/b")]).revision == 2
     assert group.commit([DeleteRange("/a", "/c")]).revision == 3
     assert group.commit([DeleteRange("/a", "/c")]).revision == 3
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_what_takes_long_is_done_in_steps(monkeypatch: pytest.MonkeyPatch, is_stored: bool) -> None:
+    """E7: by operations, and by what one operation is about."""
+    monkeypatch.setattr(delta_module, "KEYS_AT_ONCE", 4)
+    image = Image()
+    first = Delta(image)
+    session = FakeSession(first.open_session(5000))
+    puts = [Put(f"/a/{number}", b"") for number in range(20)]
+    held = [Put(f"/e/{number}", b"", session=session) for number in range(20)]
+    assert _steps_of(measure_in_steps(puts)) >= 10
+    assert _steps_of(first.commit_in_steps(puts)) == 10
+    first.commit(held)
+    delta = first
+    if is_stored:
+        apply(image, first)
+        delta = Delta(image)
+    assert _steps_of(delta.commit_in_steps([DeleteRange("/a/", "/a0")])) == 5
+    assert _steps_of(delta.end_sessions_in_steps([session.id])) == 5
+    assert [delta.get(put.key) for put in (*puts, *held)] == [None] * 40
+
+
+def _steps_of(work: Steps[object]) -> int:
+    return sum(1 for _ in work)
+
+
+def test_what_a_range_deletion_covers_is_found_among_many() -> None:
+    """M24: whatever ranges overlap or touch; an empty one covers nothing."""
+    ranges = [DeleteRange(f"/{letter}", f"/{letter}5") for letter in "hdbf"]
+    ranges += [DeleteRange("/d3", "/d8"), DeleteRange("/x", "/a"), DeleteRange("/b5", "/b7")]
+    for free in ("/a", "/b7", "/c", "/d8", "/e", "/h5", "/x"):
+        measure([*ranges, Put(free, b""), PutSequential(f"{free}~", b"", "p")])
+    for covered in ("/b", "/b6", "/d7", "/h4~"):
+        with pytest.raises(InvalidOperation, match="lies in the range"):
+            measure([*ranges, Put(covered, b"")])
+        with pytest.raises(InvalidOperation, match="lies in the range"):
+            measure([*ranges, PutSequential(covered, b"", "p")])
 
 
 def test_a_dropped_delta_leaves_nothing() -> None:

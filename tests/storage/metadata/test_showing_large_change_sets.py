@@ -1,15 +1,18 @@
-"""A large change set is shown with pauses, and nobody sees a part of it (R14)."""
+"""A large change set is decided and shown with pauses, and nobody sees a part of it (R14)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 import trio
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from storage.metadata import image_store, snapshots
+from storage.metadata import delta, image_store, snapshots, watches
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.image import Image
+from storage.metadata.image_store import ImageStore
+from storage.metadata.memory import MemoryStore
 from storage.metadata.records import DataRecord
 from storage.metadata.store import Change, Delete, DeleteRange, IndexEntry, Op, Put, Record
 from tests.support.disk import SimulatedFiles
@@ -24,7 +27,8 @@ RANGE = ("/k/", "/k0")
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_store, "SHOWN_AT_ONCE", AT_ONCE)
+    for module in (delta, image_store, watches):
+        monkeypatch.setattr(module, "KEYS_AT_ONCE", AT_ONCE)
     monkeypatch.setattr(snapshots, "SLICE_RECORDS_MAX", 2)
 
 
@@ -39,10 +43,26 @@ CHANGES: list[Callable[[], list[Op]]] = [
 ]
 
 
-@every_schedule(change=st.sampled_from(CHANGES))
-async def test_readers_see_all_or_nothing(change: Callable[[], list[Op]]) -> None:
-    """R14, M14, E7: get, scan, query, barrier, peek and watches, whenever they look; watches get one revision."""
+@asynccontextmanager
+async def embedded() -> AsyncIterator[ImageStore]:
     async with EmbeddedStore.open(SimulatedFiles(seed=1), DATA) as store:
+        yield store
+
+
+@asynccontextmanager
+async def memory() -> AsyncIterator[ImageStore]:
+    yield MemoryStore()
+
+
+STORES: list[Callable[[], AbstractAsyncContextManager[ImageStore]]] = [embedded, memory]
+
+
+@every_schedule(change=st.sampled_from(CHANGES), opened=st.sampled_from(STORES))
+async def test_readers_see_all_or_nothing(
+    change: Callable[[], list[Op]], opened: Callable[[], AbstractAsyncContextManager[ImageStore]]
+) -> None:
+    """R14, M14, E7: get, scan, query, barrier, peek and watches, whenever they look; watches get one revision."""
+    async with opened() as store:
         await store.commit(written(b"old"))
         before = await store.barrier()
         is_done = False
@@ -137,6 +157,71 @@ async def test_no_step_shows_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(parts) == 2 * COUNT
         assert max(parts) == AT_ONCE
         assert await store.scan("/", "0") == []
+
+
+@pytest.mark.parametrize("opened", STORES)
+@pytest.mark.parametrize(("module", "work"), [(delta, "_text_bytes"), (delta.Delta, "_judge"), (delta, "_trimmed")])
+async def test_no_step_decides_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+    opened: Callable[[], AbstractAsyncContextManager[ImageStore]],
+    module: object,
+    work: str,
+) -> None:
+    """E7: a large change set is measured, judged and made into records some operations at a time."""
+    plain = getattr(module, work)
+    in_this_step = longest = total = 0
+
+    def counted(*arguments: object) -> object:
+        nonlocal in_this_step, longest, total
+        in_this_step += 1
+        total += 1
+        longest = max(longest, in_this_step)
+        return plain(*arguments)
+
+    class Steps(trio.abc.Instrument):
+        def after_task_step(self, task: trio.lowlevel.Task) -> None:
+            nonlocal in_this_step
+            in_this_step = 0
+
+    async with opened() as store:
+        monkeypatch.setattr(module, work, counted)
+        trio.lowlevel.add_instrument(steps := Steps())
+        await store.commit([Put(key, b"") for key in KEYS])
+        trio.lowlevel.remove_instrument(steps)
+    assert total == COUNT
+    assert longest == AT_ONCE
+
+
+async def test_proposals_that_wait_for_a_large_one_are_decided_behind_it() -> None:
+    """R14, M1: the store in memory decides one change set at a time, also while one of them pauses."""
+    store = MemoryStore()
+    revisions: list[int] = []
+
+    async def write(value: bytes) -> None:
+        done = await store.commit(written(value))
+        assert {record.value for record in await store.scan(*RANGE)} <= {b"a", b"b", b"c"}
+        assert len({record.version for record in await store.scan(*RANGE)}) == 1
+        revisions.append(done.revision)
+
+    async with trio.open_nursery() as nursery:
+        for value in (b"a", b"b", b"c"):
+            nursery.start_soon(write, value)
+        nursery.start_soon(store.put, "/other", b"")
+    assert sorted(revisions + [record.version for record in await store.scan("/other", "/p")]) == [1, 2, 3, 4]
+
+
+@every_schedule(steps=st.integers(0, 60))
+async def test_a_cancelled_one_is_whole_or_absent(steps: int) -> None:
+    """R14, R15: and the store in memory goes on."""
+    store = MemoryStore()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.commit, written(b"new"))
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    there = await store.scan(*RANGE)
+    assert len(there) in (0, COUNT)
+    assert await store.put("/k/next", b"") == (2 if there else 1)
 
 
 @every_schedule(examples_max=20)

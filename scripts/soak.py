@@ -93,7 +93,12 @@ async def transact(client: tidewire.Client, _broker: RunningBroker, work: Work) 
         async def one() -> None:
             transaction = await client.new_transaction(timeout_seconds=60)
             message = await consumer.receive()
-            await consumer.acknowledge(message, transaction=transaction)
+            try:
+                await consumer.acknowledge(message, transaction=transaction)
+            except tidewire.TransactionConflict:
+                # After an abort a batch comes again, with messages of it that stand here already.
+                await transaction.abort()
+                return
             for key in range(3):
                 sent = await producer.send(bytes(MESSAGE_BYTES), key=str(work.transactions + key), txn=transaction)
             work.places.append(sent)

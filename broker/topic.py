@@ -137,7 +137,7 @@ class Topic(TopicSource):
     async def close(self) -> None:
         """Send every client away, write what the cursors still hold, and record where the ledger ends.
 
-        Then `run` is to be cancelled. What cannot be written is recovered by whoever loads the topic next.
+        Then `run` is to be cancelled. What cannot be written is recovered when the topic is loaded next.
         """
         self._is_closed = True
         self._send_away()

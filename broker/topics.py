@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from math import inf
 
 import structlog
 import trio
@@ -28,13 +29,15 @@ from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
 from storage.cursor import CursorError
 from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
+from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, MetadataError
 from txn.errors import OwnershipLost, RecordUnreadable
 
 log = structlog.get_logger(__name__)
 
 RELEASE_SECONDS_MAX = 5
-"""How long giving up a claim may take when a topic is unloaded; after that the session's end releases it."""
+"""How long giving a topic up may take. After that it stays this broker's until somebody asks for it, or the session
+ends."""
 
 IDLE_SECONDS_MAX = 120.0
 """How long a topic stays loaded that no client is connected to and nobody asks for."""
@@ -285,9 +288,11 @@ class Topics:
                         await slot.work(claim)
                         slot.ready.set()
                 finally:
+                    # Cancelled from outside, the broker ends, and what is open is recovered.
+                    is_ending = trio.current_effective_deadline() == -inf and not slot.scope.cancel_called
                     if not self._is_closing:
                         with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
-                            await self._claims.release(claim)
+                            await self._give_up(name, claim, lets_go=not is_ending)
         except (BrokerError, OwnedElsewhere, *_ENDS_ALONE) as error:
             # Whoever waits for the topic is told why it is not to be had; the other topics go on.
             log.warning("topic cannot be served", topic=str(name), reason=str(error))
@@ -304,6 +309,27 @@ class Topics:
             del self._slots[name]
             slot.ready.set()
             slot.gone.set()
+
+    async def _give_up(self, name: TopicName, claim: Check, *, lets_go: bool) -> None:
+        """Give the claim up, unless a ledger of the topic stays open here: nobody else could take that over."""
+        # Whatever becomes of this, the topic can be loaded here again.
+        self._claims.forget(claim)
+        if lets_go and not self._claims.has_ended:
+            services = self._services
+            try:
+                is_closed = await ManagedLedger.let_go(
+                    str(name),
+                    metadata=services.metadata,
+                    ledgers=services.ledgers,
+                    claim=claim,
+                    now_ms=services.now_ms,
+                )
+            except (StorageError, MetadataError) as error:
+                log.warning("a topic stays with this broker, which cannot close it", topic=str(name), reason=str(error))
+                return
+            if not is_closed:
+                return
+        await self._claims.release(claim)
 
     async def _run(self, name: TopicName, slot: _Slot, claim: Check) -> None:
         reason: BaseException | None = None

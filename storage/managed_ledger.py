@@ -137,6 +137,31 @@ class ManagedLedger(ManagedLedgerView):
                 continue  # By somebody with the same claim, or none; what it says now decides.
             return opened
 
+    @classmethod
+    async def let_go(
+        cls, name: str, *, metadata: MetadataStore, ledgers: LedgerStore, claim: Check, now_ms: WallClock
+    ) -> bool:
+        """Close what an owner in this process left open and record where it ends; durable on return.
+
+        To be called before the claim is given up: no other broker takes over a ledger that a living one has open.
+        False if it is being deleted and something of it is open, which this process has to finish.
+
+        Raises:
+            Fenced: the claim does not hold. LedgerFailed: the writer has ended.
+            LedgerCorrupt: the end cannot be found.
+        """
+        keeper = RecordKeeper(name, metadata, claim)
+        record = await keeper.read()
+        if record is None or all(info.closed or info.writer != ledgers.writer for info in record.ledgers):
+            return True
+        if record.is_deleting:
+            return False
+        left = cls(name, keeper, ledgers, LedgerIds(metadata), ManagedLedgerConfig(), now_ms)
+        left._is_closing = True
+        await left._recover(record)
+        await left._record_ends()
+        return True
+
     async def _take_over(self, record: ManagedLedgerRecord | None) -> None:
         is_new = record is None
         if record is None:

@@ -85,6 +85,11 @@ class Claims:
                 if orjson.loads(held.value)["broker"] == self.broker_id:
                     return
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether every claim went with the session."""
+        return self._session.has_ended
+
     def forget(self, claim: Check) -> None:
         """The claim is lost; it may be taken anew."""
         self._held.discard(claim.key)

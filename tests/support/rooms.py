@@ -29,7 +29,7 @@ from broker.topics import Topics
 from storage.clock import WallClock
 from storage.entry import Entry, TxnId
 from storage.ledger_ids import LedgerIds
-from storage.ledger_store import DirectoryLedgerStore
+from storage.ledger_store import DirectoryLedgerStore, IsAlive
 from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.store import Check, MetadataStore, Session
 from storage.position import EARLIEST
@@ -166,9 +166,13 @@ async def rooms(
     clock: WallClock = now_ms,
     grace_seconds: float = 60,
     broker_id: str = "broker-1",
+    is_alive: IsAlive | None = None,
 ) -> AsyncIterator[Rooms]:
-    """One broker's rooms, running."""
-    async with ledger_store(files, broker_id=broker_id) as ledgers, trio.open_nursery() as nursery:
+    """One broker's rooms, running; `is_alive` says whether another broker of the same folder does."""
+    async with (
+        ledger_store(files, broker_id=broker_id, is_alive=is_alive) as ledgers,
+        trio.open_nursery() as nursery,
+    ):
         session = await metadata.open_session(10)
         made = Rooms(metadata, ledgers, nursery, session, clock, grace_seconds, broker_id)
         await nursery.start(made.headers.run)

@@ -1,0 +1,156 @@
+"""A topic that ends in a living broker, however that comes, can be taken over by another broker of the same folder."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import TopicClosed
+from broker.names import TopicName
+from broker.topic import Topic
+from broker.topics import RELEASE_SECONDS_MAX
+from storage.metadata.store import Check, Op, Put, StoreUnavailable
+from storage.position import EARLIEST
+from storage.writer import Writer
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import Rooms, publish, rooms, visible
+from tests.support.steered_store import SteeredStore
+from txn.errors import OwnershipLost
+
+PLAIN = TopicName.parse("persistent://public/default/plain")
+OTHER = TopicName.parse("persistent://public/default/other")
+
+
+async def alive(_writer: Writer) -> bool:
+    return True
+
+
+@asynccontextmanager
+async def two_brokers(store: SteeredStore, files: SimulatedFiles) -> AsyncIterator[tuple[Rooms, Rooms]]:
+    """Two that live, and so do not fence each other."""
+    async with (
+        rooms(store, files, broker_id="one", is_alive=alive) as one,
+        rooms(store, files.process(), broker_id="two", is_alive=alive) as two,
+    ):
+        yield one, two
+
+
+def fail(topic: Topic, error: Exception | None = None) -> None:
+    """Let one of the topic's tasks raise this."""
+
+    async def task() -> None:
+        await trio.lowlevel.checkpoint()
+        raise error or KeyError("defect")
+
+    assert topic._nursery is not None
+    topic._nursery.start_soon(task)
+
+
+async def payloads(topic: Topic) -> list[bytes]:
+    return [entry.payload for entry in await visible(topic)]
+
+
+@pytest.mark.parametrize("error", [KeyError("defect"), StoreUnavailable("no answer"), OwnershipLost("no answer")])
+async def test_a_topic_that_failed_in_a_living_broker_is_taken_over(error: Exception) -> None:
+    """E4, E11: what the first one confirmed is there, and its other topics go on."""
+    files = SimulatedFiles(seed=1)
+    async with two_brokers(SteeredStore(), files) as (one, two):
+        topic, other = await one.topics.get(PLAIN), await one.topics.get(OTHER)
+        await publish(topic, b"a")
+        await topic.subscribe("s", EARLIEST)
+        fail(topic, error)
+        await wait_all_tasks_blocked()
+        taken = await two.topics.get(PLAIN)
+        assert await payloads(taken) == [b"a"]
+        await publish(taken, b"b")
+        assert set(taken.subscriptions) == {"s"}
+        await publish(other, b"goes on")
+        await two.topics.unload(PLAIN)
+        assert await payloads(await one.topics.get(PLAIN)) == [b"a", b"b"]
+
+
+async def test_a_topic_that_failed_while_it_was_opened_is_taken_over() -> None:
+    """E4: its new ledger is on record already."""
+    files = SimulatedFiles(seed=2)
+    async with two_brokers(SteeredStore(), files) as (one, two):
+        real = one.topics._open_topic
+
+        async def broken(name: TopicName, claim: Check) -> Topic:
+            await real(name, claim)
+            raise StoreUnavailable("no answer")
+
+        one.topics._open_topic = broken
+        with pytest.raises(TopicClosed):
+            await one.topics.get(PLAIN)
+        await publish(await two.topics.get(PLAIN), b"a")
+
+
+async def test_a_topic_whose_deletion_failed_is_taken_over() -> None:
+    """E4: at each change set that a deletion makes; or the first broker keeps it, and can finish the deletion."""
+    for step in range(1, 20):
+        files, store = SimulatedFiles(seed=step), SteeredStore()
+        async with two_brokers(store, files) as (one, two):
+            topic = await one.topics.get(PLAIN)
+            await publish(topic, b"a")
+            await topic.subscribe("s", EARLIEST)
+            store.leave_unanswered(step, made=False)
+            try:
+                await one.topics.delete(PLAIN)
+            except Exception:
+                await wait_all_tasks_blocked()
+            else:
+                assert step > 2
+                return
+            try:
+                await two.topics.delete(PLAIN)
+            except OwnedElsewhere:
+                await one.topics.delete(PLAIN)
+            assert [record.key for record in await store.scan("", "~") if "plain" in record.key] == []
+    pytest.fail("the deletion never ended")
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_topic_whose_end_cannot_be_recorded_stays_with_its_broker(
+    autojump_clock: MockClock, is_refused: bool
+) -> None:
+    """E4, E14: another one could not take it over, so it is not offered; this one loads it again."""
+    files, store = SimulatedFiles(seed=4), SteeredStore()
+    async with two_brokers(store, files) as (one, two):
+        topic = await one.topics.get(PLAIN)
+        await publish(topic, b"a")
+
+        async def stall(ops: Sequence[Op]) -> None:
+            if any("managed-ledgers" in op.key for op in ops if isinstance(op, Put)):
+                if is_refused:
+                    raise StoreUnavailable("no answer")
+                await trio.sleep_forever()
+
+        store.before = stall
+        fail(topic)
+        await trio.sleep(RELEASE_SECONDS_MAX + 1)
+        store.before = None
+        with pytest.raises(OwnedElsewhere, match="one"):
+            await two.topics.get(PLAIN)
+        assert await payloads(await one.topics.get(PLAIN)) == [b"a"]
+        await one.topics.unload(PLAIN)
+        assert await payloads(await two.topics.get(PLAIN)) == [b"a"]
+
+
+async def test_a_topic_that_fails_on_a_full_disk_stays_with_its_broker(autojump_clock: MockClock) -> None:
+    """E13: its ledger cannot be completed, so no other broker can read it. This one can."""
+    files = SimulatedFiles(seed=5)
+    async with two_brokers(SteeredStore(), files) as (one, two):
+        topic = await one.topics.get(PLAIN)
+        await publish(topic, b"a")
+        files.set_capacity(files.used_bytes)
+        fail(topic)
+        await trio.sleep(2 * RELEASE_SECONDS_MAX)
+        with pytest.raises(OwnedElsewhere, match="one"):
+            await two.topics.get(PLAIN)
+        assert await payloads(await one.topics.get(PLAIN)) == [b"a"]
+        files.set_capacity(None)
+        await one.topics.unload(PLAIN)
+        assert await payloads(await two.topics.get(PLAIN)) == [b"a"]

@@ -50,11 +50,13 @@ class CursorCorrupt(StorageError):
 class LedgerCorrupt(StorageError):
     """Confirmed data is damaged or missing. What stands before the damage stays readable; nothing is cut silently."""
 
-    def __init__(self, path: Path, offset: int, reason: str) -> None:
+    def __init__(self, path: Path, offset: int, reason: str, *, next_entry: int | None = None) -> None:
         super().__init__(f"{path} is damaged at byte {offset}: {reason}")
         self.path = path
         self.offset = offset
         self.reason = reason
+        self.next_entry = next_entry
+        """The first entry of the ledger behind the damage that may be readable; None: nobody has looked for it."""
 
 
 class LedgerAbsent(LedgerCorrupt):

@@ -20,6 +20,7 @@ import orjson
 
 from storage import aborted_index
 from storage.aborted_index import AbortedSpan
+from storage.chunk_decoding import Extent, check_next, decode_chunk
 from storage.entry import (
     BATCH_HEADER_SIZE,
     BATCH_MAGIC,
@@ -27,7 +28,6 @@ from storage.entry import (
     BatchHeader,
     CorruptEntry,
     Entry,
-    check_batch,
     decode_batch_header,
     decode_entries,
 )
@@ -41,9 +41,6 @@ CHUNK_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 _MAGIC: Final = BATCH_MAGIC.to_bytes(4)
 _SCAN_BYTES: Final = 1024 * 1024
 _NAME: Final = re.compile(r"(\d{20})\.(ledger|index|damaged|aborted|index-new|aborted-new)")
-
-Extent = tuple[int, int, int]
-"""First entry, begin and end offset of a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,34 +198,26 @@ class LedgerFolder:
                 self.files.remove(path)
 
     def read_chunks(
-        self, ledger: int, extents: Sequence[Extent]
+        self, ledger: int, extents: Sequence[Extent], first: int = 0
     ) -> tuple[list[tuple[Entry, ...]], LedgerCorrupt | None]:
-        """The entries of adjoining chunks, and the damage at which reading had to stop. Blocks."""
+        """The entries of adjoining chunks, and the damage at which reading had to stop. Blocks.
+
+        Damage in front of entry `first` is passed over, with what stands before it.
+        """
         path = self.ledger_path(ledger)
-        begin, stop = extents[0][1], extents[-1][2]
+        begin, stop = extents[0].begin, extents[-1].stop
         try:
             with self.open_files.use(path) as file:
-                data = file.read_at(begin, stop - begin)
+                # With the header behind them, which tells how they end.
+                data = file.read_at(begin, stop - begin + BATCH_HEADER_SIZE)
         except FileNotFoundError:
             return [], LedgerAbsent(path, 0, "the file is missing")
         chunks: list[tuple[Entry, ...]] = []
-        for first_entry, chunk_begin, chunk_stop in extents:
-            entries: list[Entry] = []
-            chunks.append(())
-            due = first_entry
-            offset = chunk_begin - begin
-            crc: int | None = None
-            while offset < chunk_stop - begin:
-                try:
-                    header = check_next(data, offset, ledger, due, crc)
-                    body = memoryview(data)[offset + BATCH_HEADER_SIZE : offset + header.size]
-                    entries.extend(decode_entries(ledger, due, body))
-                except CorruptEntry as damaged:
-                    chunks[-1] = tuple(entries)
-                    return chunks, LedgerCorrupt(path, begin + offset, str(damaged))
-                due, crc = header.last_entry + 1, header.crc
-                offset += header.size
-            chunks[-1] = tuple(entries)
+        for extent in extents:
+            entries, damage = decode_chunk(data, begin, ledger, extent, first)
+            chunks.append(entries)
+            if damage is not None:
+                return chunks, LedgerCorrupt(path, damage.offset, damage.reason, next_entry=damage.next_entry)
         return chunks, None
 
     def _replace(self, path: Path, fresh: Path, data: bytes, *, syncs: bool) -> None:
@@ -267,21 +256,6 @@ class LedgerFolder:
         finally:
             file.close()
         return mark["offset"], mark["reason"]
-
-
-def check_next(data: bytes, offset: int, ledger: int, first_entry: int, previous_crc: int | None) -> BatchHeader:
-    """The header of the batch at `offset`, which must be whole and the next one of this ledger.
-
-    Raises:
-        CorruptEntry: it is not.
-    """
-    header = decode_batch_header(data, offset)
-    if header.ledger != ledger or header.first_entry != first_entry:
-        raise CorruptEntry(f"entry {first_entry} is due, this is entry {header.first_entry} of ledger {header.ledger}")
-    if previous_crc is not None and header.previous_crc != previous_crc:
-        raise CorruptEntry(f"the batch of entry {first_entry} does not continue the one before it")
-    check_batch(header, data, offset)
-    return header
 
 
 def scan(file: File, index: SparseIndex) -> LedgerCorrupt | None:

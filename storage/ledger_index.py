@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
+from storage.chunk_decoding import Extent
 from storage.entry import BatchHeader, Entry
 
 CHUNK_BYTES: Final = 64 * 1024
@@ -112,11 +113,13 @@ class SparseIndex:
         # An entry of the same time may end the chunk before the first one that begins with it, hence strictly below.
         return max(0, bisect_right(self.slots, timestamp_ms - 1, key=_timestamp) - 1)
 
-    def chunk_extent(self, chunk: int) -> tuple[int, int, int]:
-        """First entry, begin and end offset of a chunk."""
+    def chunk_extent(self, chunk: int) -> Extent:
+        """Where a chunk is."""
         slot = self.slots[chunk]
-        stop = self.slots[chunk + 1].offset if chunk + 1 < len(self.slots) else self.end_offset
-        return slot.entry, slot.offset, stop
+        if chunk + 1 == len(self.slots):
+            return Extent(slot.entry, slot.offset, self.end_offset, self.last_entry + 1, self.last_crc)
+        following = self.slots[chunk + 1]
+        return Extent(slot.entry, slot.offset, following.offset, following.entry)
 
     def offset_behind(self, entry: int) -> int:
         """About where in the file the entry ends, to within a chunk; exact at the end."""
@@ -125,9 +128,8 @@ class SparseIndex:
         chunk = self.chunk_of(entry + 1)
         if chunk < 0:
             return 0
-        first, begin, stop = self.chunk_extent(chunk)
-        entries = (self.slots[chunk + 1].entry if chunk + 1 < len(self.slots) else self.last_entry + 1) - first
-        return begin + (stop - begin) * (entry + 1 - first) // entries
+        first, begin, stop, following, _crc = self.chunk_extent(chunk)
+        return begin + (stop - begin) * (entry + 1 - first) // (following - first)
 
     def entry_within(self, offset: int) -> int:
         """The last entry that ends, by `offset_behind`, at or before the offset; -1 if none does."""

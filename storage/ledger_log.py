@@ -8,6 +8,7 @@ lost is read from the file in whole chunks, which are kept for a while: readers 
 from collections.abc import Sequence
 from typing import Final
 
+from storage.chunk_decoding import Extent, is_gapless
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt
 from storage.ledger_folder import LedgerFolder
@@ -80,32 +81,37 @@ class LedgerLog:
             # The offsets are taken now: the index grows while the disk reads.
             extents = [self._extent(each) for each in missing]
             is_whole = [self._is_whole(each) for each in missing]
-            chunks, damage = await self.folder.files.run(self.folder.read_chunks, self.id, extents)
-            for number, entries, whole in zip(missing, chunks, is_whole, strict=False):
+            chunks, damage = await self.folder.files.run(self.folder.read_chunks, self.id, extents, first)
+            for number, extent, entries, whole in zip(missing, extents, chunks, is_whole, strict=False):
                 found.extend(_slice(entries, first, last))
-                if whole and (damage is None or entries is not chunks[-1]):
+                if whole and is_gapless(extent, entries) and (damage is None or entries is not chunks[-1]):
                     self.folder.chunks.put(self.id, number, entries)
             if damage is not None and not found:
+                if damage.next_entry is not None:
+                    # What is in memory needs no file.
+                    damage.next_entry = min(damage.next_entry, self.tail_first)
                 raise damage
         return _within(found[:entries_max], bytes_max)
 
     def _run_of_missing(self, chunk: int, last_chunk: int, bytes_max: int) -> list[int]:
         run = [chunk]
         budget = min(bytes_max, READ_BYTES_MAX)
-        begin = self._extent(chunk)[1]
-        while run[-1] < last_chunk and self._extent(run[-1])[2] - begin < budget:
+        begin = self._extent(chunk).begin
+        while run[-1] < last_chunk and self._extent(run[-1]).stop - begin < budget:
             if self.folder.chunks.get(self.id, run[-1] + 1) is not None:
                 break
             run.append(run[-1] + 1)
         return run
 
-    def _extent(self, chunk: int) -> tuple[int, int, int]:
-        entry, begin, stop = self.index.chunk_extent(chunk)
-        return entry, begin, min(stop, self.written_offset)
+    def _extent(self, chunk: int) -> Extent:
+        extent = self.index.chunk_extent(chunk)
+        if extent.stop <= self.written_offset:
+            return extent
+        return Extent(extent.entry, extent.begin, self.written_offset, self.written_entry + 1)
 
     def _is_whole(self, chunk: int) -> bool:
         is_last = chunk + 1 == len(self.index.slots)
-        return self.index.chunk_extent(chunk)[2] <= self.written_offset and not (is_last and self.is_growing)
+        return self.index.chunk_extent(chunk).stop <= self.written_offset and not (is_last and self.is_growing)
 
 
 def _slice(entries: Sequence[Entry], first: int, last: int) -> Sequence[Entry]:

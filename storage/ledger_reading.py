@@ -78,7 +78,9 @@ class LedgerReading:
     async def _unreadable(self, ledgers: LedgerList, at: Position, damage: LedgerCorrupt) -> EntriesUnreadable:
         """The damage, with the entries that cannot be read for it."""
         last = ledgers.last_entry(at.ledger)
-        if not isinstance(damage, LedgerAbsent):
+        if damage.next_entry is not None:
+            last = min(last, damage.next_entry - 1)
+        elif not isinstance(damage, LedgerAbsent):
             following = (await self._index(ledgers, at.ledger)).next_chunk(at.entry)
             last = last if following is None else following - 1
         return EntriesUnreadable(damage, at, Position(at.ledger, max(at.entry, last)))
@@ -89,6 +91,7 @@ class LedgerReading:
             ledgers,
             ledgers.ledger_of_index(index),
             lambda entry: entry.first_index + entry.message_count > index,
+            lambda entry: entry.first_index <= index,
             lambda slots: slots.chunk_of_index(index),
         )
 
@@ -98,6 +101,7 @@ class LedgerReading:
             ledgers,
             ledgers.ledger_at_time(timestamp_ms),
             lambda entry: entry.timestamp_ms >= timestamp_ms,
+            lambda entry: entry.timestamp_ms < timestamp_ms,
             lambda slots: slots.chunk_of_time(timestamp_ms),
         )
 
@@ -133,8 +137,10 @@ class LedgerReading:
         ledgers: LedgerList,
         ledger: int | None,
         reaches: Callable[[Entry], bool],
+        excludes: Callable[[Entry], bool],
         chunk_of: Callable[[SparseIndex], int],
     ) -> Position:
+        """The first entry that `reaches`; one that `excludes` says that none before it does."""
         ledger = ledgers.open_id if ledger is None else ledger
         if ledger is None:
             return ledgers.next_position()
@@ -144,17 +150,26 @@ class LedgerReading:
         else:
             log, last = await reader.log(), reader.last_entry
         at = log.index.slots[chunk_of(log.index)].entry if log.index.slots else log.tail_first
+        met: EntriesUnreadable | None = None
         while at <= last:
             try:
                 entries = await log.read(at, last, entries_max=_SEARCH_ENTRIES, bytes_max=READ_BYTES_MAX)
             except LedgerCorrupt as damage:
-                raise await self._unreadable(ledgers, Position(ledger, at), damage) from damage
+                unreadable = await self._unreadable(ledgers, Position(ledger, at), damage)
+                met = met or unreadable
+                at = unreadable.last.entry + 1
+                continue
+            if not entries:
+                break
+            if met is not None and not excludes(entries[0]):
+                break
+            met = None
             for entry in entries:
                 if reaches(entry):
                     return ledgers.next_after(entry.position.before())
-            if not entries:
-                break
             at += len(entries)
+        if met is not None:
+            raise met
         return ledgers.next_after(Position(ledger, last))
 
     async def _reader(self, ledgers: LedgerList, ledger: int) -> OpenLedger | SealedLedger:

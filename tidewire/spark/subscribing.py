@@ -10,7 +10,7 @@ from tidewire.spark.brokers import Connect
 from tidewire.spark.errors import Refused
 from tidewire.spark.held_subscription import HeldSubscription
 from tidewire.spark.layouts import Part, is_gone
-from tidewire.spark.offsets import Places, finished
+from tidewire.spark.offsets import Places, finished, number_of
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.positions import Position
 
@@ -23,6 +23,8 @@ class QuerySubscription:
         self._held = HeldSubscription(name, options, connect)
         self._cursors: dict[tuple[str, str], Position] = {}
         """By topic and the part's name, where it was when it was held last."""
+        self._newest: dict[str, int] = {}
+        """By topic, the newest part that there was when the subscription was held there first."""
 
     def close(self) -> None:
         """Leave the subscription where it is."""
@@ -49,6 +51,8 @@ class QuerySubscription:
                     # A segment that everybody has read may go at any time.
                     if not (is_gone(refused) and self.held_until_read(topic, name, places[name].position)):
                         raise
+        if any(self._held.is_open(part) for part in parts.values()):
+            self._newest.setdefault(topic, max(part.number for part in parts.values()))
         for part in finished(parts, places):
             if not self._held.is_passing_over(part):
                 try:
@@ -60,8 +64,11 @@ class QuerySubscription:
     def held_until_read(self, topic: str, name: str, position: Position) -> bool:
         """Whether a part that was removed ended there: nothing behind the subscription would have gone."""
         cursor = self._cursors.get((topic, name))
+        if cursor is None:
+            # Brokers begin the cursor of a part that is new at its beginning, and nobody else has moved it since.
+            return topic in self._newest and number_of(name) > self._newest[topic]
         # It may be further than the query, of which another one had its name, or which lost its checkpoint.
-        return cursor is not None and cursor <= position
+        return cursor <= position
 
     def _finish(self, part: Part) -> None:
         self._acknowledge(part, self._held.end(part))

@@ -127,6 +127,29 @@ def test_a_segment_that_goes_when_its_subscription_is_at_its_end_was_read(subscr
         assert planner.next(end, Limit()) == {TOPIC: {"0000-7fff-1": BEGINNING, "8000-ffff-2": BEGINNING}}
 
 
+def test_an_empty_segment_that_came_and_went_within_a_micro_batch_was_read() -> None:
+    """T20: it was split from one that the query held, and then split and removed before the query could hold it."""
+    names = ["0000-7fff-1", "8000-ffff-2", "8000-bfff-3", "c000-ffff-4"]
+    world = world_of(batch(b"a"))
+    world.options = replace(world.options, subscription="query")
+    refused_acknowledgements(world)
+    for name in names:
+        world.add(f"segment://public/default/x/{name}", [])
+    planner = _Planner(world.options, world._connect)
+    end = planner.next(planner.first(), Limit())
+    assert planner.next(end, Limit()) == end
+    del world.dag.segments[:]
+    world.dag.segments.extend([segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)])
+    world.say_layout()
+    start = planner.next(end, Limit())
+    assert start == {TOPIC: {names[0]: BEGINNING, names[1]: BEGINNING}}
+    del world.dag.segments[1]
+    world.dag.segments.extend([segment(3, 0x8000, 0xBFFF), segment(4, 0xC000, 0xFFFF)])
+    world.say_layout()
+    expected = {TOPIC: dict.fromkeys([names[0], *names[2:]], BEGINNING)}
+    assert planner.next(start, Limit()) == expected
+
+
 def test_a_batch_that_was_planned_of_another_topic_is_not_read() -> None:
     """E19: Spark asks for it again after a restart, and has no other question before."""
     world = world_of(batch(b"a"), batch(b"b"))

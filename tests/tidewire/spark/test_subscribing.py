@@ -143,6 +143,22 @@ def test_of_a_segment_that_a_subscription_had_passed_before_nobody_knows_whether
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 2)}
 
 
+def test_of_a_segment_that_was_there_before_the_query_nobody_knows_whether_it_was_read() -> None:
+    """T20: the subscription may have been at its end. One that came later began with the subscription at its start."""
+    _world, subscription = subscribed()
+    assert not subscription.held_until_read(TOPIC, NAMES[3], BEGINNING.position)
+    subscription.move(TOPIC, {name: PARTS[name] for name in NAMES[:3]}, {NAMES[1]: BEGINNING})
+    assert not subscription.held_until_read(TOPIC, NAMES[2], BEGINNING.position)
+    assert subscription.held_until_read(TOPIC, NAMES[3], BEGINNING.position)
+    # What is known later does not change what there was.
+    subscription.move(TOPIC, PARTS, {NAMES[1]: BEGINNING})
+    assert subscription.held_until_read(TOPIC, NAMES[3], BEGINNING.position)
+    assert not subscription.held_until_read("topic://public/default/y", NAMES[3], BEGINNING.position)
+    _world, subscription = subscribed()
+    subscription.move(TOPIC, PARTS, {NAMES[1]: BEGINNING})
+    assert not subscription.held_until_read(TOPIC, NAMES[4], BEGINNING.position)
+
+
 def test_what_came_of_a_segment_that_is_gone_was_not_read() -> None:
     """T20: the stream was at the end of one that was split and removed meanwhile, and is about to go on with these."""
     world, subscription = subscribed()

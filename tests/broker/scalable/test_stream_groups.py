@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.errors import TopicClosed, TopicNotFound
+from broker.errors import TopicDamaged, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
@@ -250,6 +250,6 @@ async def test_a_cursor_that_cannot_be_read_harms_nobody_else(broker: Rooms) -> 
     await wait_all_tasks_blocked()
     assert member.segments == {0, 1}
     await broker.topics.unload(parent)
-    with pytest.raises(TopicClosed):
+    with pytest.raises(TopicDamaged):
         await broker.topics.get(parent)
     await publish(await topic_of(broker, 1), b"goes on")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -44,7 +44,8 @@ async def test_a_broker_goes_on_when_a_full_disk_has_space_again(disk: Path) -> 
         pid = broker.pid
         orders = await in_thread(Admin(broker.http_url).new_topic)
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        with closing(pulsar.Client(broker.service_url, logger=logger)) as theirs:
+        async with AsyncExitStack() as stack:
+            theirs = stack.enter_context(closing(pulsar.Client(broker.service_url, logger=logger)))
             consumer = await in_thread(
                 partial(theirs.subscribe, PLAIN, "s", initial_position=pulsar.InitialPosition.Earliest)
             )
@@ -53,6 +54,10 @@ async def test_a_broker_goes_on_when_a_full_disk_has_space_again(disk: Path) -> 
             )
             values = [b"%05d" % number + os.urandom(100_000) for number in range(200)]
             await in_thread(producer.send, values[0])
+            # Of two producers of ours, one has a session from before, and the other opens one on the full disk.
+            ours = await stack.enter_async_context(tidewire.connect(broker.service_url))
+            known, writing = [await stack.enter_async_context(ours.producer(orders)) for _ in range(2)]
+            await known.send(b"before", key="key")
             somebody_elses = await in_thread(fill, disk)
             for value in values[1:]:
                 producer.send_async(value, callback=lambda _result, _message_id: None)
@@ -60,17 +65,19 @@ async def test_a_broker_goes_on_when_a_full_disk_has_space_again(disk: Path) -> 
             got = await in_thread(receive_all, consumer, 30)
             # From the first refusal on the disk is full, until somebody else's file goes.
             await in_thread(open_until_refused, theirs)
-            async with tidewire.connect(broker.service_url) as ours, ours.producer(orders) as writing:
-                txn = await ours.new_transaction()
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(partial(writing.send, b"held back", key="key", txn=txn))
-                    with pytest.raises(pulsar.ProducerBlockedQuotaExceededError):
-                        await in_thread(theirs.create_producer, PLAIN + "-2")
-                    assert broker.process.poll() is None
-                    somebody_elses.unlink()
-                await txn.commit()
-                async with ours.stream_consumer(orders, "s") as reading:
-                    assert (await reading.receive()).value == b"held back"
+            txn = await ours.new_transaction()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(known.send, b"of a session from before", key="key", txn=txn))
+                nursery.start_soon(partial(writing.send, b"held back", key="key", txn=txn))
+                with pytest.raises(pulsar.ProducerBlockedQuotaExceededError):
+                    await in_thread(theirs.create_producer, PLAIN + "-2")
+                assert broker.process.poll() is None
+                somebody_elses.unlink()
+            await txn.commit()
+            async with ours.stream_consumer(orders, "s") as reading:
+                read = [(await reading.receive()).value for _ in range(3)]
+                assert read[0] == b"before"
+                assert set(read[1:]) == {b"of a session from before", b"held back"}
             got += await in_thread(receive_all, consumer, len(values) - len(got))
             assert got == values
         assert broker.pid == pid

@@ -59,6 +59,8 @@ class Segment:
     hash_end: int
     ledger_id: int
     parents: tuple[int, ...] = ()
+    last_sequence_id: int = -1
+    """What it remembers of each producer, as it says when one is opened."""
     sealed: bool = False
     entries: list[bytes] = field(default_factory=list)
     # Durable subscriptions: the first entry that is not acknowledged.
@@ -469,7 +471,11 @@ class ScriptedBroker:
             return
         peer.producers[request.producer_id] = segment
         peer.send(
-            commands.producer_success(request.request_id, request.producer_name or f"producer-{len(self.commands)}")
+            commands.producer_success(
+                request.request_id,
+                request.producer_name or f"producer-{len(self.commands)}",
+                last_sequence_id=segment.last_sequence_id,
+            )
         )
 
     def _send(self, peer: Peer, frame: Frame) -> None:

@@ -53,7 +53,9 @@ class SendUnanswered(ConnectionLost):
     """A send of a transaction was on its way when its connection or its topic's owner went away.
 
     It may stand in the topic or not, and sending it again could make it stand there twice, so the transaction has to be
-    aborted and its work done again in another.
+    aborted and its work done again in another. A broker whose disk is full closes producers, too. Their transactional
+    sends wait for space if the broker stored an earlier send of the producer on the segment and remembers it. The first
+    send of a producer on a segment fails.
     """
 
 

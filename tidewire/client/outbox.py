@@ -33,6 +33,8 @@ class Outbox:
         if chunking is not None:
             self._batched_bytes_max = min(batching.bytes_max, chunking.chunk_size_max)
         self._next_sequence_id = 0
+        self._stored_upto = -1
+        """The highest id that the broker has said to have."""
         self._waiting: deque[Outgoing] = deque()
         # Of what waits: its size, and how many messages belong to another transaction than the one before them.
         self._waiting_bytes = 0
@@ -95,6 +97,8 @@ class Outbox:
         """The transaction (or none) of the frame that may leave now, as a tuple of it; None when no frame may."""
         if len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX:
             return None
+        while self._returned and self._returned[0].is_answered:
+            self._returned.popleft()
         if self._returned:
             return (self._returned[0].txn,)
         # What failed meanwhile (its transaction was aborted) is not sent any more.
@@ -149,6 +153,7 @@ class Outbox:
         frame = self._in_flight.get(sequence_id)
         if frame is None or not frame.is_last_receipt(ledger_id, entry_id):
             return None
+        self._stored_upto = max(self._stored_upto, sequence_id + len(frame.messages) - 1)
         return self.answered(sequence_id)
 
     def answered(self, sequence_id: int) -> SendFrame | None:
@@ -169,13 +174,23 @@ class Outbox:
                 return frame
         return None
 
-    def take_back(self) -> list[SendFrame]:
-        """After a lost connection: what was in flight is to be sent again, except what belongs to a transaction.
+    def rest(self) -> None:
+        """The session is over: what was in flight is on its way no more, and waits until it is taken back."""
+        for frame in self._in_flight.values():
+            for message in frame.messages:
+                message.is_sent = False
+
+    def take_back(self, *, remembered_upto: int = -1) -> list[SendFrame]:
+        """After a lost session: what was in flight is to be sent again, except what belongs to a transaction.
 
         Those frames are returned: whether they arrived is not known, and a second copy would count.
+
+        `remembered_upto` is the last id that a broker remembers of this producer. If it knows the last send that it
+        has answered, it recognises a repeat of what followed. Then frames of transactions are sent again, too.
         """
-        in_doubt = [frame for frame in self._in_flight.values() if frame.txn is not None]
-        again = [frame for frame in self._in_flight.values() if frame.txn is None]
+        remembers = 0 <= self._stored_upto <= remembered_upto
+        in_doubt = [frame for frame in self._in_flight.values() if frame.txn is not None and not remembers]
+        again = [frame for frame in self._in_flight.values() if frame.txn is None or remembers]
         self._returned.extendleft(reversed(again))
         self._in_flight.clear()
         self._in_flight_of.clear()

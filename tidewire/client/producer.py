@@ -142,7 +142,8 @@ class Producer(Generic[T]):
         Raises:
             MessageTooLarge: the broker does not take messages of this size.
             TransactionEnded: the transaction takes no more.
-            SendUnanswered: in a transaction: the connection was lost meanwhile. Run the transaction again.
+            SendUnanswered: in a transaction: the connection was lost meanwhile, or the broker closed the producer and
+                does not remember it. Run the transaction again.
             TidewireError: the broker refused it, or the producer is closed.
         """
         receipt = await self.enqueue(value, key=key, properties=properties, event_time_ms=event_time_ms, txn=txn)

@@ -3,7 +3,8 @@
 One task does all of it. It opens a session at the segment's owner, sends what may leave, and sleeps until something
 happens: messages to send, answers, a lost connection, a session that the broker closed, a new layout. After a lost
 connection it opens another session and sends again what was unanswered, except for transactions, whose sends in doubt
-fail so that their transactions are run again.
+fail so that their transactions are run again. After a session that the broker closed, because the segment moves or its
+disk is full, it sends those again as well, if the broker shows that it remembers this producer's last send.
 
 **A sealed segment.** The broker answers every send it appended before it says that the segment is sealed (by refusing
 a send or by closing the session), so whatever is unanswered then was not appended, and is handed to the segment's
@@ -156,7 +157,6 @@ class SegmentProducer:
                     await self._hold_session()
                 except TRANSIENT as error:
                     _log.info("the producer of %s lost its session: %s", self.segment.topic, error)
-                    self._doubt(f"{self.segment.topic}: the connection was lost before the answer came")
                 except NameTaken:
                     # Unless this was the first attempt: our own session of before, which the broker still believes in.
                     if self._attempts == 1:
@@ -189,8 +189,8 @@ class SegmentProducer:
     def _is_replaced_in(self, layout: Layout) -> bool:
         return not layout.is_active(self.segment.segment_id)
 
-    def _doubt(self, reason: str) -> None:
-        for frame in self._outbox.take_back():
+    def _doubt(self, reason: str, *, remembered_upto: int = -1) -> None:
+        for frame in self._outbox.take_back(remembered_upto=remembered_upto):
             frame.fail(SendUnanswered(reason))
 
     async def _hold_session(self) -> None:
@@ -198,12 +198,18 @@ class SegmentProducer:
         self._lost, self._is_closed_by_broker, self._is_terminated = None, False, False
         self._producer_id = connection.attach(Kind.PRODUCER, self)
         try:
-            await self._open(connection)
+            remembered_upto = await self._open(connection)
             self._backoff.reset()
-            # The broker closed the session before and opens this one: the segment has moved.
-            self._doubt(f"{self.segment.topic} moved to another broker before the answer came")
+            # The broker closed the session before and opens this one: the segment has moved, or there was no space.
+            reason = f"{self.segment.topic} moved to another broker before the answer came"
+            self._doubt(reason, remembered_upto=remembered_upto)
             self._connection = connection
-            await self._send(connection)
+            try:
+                await self._send(connection)
+            except TRANSIENT:
+                self._doubt(f"{self.segment.topic}: the connection was lost before the answer came")
+                raise
+            self._outbox.rest()
             if self._is_stopping:
                 await connection.request(partial(commands.close_producer, self._producer_id), pb.CommandSuccess)
                 self._is_closed_by_broker = True
@@ -213,7 +219,8 @@ class SegmentProducer:
             if not self._is_closed_by_broker:
                 connection.write(encode_command(commands.close_producer(self._producer_id)))
 
-    async def _open(self, connection: Connection) -> None:
+    async def _open(self, connection: Connection) -> int:
+        """Open the session; the last sequence id of this producer that the broker remembers, -1 for none."""
         epoch = self._attempts
         self._attempts += 1
         answer = await connection.request(
@@ -232,6 +239,7 @@ class SegmentProducer:
         self._name = answer.producer_name
         self._schema_version = answer.schema_version
         self._outbox.begin_behind(answer.last_sequence_id)
+        return answer.last_sequence_id
 
     async def _send(self, connection: Connection) -> None:
         # Returns when the session is of no further use: closed by the broker, or nothing can be sent or answered any

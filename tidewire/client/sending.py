@@ -271,6 +271,11 @@ class SendFrame:
         self._stored.append((ledger_id, entry_id))
         return len(self._stored) >= self._chunks
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether nobody waits for it any more: its transaction was aborted."""
+        return all(message.answer is not None for message in self.messages)
+
     def succeed(self, segment_id: int, ledger_id: int, entry_id: int) -> None:
         """The broker has it, at this place."""
         if len(self.messages) == 1:

@@ -139,6 +139,27 @@ def test_frames_of_transactions_are_in_doubt_after_a_lost_connection() -> None:
     assert [values(frame) for frame in drain(outbox)] == [[b"2"], [b"4"]]
 
 
+@pytest.mark.parametrize(("remembered_upto", "is_sent_again"), [(-1, False), (1, False), (2, True), (3, True)])
+def test_a_broker_that_knows_the_last_answered_send_is_sent_transactions_again(
+    remembered_upto: int, is_sent_again: bool
+) -> None:
+    """E13: the whole batch that it answered last, as it would know a repeat of what followed then."""
+    outbox = outbox_of([message(b"%d" % number, A) for number in range(4)], messages_max=3)
+    (stored,) = drain(outbox)
+    assert outbox.stored(stored.sequence_id, 1, 1) is stored
+    assert len(drain(outbox)) == 1
+    in_doubt = outbox.take_back(remembered_upto=remembered_upto)
+    assert [values(frame) for frame in drain(outbox) or in_doubt] == [[b"3"]]
+    assert (in_doubt == []) == is_sent_again
+
+
+def test_of_a_producer_that_was_never_answered_nothing_is_known() -> None:
+    """Whoever had its name before is remembered, perhaps."""
+    outbox = outbox_of([message(b"1", A)])
+    drain(outbox)
+    assert len(outbox.take_back(remembered_upto=9)) == 1
+
+
 def test_all_that_is_unanswered_can_be_taken_in_order() -> None:
     outbox = outbox_of([message(b"%d" % number) for number in range(5)], messages_max=2)
     first, _ = drain(outbox)

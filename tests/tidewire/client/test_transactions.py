@@ -293,6 +293,84 @@ async def test_a_segment_that_moved_puts_its_unanswered_transactional_sends_in_d
             await txn.abort()
 
 
+@pytest.mark.parametrize("last_sequence_id", [0, 1])
+@on_both_backends
+async def test_a_broker_that_remembers_the_producer_is_sent_what_is_in_doubt_again(last_sequence_id: int) -> None:
+    """E13: such a broker stores it once. The sends of a full disk's broker wait, and their transaction goes on."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            await producer.send(b"before", txn=txn)
+            broker.hold(T.SEND)
+            receipts = [await producer.enqueue(value, txn=txn) for value in (b"in doubt", b"behind it")]
+            plain = await producer.enqueue(b"plain")
+            await broker.seen(T.SEND, 3)
+            broker.forget(T.SEND)
+            topic.segments[0].last_sequence_id = last_sequence_id
+            broker.on(T.PRODUCER, disk_is_full)
+            broker.close_producers(topic.segments[0])
+            await broker.seen(T.PRODUCER, 3)
+            assert not any(receipt.is_answered for receipt in receipts)
+            broker.off(T.PRODUCER)
+            for receipt in (*receipts, plain):
+                await receipt
+            await txn.commit()
+        assert topic.segments[0].values() == [b"before", b"in doubt", b"behind it", b"plain"]
+        ids = [send.sequence_id for send in broker.of(T.SEND)]
+        assert ids == [0, 1, 3, 1, 3], "under the same ids, by which the broker knows them"
+
+
+@on_both_backends
+async def test_a_broker_that_has_forgotten_the_last_send_is_sent_nothing_of_a_transaction_again() -> None:
+    """It may have forgotten the send in doubt as well, and would store it a second time."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            for value in (b"a", b"b", b"c"):
+                await producer.send(value, txn=txn)
+            broker.hold(T.SEND)
+            receipt = await producer.enqueue(b"in doubt", txn=txn)
+            await broker.seen(T.SEND, 4)
+            broker.forget(T.SEND)
+            topic.segments[0].last_sequence_id = 1
+            broker.close_producers(topic.segments[0])
+            with pytest.raises(SendUnanswered, match="moved"):
+                await receipt
+            await txn.abort()
+
+
+@on_both_backends
+async def test_a_transaction_is_aborted_while_its_sends_wait_for_space() -> None:
+    """E13: what waits is not sent again, and other messages are."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            txn = await client.new_transaction()
+            await producer.send(b"before", txn=txn)
+            broker.hold(T.SEND)
+            receipt = await producer.enqueue(b"in doubt", txn=txn)
+            plain = await producer.enqueue(b"plain")
+            await broker.seen(T.SEND, 3)
+            broker.forget(T.SEND)
+            topic.segments[0].last_sequence_id = 0
+            broker.on(T.PRODUCER, disk_is_full)
+            broker.close_producers(topic.segments[0])
+            await broker.seen(T.PRODUCER, 2)
+            await txn.abort()
+            with pytest.raises(TransactionEnded):
+                await receipt
+            broker.off(T.PRODUCER)
+            await plain
+        assert topic.segments[0].values() == [b"before", b"plain"]
+
+
+def disk_is_full(peer: Peer, frame: Frame) -> None:
+    code = pb.ServerError.ProducerBlockedQuotaExceededError
+    peer.send(commands.error(frame.command.producer.request_id, code, "the disk is full"))
+
+
 @on_both_backends
 async def test_a_send_refused_because_the_transaction_is_over_is_a_conflict() -> None:
     """The broker refuses a send of a finished transaction; running it again helps."""

@@ -36,6 +36,12 @@ ever written there and the journal still has every one that was not synced, so t
     a quarantine mark at or behind the end              | CORRUPT  the journal lost a batch of this ledger
     fewer entries than the record of its end says       | CORRUPT
 
+**A chunk of a ledger file**, while it is read, at a batch that cannot be:
+
+    a later header, and headers from it to the end      | PASS     unreadable up to that header's first entry
+    of the chunk that follow one another                |
+    anything else                                       | REST     unreadable up to the end of the chunk
+
 **The index of a ledger**, written only after the ledger's bytes were synced:
 
     missing, or its checksum differs                    | REBUILD  from the batches

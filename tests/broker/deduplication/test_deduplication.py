@@ -37,6 +37,7 @@ from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
+from txn.headers import Header, v5_id
 from txn.states import TxnState
 
 TOPIC = "segment://public/default/orders/0000-ffff-0"
@@ -455,3 +456,22 @@ async def test_a_decision_that_comes_during_a_take_over_is_not_missed(steps: int
             async with deduplicating(desk, segment) as memory:
                 await wait_all_tasks_blocked()
                 assert memory.is_new("p", single(0), None)
+
+
+async def test_what_is_written_down_knows_decisions_that_it_was_not_told_of(
+    files: SimulatedFiles, autojump_clock: MockClock
+) -> None:
+    """E6, E18: the ledger that is about to be trimmed is the last that could tell the transaction's fate."""
+    metadata = MemoryStore()
+    async with opened(metadata, files) as segment:
+        txn = v5_id(0, 1)
+        await metadata.commit([Header(TxnState.COMMITTED, 10, 1, finalized_ms=2).to_put(txn, ABSENT)])
+        made = payload("p", single(0))
+        position = segment.ledger.append(made)
+        segment.memory.note("p", single(0), position, len(made), txn)
+        await segment.memory.write_down()
+        record = await metadata.get(sequences_key(TOPIC))
+        assert record is not None
+        written = Sequences.from_json(orjson.loads(record.value)["producers"])
+        assert written.open_transactions == {}
+        assert isinstance(written.find("p", single(0), None), Stored)

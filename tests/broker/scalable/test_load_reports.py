@@ -200,6 +200,12 @@ async def test_a_removal_of_a_report_without_an_answer_is_repeated(
     with TaskSteps() as steps:
         await jump(mock_clock, 20)
         assert await reported(broker) is None
+        # Once it is gone, what another broker may report there is left alone.
+        await broker.metadata.put(load_key(topic.name), b"another's")
+        stir(await topic_of(broker, 1), 60_000)
+        await jump(mock_clock, 20)
+        assert await broker.metadata.get(load_key(topic.name)) is not None
+        await jump(mock_clock, 100)
         steps.clear()
         await jump(mock_clock, 100)
         assert steps.of("LoadReporter.run") == 0

@@ -36,6 +36,8 @@ TOPIC: Final = "topic://public/default/soak"
 SEGMENTS: Final = 4
 MESSAGE_BYTES: Final = 4_000
 FILL_MESSAGES: Final = 30_000
+FILL_PRODUCERS: Final = 3_000
+"""More than deduplication remembers of all segments."""
 TOPICS_USED_ONCE: Final = 200
 """Names that the topics used once are taken from, so that what is stored of them stops growing."""
 WARM_MINUTES: Final = 5
@@ -120,11 +122,15 @@ async def come_and_go(client: tidewire.Client, _broker: RunningBroker, work: Wor
 
     async def one() -> None:
         work.producers += 1
-        async with client.producer(TOPIC, name=f"visitor-{work.producers}") as producer:
-            await producer.send(bytes(100), key=str(work.producers))
         # Its message is to be taken out again, which is the worker's task.
+        await _visit(client, f"visitor-{work.producers}", str(work.producers))
 
     await steadily(2, one)
+
+
+async def _visit(client: tidewire.Client, name: str, key: str) -> None:
+    async with client.producer(TOPIC, name=name) as producer:
+        await producer.send(bytes(100), key=key)
 
 
 async def look_back(client: tidewire.Client, _broker: RunningBroker, work: Work) -> None:
@@ -180,10 +186,13 @@ KINDS: Final[Mapping[str, Callable[[tidewire.Client, RunningBroker, Work], Await
 
 async def fill(client: tidewire.Client) -> None:
     """Send and read back more than the broker's caches hold, so that they are full when the work begins."""
-    async with client.producer(TOPIC) as producer:
+    # Entries of one message each, as the work makes them: what a batch takes beside its payload is less.
+    async with client.producer(TOPIC, batching=False) as producer:
         for number in range(FILL_MESSAGES):
             await producer.enqueue(bytes(MESSAGE_BYTES), key=str(number))
         await producer.flush()
+    for number in range(FILL_PRODUCERS):
+        await _visit(client, f"early-{number}", str(number))
     for _ in range(2):
         async with client.reader(TOPIC) as reader:
             for _ in range(FILL_MESSAGES):

@@ -35,9 +35,9 @@ class Signal:
             self._is_set = False
             return
         self._waiter = trio.lowlevel.current_task()
+        # A method, and no function made here: thousands of tasks wait, and each would keep one.
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
 
-        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._waiter = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED

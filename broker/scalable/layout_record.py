@@ -36,7 +36,7 @@ made: what they do not know of has not happened."""
 LAYOUT_BYTES_MAX: Final = 900_000
 """Below the 1 MiB that a single record of the embedded store takes, with room for the change set around it."""
 
-DECODED_KEPT: Final = 4
+DECODED_KEPT: Final = 2
 """Decoded layouts that are kept; one with a thousand segments takes 16 ms to decode, and each segment asks for it."""
 
 _LATE_MS: Final = 2**53 - 1

@@ -179,6 +179,17 @@ def test_what_failed_while_it_waited_is_not_sent() -> None:
     assert frame.sequence_id == 0
 
 
+def test_what_failed_after_it_was_taken_back_is_not_sent_again() -> None:
+    messages = [message(b"0"), message(b"1", A), message(b"2")]
+    outbox = outbox_of(messages)
+    stored, *_ = drain(outbox)
+    outbox.stored(stored.sequence_id, 1, 2)
+    assert outbox.take_back(remembered_upto=2) == []
+    messages[1].finish(SendUnanswered("x"))
+    (frame,) = drain(outbox)
+    assert values(frame) == [b"2"]
+
+
 def test_an_answer_to_what_is_not_on_its_way_is_nobodys() -> None:
     outbox = outbox_of([message(b"1")])
     assert outbox.answered(0) is None

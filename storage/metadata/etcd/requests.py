@@ -135,8 +135,6 @@ class ChangeSet:
         # A sequential put passes over these, as the contract says.
         self._named = {op.key for op in self._ops if isinstance(op, Put | Delete | Check)}
         changes = len(self.points) + len(self.ranges) + len(self.sequences)
-        self.is_sure_to_change = bool(self.sequences) or any(isinstance(op, Put) for op in self._ops)
-        """It puts something; what only deletes may find nothing to delete."""
         self.only_reads = not changes
         """It has conditions at most."""
         lists = {

@@ -22,6 +22,7 @@ from typing import Final
 import trio
 
 from storage.metadata.etcd.follower import Follower
+from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.keys import Keys
 from storage.metadata.etcd.leases import Lease, Leases
 from storage.metadata.etcd.requests import (
@@ -98,12 +99,7 @@ class Writer:
         if proposal.error is not None:
             raise proposal.error
         assert proposal.committed is not None, "it was answered"
-        # It is made, so if the image cannot follow just now that is no reason to say anything else.
-        with trio.move_on_at(proposal.until):
-            await self._follower.reached(proposal.committed.revision)
-        if not change_set.is_sure_to_change and self._follower.image.revision < proposal.committed.revision:
-            return replace(proposal.committed, revision=self._follower.image.revision)
-        return proposal.committed
+        return await self._seen(proposal.committed, proposal.until)
 
     async def run(self) -> None:
         """Send what is proposed, until cancelled."""
@@ -123,12 +119,28 @@ class Writer:
 
     async def _read(self, change_set: ChangeSet) -> Committed:
         """One that only has conditions: asked of etcd, and made by nobody."""
-        answer = await self._retry.repeat(TXN, change_set.transaction(0, None)[0])
-        outcome = change_set.outcome(answer, 0, 0)
+        until = trio.current_time() + self._retry.seconds_max
+        request = change_set.transaction(0, None)[0]
+        # What the image holds when the answer comes may be later than what the conditions were held against.
+        request.success.append(pb.RequestOp(request_range=pb.RangeRequest(key=self._keys.tip, keys_only=True)))
+        answer = await self._retry.repeat(TXN, request)
+        tips = answer.responses[0].response_range.kvs if answer.succeeded else ()
+        outcome = change_set.outcome(answer, tips[0].mod_revision if tips else 0, 0)
         if not isinstance(outcome, Committed):
             assert not isinstance(outcome, TakenKey), "it makes no keys"
             raise outcome
-        return replace(outcome, revision=self._follower.image.revision)
+        return await self._seen(outcome, until)
+
+    async def _seen(self, committed: Committed, until: float) -> Committed:
+        """The same once the image holds what was there then, with the store's revision: etcd's, if it changed records.
+
+        It was made, so if the image cannot follow until then that is no reason to say anything else.
+        """
+        with trio.move_on_at(until) as waiting:
+            await self._follower.reached(committed.revision)
+        if waiting.cancelled_caught or self._follower.image.revision >= committed.revision:
+            return committed
+        return replace(committed, revision=self._follower.image.revision)
 
     def _take(self) -> "list[_Proposal]":
         """The proposals that go next, together: the first one, and those of the following that may stand beside it.

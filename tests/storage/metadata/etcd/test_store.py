@@ -2,13 +2,15 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.requests import OPERATIONS_MAX
-from storage.metadata.etcd.rpc import LEASE_REVOKE, TXN
+from storage.metadata.etcd.retry import Retry
+from storage.metadata.etcd.rpc import LEASE_REVOKE, TXN, Method
 from storage.metadata.etcd.store import EtcdStore, UnknownFormat
 from storage.metadata.store import (
     ABSENT,
@@ -74,6 +76,33 @@ async def test_as_many_bytes_as_etcd_takes(etcd_server: EtcdProcess) -> None:
         with pytest.raises(ChangeSetTooLarge, match="bytes"):
             await store.commit([Put("/c", bytes(760_000)), Put("/d", bytes(760_000))])
         assert await keys(store) == ["/a", "/b"]
+
+
+async def test_conditions_alone_tell_the_revision_at_which_they_held(
+    etcd_server: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M1, M2: and not one at which they hold no more, when the answer comes late."""
+    async with etcd_store(etcd_server.endpoint) as store:
+        version = await store.put("/a", b"1")
+        ask = Retry.repeat
+
+        async def late(retry: Retry, method: Method[Any, Any], request: Any) -> Any:
+            answer = await ask(retry, method, request)
+            monkeypatch.undo()
+            await store.put("/a", b"2", expected=version)
+            return answer
+
+        monkeypatch.setattr(Retry, "repeat", late)
+        assert (await store.commit([Check("/a", version)])).revision == version
+
+
+async def test_conditions_alone_tell_the_revision_of_the_last_change(etcd_server: EtcdProcess) -> None:
+    """M1: what was made since and changed nothing counts for nothing."""
+    async with etcd_store(etcd_server.endpoint) as store:
+        assert (await store.commit([Check("/a", ABSENT)])).revision == 0
+        version = await store.put("/a", b"1")
+        assert (await store.commit([Delete("/b")])).revision == version
+        assert (await store.commit([Check("/a", version)])).revision == version
 
 
 async def test_processes_take_numbers_from_one_sequence(etcd_server: EtcdProcess) -> None:

@@ -108,6 +108,7 @@ def command(
         _end(EXIT_MISTAKE, *mistake.problems)
     import trio
 
+    from broker.allocator import keep_memory_together
     from broker.garbage import GarbageDuty
     from broker.log_limit import LogLimit
     from broker.loop_monitor import LoopMonitor
@@ -154,6 +155,8 @@ def command(
             await until_told_to_end()
             nursery.cancel_scope.cancel()
 
+    # Before there is another thread. Elsewhere than with glibc memory stays as it is.
+    keep_memory_together()
     try:
         trio.run(with_limited_log)
     except* Exception as group:

@@ -38,7 +38,7 @@ MESSAGE_BYTES: Final = 4_000
 FILL_MESSAGES: Final = 30_000
 FILL_PRODUCERS: Final = 3_000
 """More than deduplication remembers of all segments."""
-TOPICS_USED_ONCE: Final = 200
+TOPICS_USED_ONCE: Final = 100
 """Names that the topics used once are taken from, so that what is stored of them stops growing."""
 WARM_MINUTES: Final = 5
 GOAL: Final = 0.05

@@ -47,6 +47,8 @@ BROKER_FLAGS: Final = (
     *("--ledger-bytes-max", "1MiB"),
     *("--ledger-age-seconds-max", "20"),
     *("--txn-retention-seconds", "20"),
+    # Segments that are merged stay, with what deduplication remembers of them, so more would be live each time.
+    *("--auto-scale", "false"),
 )
 
 

@@ -6,8 +6,8 @@ what has survived two looks at the newest objects, some thousand, is set aside (
 it. Such a look takes a few milliseconds, whatever the process holds.
 
 What is set aside and becomes a cycle of garbage later stays (a topic that is unloaded, for example), until everything
-is looked at once: when half as many objects are set aside as were alive at the last such look. So memory is bounded by
-what is live, and the looks, which do take long in a large process, become as rare as it is large.
+is looked at once: when as many objects are set aside as make twice those that were alive at the last such look. So
+memory is bounded by what is live, and the looks, which do take long, become as rare as the process is large.
 
 This touches what is global to the process, so only the process that is a broker's and nothing else's runs it.
 """
@@ -29,8 +29,8 @@ YOUNG_LOOKS: Final = 1
 NEVER: Final = 2**30
 """So many visits before a full collection: the collector's own never comes."""
 
-LOOK_AT_ALL_MIN: Final = 50_000
-"""Below so many objects set aside since the last look at everything, there is none: some MiB."""
+LOOK_AT_ALL_MIN: Final = 250_000
+"""Below so many objects set aside since the last look at everything, there is none: some 30 MiB of memory."""
 
 
 class GarbageDuty:
@@ -83,4 +83,4 @@ class GarbageDuty:
 
     @property
     def _growth_max(self) -> int:
-        return max(self._alive // 2, LOOK_AT_ALL_MIN)
+        return max(self._alive, LOOK_AT_ALL_MIN)

@@ -34,6 +34,11 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def enlarge(disk: Path, size: int) -> None:
+    """Let it hold so many bytes from now on."""
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+
+
 def fill(disk: Path) -> Path:
     """Take all the space that there is, by one file."""
     path = disk / "somebody-elses"

@@ -21,7 +21,7 @@ from tests.support.attacks.siege import FLAGS, AnyWitness, Attack, Verdict, besi
 from tests.support.attacks.witness import Witness
 from tests.support.etcd import running_etcd
 from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
-from tests.support.small_disk import small_disk, space_taken
+from tests.support.small_disk import enlarge, small_disk, space_taken
 from tests.support.wire import message
 from tidewire.cli.demo.etcd import EtcdProcess
 from tidewire.wire.pulsar import commands
@@ -124,6 +124,8 @@ def full_disk(folder: Path, seed: int, seconds: float) -> Verdict:
                     await trio.sleep(FULL_SECONDS)
                 enemy.counts["times full"] += 1
                 await trio.sleep(FULL_SECONDS / 2)
+            # What was sent may fill it for good: then the witnesses wait, and a new process rightly does not start.
+            enlarge(disk, 3 * DISK_BYTES)
 
     with small_disk(folder, DISK_BYTES) as disk, running_broker(disk / "data", *FLAGS) as broker:
         attack = Attack("environment.full-disk", partial(run, disk), said="the disk is full")

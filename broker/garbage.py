@@ -5,9 +5,9 @@ nobody chose (measured with 10,000 producers: 490 ms). So the collector's own fu
 what has survived two looks at the newest objects, some thousand, is set aside (`gc.freeze`), where no collection visits
 it. Such a look takes a few milliseconds, whatever the process holds.
 
-What is set aside and becomes a cycle of garbage later stays (a topic that is unloaded, for example), until everything
-is looked at once: when as many objects are set aside as make twice those that were alive at the last such look. So
-memory is bounded by what is live, and the looks, which do take long, become as rare as the process is large.
+What is set aside and becomes a cycle of garbage later (a subscription that is deleted, for example) stays until
+everything is looked at once. That comes when as many objects are set aside as make twice those that were alive at the
+last such look. So memory is bounded by what is live. The looks do take long, and are as rare as the process is large.
 
 This touches what is global to the process, so only the process that is a broker's and nothing else's runs it.
 """

@@ -26,9 +26,8 @@ async def broker() -> AsyncIterator[Rooms]:
         yield made
 
 
-async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
-    """T34: writes and acknowledgements are op records until they are applied; each end is one compare-and-set."""
-    monitor = Monitor(
+def monitor_of(broker: Rooms, budgets: Budgets) -> Monitor:
+    return Monitor(
         broker.topics,
         coordinator=broker.coordinator,
         buffers=broker.services.buffers,
@@ -36,8 +35,13 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
         traffic=Traffic(),
         loop=LoopMonitor(),
         ledgers=broker.services.ledgers,
-        budgets=Budgets.of(1024, 1),
+        budgets=budgets,
     )
+
+
+async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
+    """T34: writes and acknowledgements are op records until they are applied; each end is one compare-and-set."""
+    monitor = monitor_of(broker, Budgets.of(1024, 1))
 
     def now() -> TransactionStatistics:
         return monitor.statistics().transactions
@@ -81,16 +85,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
 async def test_memory_that_is_held_for_clients_is_told(broker: Rooms) -> None:
     """E9: of each direction, so that what is never let go of is seen from outside."""
     budgets = Budgets.of(1024, 1)
-    monitor = Monitor(
-        broker.topics,
-        coordinator=broker.coordinator,
-        buffers=broker.services.buffers,
-        metadata=broker.metadata,
-        traffic=Traffic(),
-        loop=LoopMonitor(),
-        ledgers=broker.services.ledgers,
-        budgets=budgets,
-    )
+    monitor = monitor_of(broker, budgets)
     share, outbox = budgets.receiving.share(), Outbox(budgets.sending)
     await share.take(3)
     outbox.put(b"four")

@@ -77,11 +77,7 @@ def stopped(folder: Path, seed: int, seconds: float) -> Verdict:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wire.storm, enemy)
             while enemy.goes_on():
-                os.kill(broker.pid, signal.SIGSTOP)
-                try:
-                    await trio.sleep(STOPPED_SECONDS)
-                finally:
-                    os.kill(broker.pid, signal.SIGCONT)
+                await _stand_still(broker.pid, STOPPED_SECONDS)
                 enemy.counts["stops"] += 1
                 await trio.sleep(STOPPED_SECONDS / 4)
 
@@ -139,11 +135,7 @@ def no_etcd(folder: Path, seed: int, seconds: float) -> Verdict:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wire.storm, enemy)
             while enemy.goes_on():
-                os.kill(etcd.pid, signal.SIGSTOP)
-                try:
-                    await trio.sleep(AWAY_SECONDS)
-                finally:
-                    os.kill(etcd.pid, signal.SIGCONT)
+                await _stand_still(etcd.pid, AWAY_SECONDS)
                 enemy.counts["times away"] += 1
                 await trio.sleep(AWAY_SECONDS)
 
@@ -152,6 +144,15 @@ def no_etcd(folder: Path, seed: int, seconds: float) -> Verdict:
         running_broker(folder / "data", "--metadata", f"etcd://{etcd.endpoint}", *FLAGS) as broker,
     ):
         return _besiege_and_kill(broker, Attack("environment.no-etcd", partial(run, etcd)), seed, seconds)
+
+
+async def _stand_still(pid: int, seconds: float) -> None:
+    """Stop a process for so long; it goes on if the caller is cancelled."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await trio.sleep(seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def _besiege_and_kill(broker: RunningBroker, attack: Attack, seed: int, seconds: float) -> Verdict:

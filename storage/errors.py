@@ -83,8 +83,8 @@ class JournalDamaged(StorageError):
     def __init__(self, path: Path, offset: int, reason: str) -> None:
         super().__init__(
             f"{path} is damaged at byte {offset}: {reason}. Entries that were confirmed may be lost, and which ones "
-            "cannot be told. Restore the file from a copy. To accept the loss of all that only it and the files "
-            "after it hold, put files in their place that hold the word lost."
+            "cannot be told. Restore the file from a copy. To accept the loss of all that only it holds, put a file "
+            "in its place that holds the word lost."
         )
         self.path = path
         self.offset = offset

@@ -53,6 +53,8 @@ class EpochRecord(NamedTuple):
     """The highest journal file that may hold blocks, -1 before the first exists. `first`..`last` must all exist."""
     file_bytes: int = 0
     """The size with which each of these files was made. A shorter one was cut by somebody else."""
+    first_sequence: int = 0
+    """Sequence of the first block of the file `first`."""
     closed_below: int = 0
     """This writer's ledgers with lower ids are closed and complete in their files. Nobody fences it for them."""
 
@@ -69,7 +71,7 @@ class EpochRecord(NamedTuple):
             "broker": owner.broker,
             "stream": owner.stream,
             "previous": None if owner.previous is None else tuple(owner.previous),
-            "files": (self.first, self.last, self.file_bytes),
+            "files": (self.first, self.last, self.file_bytes, self.first_sequence),
             "closed_below": self.closed_below,
         }
         body = orjson.dumps(fields)
@@ -91,8 +93,8 @@ class EpochRecord(NamedTuple):
         fields = orjson.loads(body)
         previous = None if fields["previous"] is None else Epoch(*fields["previous"])
         owner = Owner(fields["folder"], fields["broker"], fields["stream"], previous)
-        first, last, file_bytes = fields["files"]
-        return cls(owner, first, last, file_bytes, fields["closed_below"])
+        first, last, file_bytes, first_sequence = fields["files"]
+        return cls(owner, first, last, file_bytes, first_sequence, fields["closed_below"])
 
 
 class Fence:
@@ -132,14 +134,16 @@ class Fence:
         with self._guard:
             self._write(self._record._replace(last=number, file_bytes=file_bytes))
 
-    def note_freed(self, first: int) -> None:
+    def note_freed(self, first: int, sequence: int) -> None:
         """Note that the journal files below `first` may be gone. Durable on return. Blocks.
+
+        `sequence` is that of the first block in the file `first`.
 
         Raises:
             Fenced: a later writer has removed this fence.
         """
         with self._guard:
-            self._write(self._record._replace(first=first))
+            self._write(self._record._replace(first=first, first_sequence=sequence))
 
     def note_closed(self, below: int) -> None:
         """Note that this writer's ledgers with lower ids are closed. Durable on return. Blocks.

@@ -30,7 +30,7 @@ from storage.errors import Fenced, LedgerFailed, NoSpace
 from storage.fence import Fence
 from storage.files import SPACE_RETRY_SECONDS, DiskFull, File, Files
 from storage.gathering import let_others_join
-from storage.journal_block import BlockHeader, Part, encode_block
+from storage.journal_block import LABEL_SIZE, BlockHeader, Part, encode_block
 from storage.journal_files import FullFiles, JournalName, make_journal_file
 from storage.ledger import OpenLedger
 from storage.signal import Signal
@@ -91,11 +91,13 @@ class Journal:
         self._room = trio.lowlevel.ParkingLot()
         self._open: dict[OpenLedger, None] = {}
         self._file: File | None = None
-        self._offset = 0
+        self._offset = LABEL_SIZE
         self._sequence = 0
         self._previous_crc = 0
         self._number = 0
         """Of the file that is written to."""
+        self._first_sequence = 0
+        """Of the first block in that file."""
         self._retired: list[Path] = []
         self._made, self._next_file = trio.open_memory_channel[File](0)
         self._has_next = False
@@ -292,7 +294,7 @@ class Journal:
         parts = [Part(batch.header.ledger, batch.offset, batch.data) for batch in batches]
         gone = [ledger for ledger, _noted in self._noting]
         header, block = await self._formed(taken, parts, gone)
-        if self._offset and self._offset + len(block) > self._file_bytes:
+        if self._offset > LABEL_SIZE and self._offset + len(block) > self._file_bytes:
             await self._change_file()
             # Which sectors are empty depends on the place in the file.
             header, block = await self._formed(taken, parts, gone)
@@ -349,13 +351,14 @@ class Journal:
         self._file.close()
         self._file = await self._next_file.receive()
         self._has_next = False
-        self._offset = 0
+        self._offset = LABEL_SIZE
         self._number += 1
+        self._first_sequence = self._sequence
         if len(self._retired) >= RETIRED_FILES_MAX:
             self._hand_back()
 
     def _hand_back(self) -> None:
-        self._write_behind.retire(FullFiles(tuple(self._retired), self._fence, self._number))
+        self._write_behind.retire(FullFiles(tuple(self._retired), self._fence, self._number, self._first_sequence))
         self._retired = []
 
     def _make_file(self, number: int) -> File:

@@ -11,7 +11,12 @@ leaves enough to find and check everything else in the block. The body's crc con
 every header names the stream: a random number of one writer's life, which no client sees and so none can forge in a
 payload.
 
-A journal file is zeros before it is written, and a disk writes a sector whole or not at all. So a torn block has an
+The first sector of a journal file is its label: the file's own name, with a checksum. Blocks begin behind it. So a file
+that holds no block still shows which file it is, and another one in its place is found (E3).
+
+    label     = [8 hex digits of crc][space][name][newline][zeros]
+
+What follows is zeros before it is written, and a disk writes a sector whole or not at all. So a torn block has an
 empty sector, and a block without one was written whole: that is how a write that was interrupted, and never confirmed,
 is told from confirmed data that was damaged later (D9). Sectors that are empty because the payload is are listed in the
 directory as runs.
@@ -30,6 +35,8 @@ from storage.entry import CorruptEntry, check_batch, decode_batch_header
 BLOCK_MAGIC: Final = 0x54574A31  # "TWJ1": the last digit is the format's version
 SECTOR: Final = 512
 """The smallest unit that a disk writes whole."""
+LABEL_SIZE: Final = SECTOR
+"""Where the first block of a file begins."""
 
 _HEADER: Final = struct.Struct(">IQQIIII")  # magic, stream, sequence, directory size, body size, previous crc, body crc
 _CRC: Final = struct.Struct(">I")
@@ -91,6 +98,26 @@ class Directory(NamedTuple):
     def body_size(self) -> int:
         """Bytes of the body, as the parts add up."""
         return sum(_OFFSET.size + size for _ledger, _offset, size in self.parts) + len(_END_MARK)
+
+
+def encode_label(name: str) -> bytes:
+    """The first sector of the journal file `name`."""
+    text = name.encode()
+    label = b"%08x %s\n" % (google_crc32c.value(text), text)
+    assert len(label) <= LABEL_SIZE, "names of journal files have one length"
+    return label.ljust(LABEL_SIZE, b"\0")
+
+
+def decode_label(data: bytes) -> str:
+    """The name in the label that `data` begins with.
+
+    Raises:
+        DamagedBlock: it is not a label, or its checksum differs.
+    """
+    crc, _space, name = data[:LABEL_SIZE].rstrip(b"\0").removesuffix(b"\n").partition(b" ")
+    if crc != b"%08x" % google_crc32c.value(name):
+        raise DamagedBlock("the label's checksum differs")
+    return name.decode(errors="replace")
 
 
 def encode_block(

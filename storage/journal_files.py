@@ -4,7 +4,8 @@
 
 Zeroed beforehand, a write needs no new blocks and syncs several times faster, and an empty sector proves that it was
 not written. The next file is made while the one before it is written to. Files are not reused: zeroing a used file
-costs what making a new one does. All that identifies a file is in its name, which exists only once the file is whole.
+costs what making a new one does. A file gets its name once it is whole, and its label repeats the name
+(`journal_block`), so that a file under another's name is found.
 """
 
 import re
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 
 from storage.fence import Fence
 from storage.files import DiskFull, File, Files
+from storage.journal_block import encode_label
 
 _NAME: Final = re.compile(r"(\d{10})-(\d{10})-([0-9a-f]{16})\.journal")
 _MAKING: Final = "-new"
@@ -38,6 +40,8 @@ class FullFiles(NamedTuple):
     fence: Fence
     following: int
     """Number of the file behind them."""
+    following_sequence: int
+    """Sequence of that file's first block."""
 
     def remove(self, files: Files) -> None:
         """Note that they are freed, then remove them. Blocks.
@@ -45,7 +49,7 @@ class FullFiles(NamedTuple):
         Raises:
             Fenced: a later writer has removed the fence.
         """
-        self.fence.note_freed(self.following)
+        self.fence.note_freed(self.following, self.following_sequence)
         for path in self.paths:
             # Who fenced this writer may have removed it already.
             with suppress(FileNotFoundError):
@@ -65,7 +69,7 @@ def unfinished_files(files: Files, directory: Path, *, before_epoch: int) -> lis
 
 
 def make_journal_file(files: Files, directory: Path, name: JournalName, size: int) -> File:
-    """A new journal file of `size` zero bytes; durable, and so is its name. Blocks.
+    """A new journal file of `size` bytes, zeros behind its label; durable, and so is its name. Blocks.
 
     Raises:
         DiskFull: nothing is left of it.
@@ -74,6 +78,8 @@ def make_journal_file(files: Files, directory: Path, name: JournalName, size: in
     file = files.open(making, create=True)
     try:
         file.preallocate(size)
+        file.write_at(0, encode_label(str(name)))
+        file.sync()
     except DiskFull:
         files.remove(making)
         raise

@@ -1,5 +1,14 @@
 """What damage means: the decisions of recovery, as tables that are read by people and by the code below.
 
+**A journal file**, at its beginning. The first row that fits decides. A file's label shows its own name, and its first
+block shows its writer's stream and the block's place in it.
+
+    label       first block | decision
+    good        -           | GO_ON       with the first block
+    misplaced   -           | UNREADABLE  another journal file stands under this name
+    damaged     good        | GO_ON       the first block says as much
+    damaged     -           | UNREADABLE  neither tells which file it is
+
 **A journal**, at the place where its next block is due. The first row that fits decides. "Later": the good header of a
 later block stands further on, in this file or (of a damaged block) a later one; blocks are written one at a time, each
 synced before the next, so then this one was durable and may have been confirmed. "Empty sector": a sector of the block
@@ -76,12 +85,14 @@ from typing import Final, NamedTuple
 from storage.errors import JournalDamaged
 from storage.journal_block import (
     HEADER_SIZE,
+    LABEL_SIZE,
     BlockHeader,
     DamagedBlock,
     Directory,
     Part,
     decode_directory,
     decode_header,
+    decode_label,
     empty_sectors,
     finds_later_header,
     is_body_good,
@@ -92,23 +103,49 @@ from storage.journal_block import (
 
 
 class State(Enum):
-    """How a region of a block was found."""
+    """How a label, or a region of a block, was found."""
 
     GOOD = auto()
     DAMAGED = auto()
     UNWRITTEN = auto()
     MISPLACED = auto()
-    """Good, but not the block that is due."""
+    """Good, but not the block that is due, or another file's label."""
 
 
 class Decision(Enum):
-    """See the table in the module's docstring."""
+    """See the tables in the module's docstring."""
 
+    GO_ON = auto()
     REPLAY = auto()
     SALVAGE = auto()
     END = auto()
     TORN = auto()
     UNREADABLE = auto()
+
+
+class LabelRow(NamedTuple):
+    """One row of the table of labels; None fits anything."""
+
+    label: State
+    first_block: State | None
+    """Its header."""
+    decision: Decision
+    reason: str
+
+
+LABEL_TABLE: Final = (
+    LabelRow(State.GOOD, None, Decision.GO_ON, ""),
+    LabelRow(State.MISPLACED, None, Decision.UNREADABLE, "another journal file stands under this name"),
+    LabelRow(State.DAMAGED, State.GOOD, Decision.GO_ON, ""),
+    LabelRow(
+        State.DAMAGED, None, Decision.UNREADABLE, "neither its label nor its first block tells which journal file it is"
+    ),
+)
+
+
+def decide_file(label: State, first_block: State) -> LabelRow:
+    """The first row of the table of labels that fits."""
+    return next(row for row in LABEL_TABLE if row.label is label and row.first_block in (None, first_block))
 
 
 class Finding(NamedTuple):
@@ -184,15 +221,16 @@ class RecoveredBlock:
 class JournalReader:
     """Reads one stream's files in order and decides at every block. Holds one file's bytes at a time.
 
-    `load` returns a file's bytes, or None if it is no longer there.
+    `due` is the sequence of the first block. `load` returns a file's bytes, or None if it is to be passed over.
     """
 
-    def __init__(self, stream: int, paths: Sequence[Path], load: Callable[[Path], bytes | None]) -> None:
+    def __init__(self, stream: int, due: int, paths: Sequence[Path], load: Callable[[Path], bytes | None]) -> None:
         self._stream = stream
         self._paths = paths
         self._load = load
-        self._due: int | None = None
-        """Sequence of the next block; None before the first and after a header that could not be read."""
+        self._due: int | None = due
+        """Sequence of the next block; None behind a file that was passed over, and behind a header that could not be
+        read."""
         self._previous_crc: int | None = None
 
     def blocks(self) -> Iterator[RecoveredBlock]:
@@ -204,10 +242,11 @@ class JournalReader:
         for number, path in enumerate(self._paths):
             data = self._load(path)
             if data is None:
-                # Freed by its writer since it was listed, so its blocks are in the ledger files.
+                # Nobody knows how many blocks it held.
                 self._due = self._previous_crc = None
                 continue
-            offset = 0
+            self._require_this_file(path, data)
+            offset = LABEL_SIZE
             while True:
                 block, row = self._judge(data, offset, path, self._paths[number + 1 :])
                 if row.decision is Decision.UNREADABLE:
@@ -220,6 +259,15 @@ class JournalReader:
                     break
                 yield block
                 offset += block.size
+
+    def _require_this_file(self, path: Path, data: bytes) -> None:
+        try:
+            label = State.GOOD if decode_label(data) == path.name else State.MISPLACED
+        except DamagedBlock:
+            label = State.DAMAGED
+        row = decide_file(label, self._header(data, LABEL_SIZE)[0])
+        if row.decision is Decision.UNREADABLE:
+            raise JournalDamaged(path, 0, row.reason)
 
     def _judge(
         self, data: bytes, offset: int, path: Path, later_paths: Sequence[Path]

@@ -12,6 +12,7 @@ from typing import Final
 from storage.errors import JournalDamaged
 from storage.fence import EpochRecord, Fence, Owner, newest_begun, read_epochs, remove_older
 from storage.files import Files
+from storage.journal_block import LABEL_SIZE
 from storage.journal_files import JournalName, journal_names, make_journal_file, unfinished_files
 from storage.ledger_folder import LedgerFolder
 from storage.recovery import DamagedPart, JournalReader, RecoveredBlock
@@ -48,7 +49,8 @@ def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence)
     replay = _Replay(files, folder)
     if journal.begun is not None:
         paths = [directory / str(name) for name in journal.names]
-        replay.run(JournalReader(journal.begun[1].owner.stream, paths, journal.load))
+        record = journal.begun[1]
+        replay.run(JournalReader(record.owner.stream, record.first_sequence, paths, journal.load))
     obsolete = [name for name in journal_names(files, directory) if name.epoch < fence.epoch]
     return Takeover(
         fence,
@@ -79,8 +81,8 @@ def finish(files: Files, directory: Path, takeover: Takeover) -> None:
 def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, fence: Fence) -> Takeover:
     """Take over a journal that this process has fenced and will not write: a dead broker's."""
     takeover = take_over(files, directory, folder, fence)
-    make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), 0).close()
-    fence.note_made(0, 0)
+    make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), LABEL_SIZE).close()
+    fence.note_made(0, LABEL_SIZE)
     finish(files, directory, takeover)
     return takeover
 
@@ -120,7 +122,7 @@ class _Journal:
         return {(epoch, record.owner.stream) for epoch, record in epochs.items()}
 
     def load(self, path: Path) -> bytes | None:
-        """A file's bytes; None if its fenced writer has freed it since it was listed.
+        """A file's bytes; None if its fenced writer has freed it since it was listed, or its loss was accepted.
 
         Raises:
             JournalDamaged: it is gone and was not freed, or shorter than it was made.
@@ -138,7 +140,7 @@ class _Journal:
         finally:
             file.close()
         if data.strip() == LOSS_ACCEPTED:
-            return b""
+            return None
         made_bytes = 0 if self.begun is None else self.begun[1].file_bytes
         if len(data) < made_bytes:
             self._fence.check()

@@ -50,6 +50,55 @@ async def test_every_journal_file_that_exists_must_exist(which: int) -> None:
         assert await payloads_of(store, 1) == ENTRIES
 
 
+def put(files: SimulatedFiles, path: Path, content: bytes) -> None:
+    file = files.open(path, create=True)
+    file.truncate(0)
+    file.write_at(0, content)
+    file.sync()
+    file.close()
+
+
+@pytest.mark.parametrize("which", range(4))
+async def test_a_journal_file_of_an_earlier_life_is_not_this_one(which: int) -> None:
+    """E3: the file that was made and never written to least of all, as it would be an empty journal file."""
+    files = SimulatedFiles(seed=11)
+    await life(files)
+    unwritten = files.content(journal_files(files)[-1])
+    files = files.kill()
+    async with ledger_store(files, journal_file_bytes=4096) as store:
+        await add_all(await store.create(2), ENTRIES)
+    survivor = files.kill()
+    path = journal_files(survivor)[which]
+    put(survivor, path, unwritten)
+    with pytest.raises(JournalDamaged, match="another journal file stands under this name") as raised:
+        await start(survivor)
+    assert raised.value.path == path
+
+
+@pytest.mark.parametrize("which", range(3))
+async def test_a_journal_file_as_it_was_before_it_was_written_to_is_missed(which: int) -> None:
+    """E3: the first one of a life, and the first one behind those that a checkpoint freed, too."""
+    unwritten: dict[Path, bytes] = {}
+    files = SimulatedFiles(seed=12)
+
+    def keep(operation: str, path: Path) -> None:
+        if operation == "open" and path.suffix == ".journal":
+            unwritten.setdefault(path, files.content(path))
+
+    files.before = keep
+    async with ledger_store(files, journal_file_bytes=4096) as store:
+        ledger = await store.create(1)
+        for _repeat in range(2):
+            await add_all(ledger, [*ENTRIES, *ENTRIES[:4]])
+    survivor = files.kill()
+    assert "-0000000000-" not in journal_files(survivor)[0].name, "some were freed"
+    assert len(journal_files(survivor)) == 5, "the last but one holds blocks, the last one none"
+    path = journal_files(survivor)[which]
+    put(survivor, path, unwritten[path])
+    with pytest.raises(JournalDamaged, match="blocks before this one are missing"):
+        await start(survivor)
+
+
 async def test_a_file_that_vanishes_while_the_journal_is_read_is_missed() -> None:
     """E3: only its writer frees one, and notes that before."""
     files = SimulatedFiles(seed=9)
@@ -111,7 +160,7 @@ async def test_the_loss_of_a_journal_file_can_be_accepted() -> None:
     first, *_others = journal_files(files)
     survivor = files.kill()
     survivor.remove(first)
-    with pytest.raises(JournalDamaged, match="put files in their place that hold the word lost"):
+    with pytest.raises(JournalDamaged, match="put a file in its place that holds the word lost"):
         await start(survivor)
     survivor = survivor.kill()
     file = survivor.open(first, create=True)

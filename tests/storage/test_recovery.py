@@ -8,20 +8,30 @@ import pytest
 
 import storage.recovery as recovery
 from storage.errors import JournalDamaged
-from storage.journal_block import SECTOR, Part, encode_block
-from storage.recovery import JOURNAL_TABLE, Decision, Finding, JournalReader, RecoveredBlock, State, decide
+from storage.journal_block import LABEL_SIZE, SECTOR, Part, encode_block, encode_label
+from storage.recovery import (
+    JOURNAL_TABLE,
+    LABEL_TABLE,
+    Decision,
+    Finding,
+    JournalReader,
+    RecoveredBlock,
+    State,
+    decide,
+    decide_file,
+)
 from tests.support.ledgers import part
 
 STREAM = 0x1234_5678_9ABC_DEF0
 
 
 class Written:
-    """Journal files as a writer leaves them: zeros, then blocks."""
+    """Journal files as a writer leaves them: a label, blocks, then zeros."""
 
     def __init__(self, size: int = 64 * 1024) -> None:
-        self.files = [bytearray(size)]
         self.size = size
-        self.offset = 0
+        self.files: list[bytearray] = []
+        self.next_file()
         self.blocks: list[tuple[int, int, int, list[Part]]] = []
         """Number of the file, begin, end and parts."""
         self._sequence = 0
@@ -38,12 +48,12 @@ class Written:
         self.offset += len(block)
 
     def next_file(self) -> None:
-        self.files.append(bytearray(self.size))
-        self.offset = 0
+        self.files.append(bytearray(encode_label(str(len(self.files))).ljust(self.size, b"\0")))
+        self.offset = LABEL_SIZE
 
     def read(self) -> Iterator[RecoveredBlock]:
         paths = [Path(f"/{number}") for number in range(len(self.files))]
-        return JournalReader(STREAM, paths, lambda path: bytes(self.files[int(path.name)])).blocks()
+        return JournalReader(STREAM, 0, paths, lambda path: bytes(self.files[int(path.name)])).blocks()
 
     def recovered(self) -> list[list[Part]]:
         return [list(block.parts) for block in self.read()]
@@ -74,9 +84,21 @@ def test_the_table_in_the_docstring_is_the_table_in_the_code() -> None:
     assert rows == [tuple(row[:6]) for row in JOURNAL_TABLE]
 
 
+def test_the_table_of_labels_in_the_docstring_is_the_one_in_the_code() -> None:
+    assert recovery.__doc__ is not None
+    states = {state.name.lower(): state for state in State}
+    found = re.findall(
+        r"^    (\S+) +(\S+) +\| ([A-Z_]+) ", recovery.__doc__.partition("**A journal**")[0], re.MULTILINE
+    )
+    rows = [(states[label], states.get(block), Decision[decision]) for label, block, decision in found]
+    assert rows == [tuple(row[:3]) for row in LABEL_TABLE]
+
+
 def test_every_finding_is_decided_and_no_row_is_idle() -> None:
     findings = (Finding(*fields) for fields in itertools.product(State, State, State, (True, False), (True, False)))
     assert {decide(finding) for finding in findings} == set(JOURNAL_TABLE)
+    labels = (State.GOOD, State.DAMAGED, State.MISPLACED)
+    assert {decide_file(*states) for states in itertools.product(labels, State)} == set(LABEL_TABLE)
 
 
 def test_what_was_written_is_read_across_files() -> None:
@@ -89,7 +111,7 @@ def test_what_was_written_is_read_across_files() -> None:
 
 def test_d9_a_journal_cut_at_any_byte_ends_with_its_last_whole_block() -> None:
     """D9: what was not written whole was not confirmed."""
-    for size in range(three_blocks().offset + 1):
+    for size in range(LABEL_SIZE, three_blocks().offset + 1):
         journal = three_blocks()
         del journal.files[0][size:]
         assert journal.recovered() == [parts for _file, _begin, stop, parts in journal.blocks if stop <= size]
@@ -100,7 +122,7 @@ def test_d9_no_flipped_bit_loses_more_than_the_batch_it_is_in_and_that_is_said()
     whole = three_blocks()
     expected = [each for _file, _begin, _stop, parts in whole.blocks for each in parts]
     named = 0
-    for bit in range(whole.offset * 8):
+    for bit in range(LABEL_SIZE * 8, whole.offset * 8):
         journal = three_blocks()
         flip(journal.files[0], bit)
         blocks = list(journal.read())
@@ -112,6 +134,36 @@ def test_d9_no_flipped_bit_loses_more_than_the_batch_it_is_in_and_that_is_said()
         assert len(lost) <= 1
         named += len(lost)
     assert named, "some bits belong to batches"
+
+
+def test_no_flipped_bit_of_a_label_loses_anything() -> None:
+    """D9: the first block tells which file it is."""
+    for bit in range(LABEL_SIZE * 8):
+        journal = three_blocks()
+        flip(journal.files[0], bit)
+        assert journal.recovered() == [parts for _file, _begin, _stop, parts in journal.blocks]
+
+
+def test_a_file_that_nothing_identifies_is_not_an_empty_one() -> None:
+    """E3: zeros, a damaged label with nothing behind it, and the prepared file of another."""
+    for label in (bytes(LABEL_SIZE), b"\xff" + encode_label("1")[1:], encode_label("2")):
+        journal = three_blocks()
+        journal.next_file()
+        journal.files[1][:LABEL_SIZE] = label
+        with pytest.raises(JournalDamaged) as raised:
+            journal.recovered()
+        assert (raised.value.path, raised.value.offset) == (Path("/1"), 0)
+
+
+def test_the_first_file_is_missed_where_its_unwritten_copy_stands() -> None:
+    """E3: which block comes first is known."""
+    journal = three_blocks()
+    journal.next_file()
+    journal.block(part(5, b"five"))
+    journal.files[0][LABEL_SIZE:] = bytes(journal.size - LABEL_SIZE)
+    with pytest.raises(JournalDamaged) as raised:
+        journal.recovered()
+    assert (raised.value.path, raised.value.offset) == (Path("/1"), LABEL_SIZE)
 
 
 def test_bits_that_flip_where_nothing_was_written_change_nothing() -> None:
@@ -180,7 +232,7 @@ def test_a_block_lost_from_the_end_of_a_file_is_missed_by_the_next_file() -> Non
     journal.files[0][begin:stop] = bytes(stop - begin)
     with pytest.raises(JournalDamaged) as raised:
         journal.recovered()
-    assert (raised.value.path, raised.value.offset) == (Path("/1"), 0)
+    assert (raised.value.path, raised.value.offset) == (Path("/1"), LABEL_SIZE)
 
 
 def test_a_torn_looking_block_with_a_later_file_is_not_a_tail() -> None:
@@ -189,7 +241,7 @@ def test_a_torn_looking_block_with_a_later_file_is_not_a_tail() -> None:
     journal.block(part(1, b"x" * 4000))
     journal.next_file()
     journal.block(part(2, b"later"))
-    journal.files[0][1024:1536] = bytes(512)
+    journal.files[0][LABEL_SIZE + 1024 : LABEL_SIZE + 1536] = bytes(512)
     first, second = journal.read()
     assert [each.ledger for each in first.damaged] == [1]
     assert [each.ledger for each in second.parts] == [2]
@@ -211,5 +263,5 @@ def test_files_that_their_writer_freed_meanwhile_are_passed_over() -> None:
     journal.next_file()
     journal.block(part(5, b"five"))
     later: Sequence[bytes | None] = [None, bytes(journal.files[1])]
-    reader = JournalReader(STREAM, [Path("/0"), Path("/1")], lambda path: later[int(path.name)])
+    reader = JournalReader(STREAM, 0, [Path("/0"), Path("/1")], lambda path: later[int(path.name)])
     assert [list(block.parts) for block in reader.blocks()] == [[part(5, b"five")]]

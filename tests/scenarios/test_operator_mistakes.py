@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.journal_block import LABEL_SIZE
 from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
@@ -148,9 +149,10 @@ def test_a_damaged_metadata_log(stopped: RunningBroker, tmp_path: Path) -> None:
 
 def test_a_damaged_journal_file(stopped: RunningBroker, tmp_path: Path) -> None:
     """D9: a block is gone, later ones are there; which ledgers lost entries cannot be told, so nothing starts."""
-    journals = [path for path in stopped.data_dir.glob("brokers/*/journal/*.journal") if path.read_bytes().strip(b"\0")]
-    (journal,) = journals
+    journals = stopped.data_dir.glob("brokers/*/journal/*.journal")
+    (journal,) = [path for path in journals if path.read_bytes()[LABEL_SIZE:].strip(b"\0")]
     with journal.open("r+b") as file:
+        file.seek(LABEL_SIZE)
         file.write(bytes(512))
     status, sentence = start_wrongly("--data-dir", str(stopped.data_dir), cwd=tmp_path)
     assert status == FAILED

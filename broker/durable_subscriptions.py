@@ -226,3 +226,4 @@ class DurableSubscriptions:
             if subscription.cursor.is_deleted and self._cursors.get(subscription.name) is subscription.cursor:
                 del self._cursors[subscription.name]
             self._tell()
+            subscription.let_go()

@@ -5,7 +5,7 @@ nobody chose (measured with 10,000 producers: 490 ms). So the collector's own fu
 what has survived two looks at the newest objects, some thousand, is set aside (`gc.freeze`), where no collection visits
 it. Such a look takes a few milliseconds, whatever the process holds.
 
-What is set aside and becomes a cycle of garbage later (a subscription that is deleted, for example) stays until
+What is set aside and becomes a cycle of garbage later (a topic that is unloaded, for example) stays until
 everything is looked at once. That comes when as many objects are set aside as make twice those that were alive at the
 last such look. So memory is bounded by what is live. The looks do take long, and are as rare as the process is large.
 

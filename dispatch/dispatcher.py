@@ -61,6 +61,7 @@ class Dispatcher:
         self, source: Source, cursor: AnyCursor, withheld: Withheld, policy: Policy, *, tracks_unacked: bool
     ) -> None:
         self.policy = policy
+        self.withheld = withheld
         self.tracks_unacked = tracks_unacked
         """Whether each entry is remembered with who holds it, to send it again by itself (shared subscriptions)."""
         self.consumers: list[Consumer] = []
@@ -71,7 +72,6 @@ class Dispatcher:
         """Whether a bound on what is unacknowledged kept the last step from sending: acknowledging should wake it."""
         self._source = source
         self._cursor = cursor
-        self._withheld = withheld
         self._handled_upto = cursor.mark_delete
         self._generation = 0
         self._turn = 0
@@ -321,7 +321,7 @@ class Dispatcher:
     def sendable_bits(self, position: Position) -> int | None:
         """Bit i is 1 if message i is neither acknowledged nor withheld; None for an entry of which that is all."""
         bits = self._cursor.remaining_bits(position)
-        unreserved = self._withheld.unreserved(position)
+        unreserved = self.withheld.unreserved(position)
         if unreserved is None:
             return bits
         return unreserved if bits is None else unreserved & bits

@@ -314,10 +314,12 @@ class Subscription:
         if not force and any(other is not consumer for other in self._dispatcher.consumers):
             raise ConsumerBusy(f"subscription {self.name} has other consumers")
         self._is_closed = True
+        # Once the cursor is deleted `run` ends, and the subscription may let go of it.
+        withheld = self._withheld
         disconnected = self._disconnect_all()
         self._dispatcher.close()
         await self._cursor.delete()
-        await self._withheld.clear()
+        await withheld.clear()
         return disconnected
 
     async def close(self) -> tuple[Consumer, ...]:
@@ -327,6 +329,10 @@ class Subscription:
         self._dispatcher.close()
         await self._cursor.close()
         return disconnected
+
+    def let_go(self) -> None:
+        """Forget who withholds, once `run` has ended. The two hold each other, until a collection."""
+        self._withheld = self._dispatcher.withheld = NothingWithheld()
 
     @property
     def is_drained(self) -> bool:

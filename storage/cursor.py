@@ -99,6 +99,17 @@ class NonDurableCursor(AnyCursor):
         self._durable.raise_to(self.mark_delete)
 
 
+def _anew(error: CursorError) -> CursorError:
+    """The same error, to be raised in place of the one that the cursor keeps.
+
+    What was raised has a traceback, whose frames hold the cursor. If it also kept the error, the two would hold each
+    other, and each caller would add its frames.
+    """
+    anew = type(error)(*error.args)
+    anew.__cause__ = error.__cause__
+    return anew
+
+
 @dataclass(slots=True)
 class _Waiter:
     """A caller of `synced` or `written`."""
@@ -256,12 +267,12 @@ class Cursor(AnyCursor):
         else:
             await trio.lowlevel.checkpoint()
         if self._ended is not None and not self._is_written(waiter):
-            raise self._ended
+            raise _anew(self._ended)
 
     def move(self, mark_delete: Position) -> None:
         """See `AnyCursor`."""
         if self._ended is not None:
-            raise self._ended
+            raise _anew(self._ended)
         self._identity = replace(self._identity, creation_id=uuid.uuid4().hex)
         super().move(mark_delete)
 
@@ -288,7 +299,7 @@ class Cursor(AnyCursor):
             self._wake.set()
         await self._has_ended.wait()
         if self._ended is not None and not isinstance(self._ended, type(how)):
-            raise self._ended
+            raise _anew(self._ended)
 
     def _changed(self) -> None:
         self._changes += 1

@@ -419,3 +419,22 @@ async def test_of_a_batch_only_what_is_neither_acknowledged_nor_withheld_is_sent
         assert subscription.statistics().unacked_messages == 1
         assert consumer.permits.available == 3
         nursery.cancel_scope.cancel()
+
+
+async def test_a_deletion_clears_what_was_withheld_though_the_task_has_ended_first() -> None:
+    """E16: the task lets go of it, and whoever asked for the deletion may be woken after that."""
+    cleared: list[bool] = []
+
+    class Recorder(NothingWithheld):
+        async def clear(self) -> None:
+            cleared.append(True)
+
+    stream = stream_of(1)
+    cursor = await Cursor.open("s", ledger=stream, metadata=MemoryStore(), claim=None, start=EARLIEST)
+    subscription = Subscription("s", source=stream, cursor=cursor, withheld=Recorder())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(subscription.unsubscribe)
+        await trio.testing.wait_all_tasks_blocked()
+        subscription.let_go()
+        await cursor.run()
+    assert cleared == [True]

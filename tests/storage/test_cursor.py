@@ -1,5 +1,6 @@
 """Cursors: what is durable when, who may write, and what survives being cancelled, moved, deleted and made again."""
 
+import weakref
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from storage.files import SPACE_RETRY_SECONDS
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Committed, Op, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
+from tests.support.reference_counts import collector_stopped
 from tests.support.schedules import every_schedule
 from tests.support.stream import MemoryStream
 
@@ -196,6 +198,25 @@ async def test_a_stale_owner_writes_nothing(autojump_clock: trio.testing.MockClo
         await Cursor.open("new", ledger=stream, metadata=store, claim=Check(CLAIM, version), start=EARLIEST)
 
 
+async def test_a_cursor_that_has_ended_is_freed_with_its_last_holder() -> None:
+    """E16: what its callers were told does not hold it."""
+    cursor = await open_cursor(MemoryStore(), stream_of(2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.run)
+        await cursor.close()
+    cursor.acknowledge(Position(7, 0))
+    gone = weakref.ref(cursor)
+    with collector_stopped():
+        for ask in (cursor.synced, cursor.written, cursor.delete):
+            for _ in range(2):
+                with pytest.raises(CursorClosed):
+                    await ask()
+        with pytest.raises(CursorClosed):
+            cursor.move(EARLIEST)
+        del cursor, ask, nursery
+        assert gone() is None
+
+
 async def test_two_cursors_of_one_record_cannot_both_write(autojump_clock: trio.testing.MockClock) -> None:
     """D4: even under one claim the record is written only as its writer left it."""
     store, stream = MemoryStore(), stream_of(3)
@@ -230,6 +251,12 @@ async def test_a_failing_store_ends_the_cursor(autojump_clock: trio.testing.Mock
         await cursor.run()
     with pytest.raises(CursorFailed):
         await cursor.durable.wait_for(Position(7, 0))
+    for _ in range(2):
+        with pytest.raises(CursorFailed) as told:
+            await cursor.synced()
+        assert isinstance(told.value.__cause__, StoreUnavailable), "so whoever is told can tell that it may pass"
+        assert told.traceback[-1].name == "_wait", "and nobody is shown where others were told"
+        assert len(told.traceback) == 3
 
 
 async def test_seek_goes_back_under_a_new_watermark(autojump_clock: trio.testing.MockClock) -> None:

@@ -1,0 +1,149 @@
+"""The durable subscriptions of a topic: what is left of one that has ended."""
+
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.cluster.ownership import claim_key
+from broker.names import TopicName
+from broker.topic import Topic
+from dispatch.subscription import (
+    Acknowledgement,
+    AcknowledgementRefused,
+    Subscription,
+    SubscriptionClosed,
+    SubscriptionKind,
+)
+from storage.cursor import CursorClosed, CursorDeleted, CursorError, CursorLost
+from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
+from storage.position import EARLIEST
+from storage.ranges import EntryAck
+from tests.support.disk import SimulatedFiles
+from tests.support.outlet import recording_consumer
+from tests.support.reference_counts import collector_stopped
+from tests.support.rooms import TOPIC, Rooms, publish, rooms
+from txn.states import EndAction
+
+ENTRIES = 6
+
+
+@pytest.fixture(autouse=True)
+def _no_collections() -> Iterator[None]:
+    with collector_stopped():
+        yield
+
+
+async def used(broker: Rooms) -> tuple[TopicName, Topic, Subscription]:
+    """A subscription with a consumer. Pending acknowledgements were recovered, and decided either way; one is open."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    name = await broker.segment(TOPIC, 0)
+    topic = await broker.topics.get(name)
+    await topic.subscribe("s", EARLIEST)
+    for entry in range(ENTRIES):
+        await publish(topic, b"%d" % entry)
+    positions = [entry.position for entry in await topic.read(EARLIEST, entries_max=ENTRIES, bytes_max=1_000)]
+    txns = [await broker.coordinator.new_transaction(0, 60_000) for _ in range(3)]
+    for number, txn in enumerate(txns):
+        await topic.acknowledge_in_transaction(
+            topic.subscriptions["s"], txn, [EntryAck(positions[number])], cumulative=False
+        )
+    await broker.topics.unload(name)
+    topic = await broker.topics.get(name)
+    subscription = topic.subscriptions["s"]
+    consumer, outlet = recording_consumer()
+    subscription.add_consumer(consumer, SubscriptionKind.SHARED)
+    subscription.flow(consumer, 100)
+    await topic.acknowledge_in_transaction(subscription, txns[0], [EntryAck(positions[3])], cumulative=False)
+    await broker.coordinator.end(txns[0], EndAction.COMMIT)
+    await broker.coordinator.end(txns[1], EndAction.ABORT)
+    subscription.acknowledge([Acknowledgement(positions[4])])
+    await subscription.synced()
+    await wait_all_tasks_blocked()
+    assert set(outlet.positions) >= {positions[1], positions[5]}
+    return name, topic, subscription
+
+
+async def delete(broker: Rooms, name: TopicName) -> None:
+    await (await broker.topics.get(name)).unsubscribe("s")
+
+
+async def unload(broker: Rooms, name: TopicName) -> None:
+    await broker.topics.unload(name)
+
+
+async def remove(broker: Rooms, name: TopicName) -> None:
+    await broker.topics.delete(name)
+
+
+async def lose(broker: Rooms, name: TopicName) -> None:
+    """Another broker has the segment, which this one finds out as it writes."""
+    topic = await broker.topics.get(name)
+    await broker.metadata.put(claim_key(str(name)), b"another")
+    topic.subscriptions["s"].acknowledge([Acknowledgement(topic.ledger.last_position)])
+    with suppress(CursorLost):
+        await topic.subscriptions["s"].synced()
+
+
+async def ask_late(topic: Topic, subscription: Subscription, txn: TxnId, cause: type[CursorError]) -> None:
+    """Ask the subscription for things after it has ended."""
+    acks = [EntryAck(topic.ledger.last_position)]
+    with pytest.raises(SubscriptionClosed):
+        subscription.require_acknowledgeable(acks, cumulative=False)
+    with pytest.raises(SubscriptionClosed):
+        subscription.add_consumer(recording_consumer()[0])
+    with pytest.raises(AcknowledgementRefused):
+        await topic.acknowledge_in_transaction(subscription, txn, acks, cumulative=False)
+    with pytest.raises(cause):
+        await subscription.seek(EARLIEST)
+    subscription.acknowledge([Acknowledgement(EARLIEST)])
+    subscription.take([EntryAck(topic.ledger.last_position.before())], cumulative=True)
+    with pytest.raises(cause):
+        await subscription.synced()
+    if cause is CursorDeleted:
+        assert await subscription.unsubscribe() == ()
+    else:
+        with pytest.raises(cause):
+            await subscription.unsubscribe()
+
+
+Ending = Callable[[Rooms, TopicName], Awaitable[None]]
+
+
+@pytest.mark.parametrize("end", [delete, remove, unload])
+async def test_a_subscription_that_has_ended_is_freed_at_once(end: Ending, autojump_clock: MockClock) -> None:
+    """E16: nothing of it waits for the garbage collector, which visits what is old only rarely."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        name, topic, subscription = await used(broker)
+        freed: list[weakref.ref[Any]] = [weakref.ref(subscription), weakref.ref(topic._durable._pending[subscription])]
+        # A closed cursor stays with its topic: what it lacks must be kept.
+        cursor = weakref.ref(subscription.cursor)
+        await end(broker, name)
+        await wait_all_tasks_blocked()
+        del subscription
+        assert all(ref() is None for ref in freed)
+        assert (cursor() is None) == (end is not unload)
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"), [(delete, CursorDeleted), (remove, CursorDeleted), (unload, CursorClosed), (lose, CursorLost)]
+)
+async def test_who_comes_late_is_told_why_and_holds_nothing(
+    end: Ending, cause: type[CursorError], autojump_clock: MockClock
+) -> None:
+    """E16: a session may hold a subscription that has ended; what it is told does not outlive it."""
+    async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
+        name, topic, subscription = await used(broker)
+        txn = await broker.coordinator.new_transaction(0, 60_000)
+        await end(broker, name)
+        await wait_all_tasks_blocked()
+        for _ in range(2):
+            await ask_late(topic, subscription, txn, cause)
+        gone = weakref.ref(subscription)
+        del subscription
+        # Of what was lost, the error itself holds where it came by.
+        assert gone() is None or end is lose

@@ -1,0 +1,22 @@
+"""What reference counts alone free: the garbage collector stands still meanwhile.
+
+with collector_stopped():
+    gone = weakref.ref(make())
+    assert gone() is None
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def collector_stopped() -> Iterator[None]:
+    """In the block nothing is collected."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -40,7 +40,7 @@ async def take_place(
     Raises:
         IdentityMismatch: folder, journal and metadata do not belong together; nothing was changed.
         DataFolderInUse, BrokerRuns: a broker with this id runs.
-        JournalDamaged: the fence of its journal is damaged.
+        FenceDamaged: the fence of its journal is damaged.
     """
     identity = await join_cluster(
         files,

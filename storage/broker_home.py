@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from storage.errors import DataFolderInUse, JournalDamaged
+from storage.errors import DataFolderInUse, FenceDamaged
 from storage.fence import EpochRecord, read_epochs
 from storage.files import AlreadyLocked, Files, Lock
 
@@ -65,7 +65,7 @@ def epochs_of(files: Files, data_dir: Path, broker_id: str) -> dict[int, EpochRe
     """The epochs of a broker's journal, rising, and what their fences say. Changes nothing. Blocks.
 
     Raises:
-        JournalDamaged: a fence file is damaged, or the journal's folder is not that broker's.
+        FenceDamaged: a fence file is damaged, or the journal's folder is not that broker's.
     """
     directory = journal_dir(data_dir, broker_id)
     if not files.exists(directory):
@@ -74,5 +74,5 @@ def epochs_of(files: Files, data_dir: Path, broker_id: str) -> dict[int, EpochRe
     for record in found.values():
         if record.owner.broker != broker_id:
             reason = f"it is the journal of broker {record.owner.broker}, the folder was renamed or copied"
-            raise JournalDamaged(directory, 0, reason)
+            raise FenceDamaged(directory, reason)
     return found

@@ -80,6 +80,12 @@ class EntriesUnreadable(LedgerCorrupt):
 class JournalDamaged(StorageError):
     """The journal is damaged so that nobody can tell which ledgers lost entries; the store does not start."""
 
+    path: Path
+
+
+class JournalFileDamaged(JournalDamaged):
+    """One of its files is damaged or missing, or is another's."""
+
     def __init__(self, path: Path, offset: int, reason: str) -> None:
         super().__init__(
             f"{path} is damaged at byte {offset}: {reason}. Entries that were confirmed may be lost, and which ones "
@@ -88,6 +94,17 @@ class JournalDamaged(StorageError):
         )
         self.path = path
         self.offset = offset
+
+
+class FenceDamaged(JournalDamaged):
+    """Nobody can tell which journal files there are, or whose they are."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be used: {reason}. Without it nobody can tell which confirmed entries are in the journal. "
+            "Restore it, or the whole folder, from a copy."
+        )
+        self.path = path
 
 
 class LedgerOutOfReach(StorageError):

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import google_crc32c
 import orjson
 
-from storage.errors import Fenced, JournalDamaged
+from storage.errors import Fenced, FenceDamaged
 from storage.files import Files
 from storage.writer import Epoch
 
@@ -200,7 +200,7 @@ def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
     Blocks.
 
     Raises:
-        JournalDamaged: a fence file is damaged.
+        FenceDamaged: a fence file is damaged.
     """
     found = {}
     for epoch in sorted(_epochs(files, directory)):
@@ -217,7 +217,7 @@ def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
             try:
                 found[epoch] = EpochRecord.decode(data)
             except ValueError as damaged:
-                raise JournalDamaged(path, 0, str(damaged)) from damaged
+                raise FenceDamaged(path, str(damaged)) from damaged
     return found
 
 
@@ -225,7 +225,7 @@ def newest_begun(files: Files, directory: Path, *, below: int) -> tuple[int, Epo
     """The newest epoch below `below` that has a journal file, and what its fence says; None if there is none. Blocks.
 
     Raises:
-        JournalDamaged: a fence file is damaged.
+        FenceDamaged: a fence file is damaged.
     """
     begun = [(epoch, record) for epoch, record in read_epochs(files, directory).items() if record.has_begun]
     return next((each for each in reversed(begun) if each[0] < below), None)

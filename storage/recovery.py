@@ -31,7 +31,7 @@ block with another behind it was durable. The last one may stand in the system's
 its sync, or the sync failed), so it is first written again and synced: else a loss of power during recovery could leave
 half of it in a ledger file and nothing in the journal. A bad part whose batch stands good in its ledger file has lost
 nothing. Otherwise the ledger gets a quarantine mark and everything else goes on. UNREADABLE stops the start
-(`JournalDamaged`).
+(`JournalFileDamaged`).
 
 **A ledger file**, after the journal was replayed, at the place where its next batch is due. Only confirmed batches are
 ever written there and the journal still has every one that was not synced, so there are no torn tails here:
@@ -82,7 +82,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from storage.errors import JournalDamaged
+from storage.errors import JournalFileDamaged
 from storage.journal_block import (
     HEADER_SIZE,
     LABEL_SIZE,
@@ -237,7 +237,7 @@ class JournalReader:
         """Every block that was written whole, up to the end or the torn tail.
 
         Raises:
-            JournalDamaged: the table says UNREADABLE.
+            JournalFileDamaged: the table says UNREADABLE.
         """
         for number, path in enumerate(self._paths):
             data = self._load(path)
@@ -250,7 +250,7 @@ class JournalReader:
             while True:
                 block, row = self._judge(data, offset, path, self._paths[number + 1 :])
                 if row.decision is Decision.UNREADABLE:
-                    raise JournalDamaged(path, offset, row.reason)
+                    raise JournalFileDamaged(path, offset, row.reason)
                 if row.decision is Decision.TORN:
                     return
                 # A file ends where its next block did not fit; should that one be missing, the next file's first block
@@ -267,7 +267,7 @@ class JournalReader:
             label = State.DAMAGED
         row = decide_file(label, self._header(data, LABEL_SIZE)[0])
         if row.decision is Decision.UNREADABLE:
-            raise JournalDamaged(path, 0, row.reason)
+            raise JournalFileDamaged(path, 0, row.reason)
 
     def _judge(
         self, data: bytes, offset: int, path: Path, later_paths: Sequence[Path]

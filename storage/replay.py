@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.errors import JournalDamaged
+from storage.errors import FenceDamaged, JournalFileDamaged
 from storage.fence import EpochRecord, Fence, Owner, newest_begun, read_epochs, remove_older
 from storage.files import Files
 from storage.journal_block import LABEL_SIZE
@@ -43,7 +43,8 @@ def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence)
     """Replay what the fenced writers wrote. Durable on return.
 
     Raises:
-        JournalDamaged: nobody can tell which ledgers lost entries, or a journal file is missing.
+        JournalFileDamaged: nobody can tell which ledgers lost entries, or a journal file is missing.
+        FenceDamaged: a fence is damaged or missing.
     """
     journal = _Journal(files, directory, fence)
     replay = _Replay(files, folder)
@@ -114,8 +115,7 @@ class _Journal:
                 raise self._is_missing(JournalName(epoch, min(missing), record.owner.stream))
             self._fence.check()
             fence = f"fence-{strays[0].epoch:010d}"
-            reason = f"the file {fence} that belongs to it, and says which journal files there are, is missing"
-            raise JournalDamaged(self._directory / str(strays[0]), 0, reason)
+            raise FenceDamaged(self._directory / fence, f"it is missing, and the journal file {strays[0]} is there")
 
     def _lives(self) -> set[tuple[int, int]]:
         epochs = read_epochs(self._files, self._directory)
@@ -125,7 +125,7 @@ class _Journal:
         """A file's bytes; None if its fenced writer has freed it since it was listed, or its loss was accepted.
 
         Raises:
-            JournalDamaged: it is gone and was not freed, or shorter than it was made.
+            JournalFileDamaged: it is gone and was not freed, or shorter than it was made.
         """
         try:
             file = self._files.open(path)
@@ -144,13 +144,13 @@ class _Journal:
         made_bytes = 0 if self.begun is None else self.begun[1].file_bytes
         if len(data) < made_bytes:
             self._fence.check()
-            raise JournalDamaged(path, len(data), f"it was made with {made_bytes} bytes, and the rest was cut off")
+            raise JournalFileDamaged(path, len(data), f"it was made with {made_bytes} bytes, and the rest was cut off")
         return data
 
-    def _is_missing(self, name: JournalName) -> JournalDamaged:
+    def _is_missing(self, name: JournalName) -> JournalFileDamaged:
         # Somebody later may have finished and removed what we look for; then that is the cause.
         self._fence.check()
-        return JournalDamaged(self._directory / str(name), 0, "the file is missing")
+        return JournalFileDamaged(self._directory / str(name), 0, "the file is missing")
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import JournalDamaged, StorageError
+from storage.errors import FenceDamaged, JournalFileDamaged, StorageError
 from storage.ledger_store import DirectoryLedgerStore
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import add_all, journal_dir, ledger_store, payloads_of
@@ -39,7 +39,7 @@ async def test_every_journal_file_that_exists_must_exist(which: int) -> None:
     survivor.remove(paths[which])
     others = {path: survivor.content(path) for path in journal_files(survivor)}
     for _start in range(2):
-        with pytest.raises(JournalDamaged, match="the file is missing") as raised:
+        with pytest.raises(JournalFileDamaged, match="the file is missing") as raised:
             await start(survivor)
         assert raised.value.path == paths[which]
         assert {path: survivor.content(path) for path in journal_files(survivor)} == others, "nothing else is lost"
@@ -70,7 +70,7 @@ async def test_a_journal_file_of_an_earlier_life_is_not_this_one(which: int) -> 
     survivor = files.kill()
     path = journal_files(survivor)[which]
     put(survivor, path, unwritten)
-    with pytest.raises(JournalDamaged, match="another journal file stands under this name") as raised:
+    with pytest.raises(JournalFileDamaged, match="another journal file stands under this name") as raised:
         await start(survivor)
     assert raised.value.path == path
 
@@ -95,7 +95,7 @@ async def test_a_journal_file_as_it_was_before_it_was_written_to_is_missed(which
     assert len(journal_files(survivor)) == 5, "the last but one holds blocks, the last one none"
     path = journal_files(survivor)[which]
     put(survivor, path, unwritten[path])
-    with pytest.raises(JournalDamaged, match="blocks before this one are missing"):
+    with pytest.raises(JournalFileDamaged, match="blocks before this one are missing"):
         await start(survivor)
 
 
@@ -113,7 +113,7 @@ async def test_a_file_that_vanishes_while_the_journal_is_read_is_missed() -> Non
             rival.remove(victim)
 
     survivor.before = remove
-    with pytest.raises(JournalDamaged, match="the file is missing") as raised:
+    with pytest.raises(JournalFileDamaged, match="the file is missing") as raised:
         await start(survivor)
     assert raised.value.path == victim
 
@@ -126,7 +126,7 @@ async def test_all_journal_files_removed_is_not_an_empty_journal() -> None:
         files.remove(path)
     (path,) = journal_files(files)
     files.rename(path, path.with_suffix(".kept"))
-    with pytest.raises(JournalDamaged, match="the file is missing"):
+    with pytest.raises(JournalFileDamaged, match="the file is missing"):
         await start(files.kill())
 
 
@@ -137,7 +137,7 @@ async def test_a_removed_fence_is_damage_while_journal_files_are_there() -> None
     files.remove(journal_dir() / "fence-0000000001")
     for _start in range(3):
         files = files.kill()
-        with pytest.raises(JournalDamaged, match=r"the file fence-0000000001 that belongs to it, .* is missing"):
+        with pytest.raises(FenceDamaged, match=r"fence-0000000001 cannot be used: it is missing"):
             await start(files)
 
 
@@ -147,7 +147,7 @@ async def test_a_damaged_fence_is_named() -> None:
     await life(files)
     (fence,) = [name for name in files.names(journal_dir()) if name.startswith("fence-")]
     files.flip(journal_dir() / fence, 200)
-    with pytest.raises(JournalDamaged, match=fence):
+    with pytest.raises(FenceDamaged, match=fence):
         await start(files.kill())
 
 
@@ -160,7 +160,7 @@ async def test_the_loss_of_a_journal_file_can_be_accepted() -> None:
     first, *_others = journal_files(files)
     survivor = files.kill()
     survivor.remove(first)
-    with pytest.raises(JournalDamaged, match="put a file in its place that holds the word lost"):
+    with pytest.raises(JournalFileDamaged, match="put a file in its place that holds the word lost"):
         await start(survivor)
     survivor = survivor.kill()
     file = survivor.open(first, create=True)
@@ -180,7 +180,7 @@ async def test_a_journal_file_that_was_cut_is_named(kept: int) -> None:
     last = journal_files(files)[-1]
     survivor = files.kill()
     survivor.cut(last, kept)
-    with pytest.raises(JournalDamaged, match="it was made with 4096 bytes") as caught:
+    with pytest.raises(JournalFileDamaged, match="it was made with 4096 bytes") as caught:
         await start(survivor)
     assert caught.value.path == last
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import storage.recovery as recovery
-from storage.errors import JournalDamaged
+from storage.errors import JournalFileDamaged
 from storage.journal_block import LABEL_SIZE, SECTOR, Part, encode_block, encode_label
 from storage.recovery import (
     JOURNAL_TABLE,
@@ -150,7 +150,7 @@ def test_a_file_that_nothing_identifies_is_not_an_empty_one() -> None:
         journal = three_blocks()
         journal.next_file()
         journal.files[1][:LABEL_SIZE] = label
-        with pytest.raises(JournalDamaged) as raised:
+        with pytest.raises(JournalFileDamaged) as raised:
             journal.recovered()
         assert (raised.value.path, raised.value.offset) == (Path("/1"), 0)
 
@@ -161,7 +161,7 @@ def test_the_first_file_is_missed_where_its_unwritten_copy_stands() -> None:
     journal.next_file()
     journal.block(part(5, b"five"))
     journal.files[0][LABEL_SIZE:] = bytes(journal.size - LABEL_SIZE)
-    with pytest.raises(JournalDamaged) as raised:
+    with pytest.raises(JournalFileDamaged) as raised:
         journal.recovered()
     assert (raised.value.path, raised.value.offset) == (Path("/1"), LABEL_SIZE)
 
@@ -219,7 +219,7 @@ def test_a_lost_block_before_a_later_one_stops_the_start() -> None:
         journal = three_blocks()
         _file, begin, stop, _parts = journal.blocks[lost]
         journal.files[0][begin:stop] = bytes(stop - begin)
-        with pytest.raises(JournalDamaged) as raised:
+        with pytest.raises(JournalFileDamaged) as raised:
             journal.recovered()
         assert (raised.value.path, raised.value.offset) == (Path("/0"), begin)
 
@@ -230,7 +230,7 @@ def test_a_block_lost_from_the_end_of_a_file_is_missed_by_the_next_file() -> Non
     journal.next_file()
     journal.block(part(5, b"five"))
     journal.files[0][begin:stop] = bytes(stop - begin)
-    with pytest.raises(JournalDamaged) as raised:
+    with pytest.raises(JournalFileDamaged) as raised:
         journal.recovered()
     assert (raised.value.path, raised.value.offset) == (Path("/1"), LABEL_SIZE)
 

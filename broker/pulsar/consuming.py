@@ -71,7 +71,7 @@ class ConsumerFace:
         self._traffic = traffic
         self._nursery = nursery
         self._consumers: dict[int, ConsumerSession] = {}
-        self._openings = Openings("consumer", CONSUMERS_MAX, lambda: len(self._consumers))
+        self._openings = Openings("consumer", CONSUMERS_MAX, self._consumers)
         self._acknowledging = Acknowledging(self._consumers, outbox, share, nursery)
 
     @property

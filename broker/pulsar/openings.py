@@ -9,7 +9,7 @@ is refused before anything is done for it.
 A request is known by its command, the very object: a client may send the same one twice.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -28,22 +28,22 @@ class _Opening(NamedTuple):
 class Openings:
     """What is being opened, by the client's number for it."""
 
-    def __init__(self, kind: str, places: int, open_now: Callable[[], int]) -> None:
+    def __init__(self, kind: str, places: int, opened: Sized) -> None:
         """Nothing.
 
         Args:
             kind: says in errors what it would have been.
             places: how many may be open or on their way.
-            open_now: how many are open.
+            opened: those that are open, as they come and go.
         """
         self._kind: Final = kind
         self._places: Final = places
-        self._open_now: Final = open_now
+        self._opened: Final = opened
         self._openings: dict[int, _Opening] = {}
 
     def announce(self, number: int, request: pb.BaseCommand) -> None:
         """A request to open it has arrived; `opening` follows, once for each announcement."""
-        has_place = self._open_now() + len(self._openings) < self._places
+        has_place = len(self._opened) + len(self._openings) < self._places
         self._openings.setdefault(number, _Opening(request, trio.CancelScope(), has_place))
 
     def call_off(self, number: int) -> None:

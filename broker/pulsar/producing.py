@@ -312,7 +312,7 @@ class ProducerFace:
         self._traffic = traffic
         self._nursery = nursery
         self._producers: dict[int, ProducerSession] = {}
-        self._openings = Openings("producer", PRODUCERS_MAX, lambda: len(self._producers))
+        self._openings = Openings("producer", PRODUCERS_MAX, self._producers)
         # Ids whose producers the broker closed: sends that were on their way are dropped, as the client resends them.
         # In the order of closing; beyond the bound the first are forgotten, and such a send is refused.
         self._closed_here: dict[int, None] = {}

@@ -53,7 +53,7 @@ class ScalableFace:
         self._dags = dags
         self._service_url = service_url
         self._sessions: dict[int, LayoutSession] = {}
-        self._openings = Openings("layout session", LAYOUT_SESSIONS_MAX, lambda: len(self._sessions))
+        self._openings = Openings("layout session", LAYOUT_SESSIONS_MAX, self._sessions)
         self._consumers: list[RegisteredConsumer] = []
         # Segments with a consumer on this connection and that consumer's name, by topic and subscription.
         self._subscribed: defaultdict[tuple[TopicName, str | None], set[tuple[int, str]]] = defaultdict(set)

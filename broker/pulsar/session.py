@@ -8,6 +8,7 @@ What goes wrong is answered by the protocol's own error and closes at most this 
 """
 
 from contextlib import AsyncExitStack
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -86,7 +87,7 @@ class Session:
         self._server_version = server_version
         self._message_bytes_max = message_bytes_max
         self._decoder = FrameDecoder(message_bytes_max + 10 * 1024, SIZES)
-        self._inline: dict[int, Inline] = {Type.PING: self._ping, Type.PONG: self._pong}
+        self._inline: dict[int, Inline] = {Type.PING: partial(_ping, outbox), Type.PONG: _pong}
         self._requests: dict[int, Request] = {}
         self._faces: list[Face] = []
         self._request_places = trio.Semaphore(REQUESTS_MAX)
@@ -102,7 +103,7 @@ class Session:
         async with AsyncExitStack() as closing:
             closing.callback(self._outbox.close)
             closing.callback(self._share.close)
-            # The exception that ends a lost connection keeps the functions it met until the collector finds them.
+            # The exception of a write that fails keeps the functions it met until the collector finds them.
             closing.callback(self._decoder.clear)
             for face in self._faces:
                 closing.push_async_callback(_close, face)
@@ -156,7 +157,12 @@ class Session:
         size = READ_BYTES_MAX if expected_bytes > READ_BYTES else READ_BYTES
         with trio.CancelScope(deadline=until) as self._share.receiving:
             if not self._share.is_overdue:
-                return await self._stream.receive_some(size)
+                try:
+                    return await self._stream.receive_some(size)
+                except trio.BrokenResourceError:
+                    # Not let through the nurseries: with their frames it would hold the session until a collection.
+                    log.debug("connection lost")
+                    return b""
         self._refuse_to_wait(OVERDUE if self._share.is_overdue else "CONNECT did not come in time")
         return b""
 
@@ -225,11 +231,14 @@ class Session:
     def _put(self, command: pb.BaseCommand) -> None:
         self._outbox.put(encode_command(command))
 
-    async def _ping(self, frame: Frame) -> None:
-        self._outbox.put(PONG)
 
-    async def _pong(self, frame: Frame) -> None:
-        """Nothing waits for it: dead peers are found by TCP keep-alive (DESIGN section 8)."""
+# No methods, as the session keeps them: it would hold itself until a collection.
+async def _ping(outbox: Outbox, frame: Frame) -> None:
+    outbox.put(PONG)
+
+
+async def _pong(frame: Frame) -> None:
+    """Nothing waits for it: dead peers are found by TCP keep-alive (DESIGN section 8)."""
 
 
 async def _close(face: Face) -> None:

@@ -90,7 +90,7 @@ async def test_what_is_closed_before_it_is_open_holds_nothing(
 
 
 async def test_a_number_is_given_to_one_request_at_a_time() -> None:
-    openings = Openings("consumer", 10, lambda: 0)
+    openings = Openings("consumer", 10, {})
     first, second = subscribe(1, 10), subscribe(1, 10)
     openings.announce(1, first)
     openings.announce(1, second)
@@ -104,7 +104,7 @@ async def test_a_number_is_given_to_one_request_at_a_time() -> None:
 
 
 async def test_a_number_called_off_may_be_asked_for_again_at_once() -> None:
-    openings = Openings("consumer", 10, lambda: 0)
+    openings = Openings("consumer", 10, {})
     first, second = subscribe(1, 10), subscribe(1, 11)
     openings.announce(1, first)
     openings.call_off(1)
@@ -121,7 +121,7 @@ async def opened_for_ever(openings: Openings, request: pb.BaseCommand) -> None:
 
 
 async def test_calling_off_ends_what_opens_it() -> None:
-    openings = Openings("consumer", 10, lambda: 0)
+    openings = Openings("consumer", 10, {})
     request = subscribe(1, 10)
     openings.announce(1, request)
     async with trio.open_nursery() as nursery:
@@ -131,4 +131,4 @@ async def test_calling_off_ends_what_opens_it() -> None:
 
 
 def test_calling_off_what_is_not_being_opened_does_nothing() -> None:
-    Openings("producer", 10, lambda: 0).call_off(1)
+    Openings("producer", 10, {}).call_off(1)

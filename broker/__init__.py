@@ -1,1 +1,1 @@
-"""The broker room: topics, who owns them, how they split, and the faces through which clients reach them."""
+"""The broker room: topics, who owns them, how they split, and the front ends through which clients reach them."""

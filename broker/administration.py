@@ -1,4 +1,4 @@
-"""Administration of scalable topics, and how the broker is doing: what the HTTP face shows and asks for."""
+"""Administration of scalable topics, and how the broker is doing: what the HTTP API shows and asks for."""
 
 from collections.abc import Mapping, Sequence
 

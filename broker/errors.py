@@ -1,7 +1,7 @@
-"""What can be wrong with a request to the broker, whichever face it came through.
+"""What can be wrong with a request to the broker, whichever front end it came through.
 
-Each protocol's face has one table from these types to its own codes, so the rooms behind it raise what happened and
-never how it reads on a wire. `retriable` says whether the same request may succeed later without anybody changing
+Each protocol's front end has one table from these types to its own codes. So the rooms behind it raise what happened
+and never how it reads on a wire. `retriable` says whether the same request may succeed later without anybody changing
 anything. Errors of names stand in `broker.names`, those of transactions in `txn.errors`.
 """
 

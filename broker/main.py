@@ -1,10 +1,10 @@
-"""The broker put together: settings, stores, topics, faces, in one tree of tasks.
+"""The broker put together: settings, stores, topics, front ends, in one tree of tasks.
 
     metadata store
       └ ledger store (journal)
           └ a reign, for as long as one metadata session lasts (`reigns.py`)
               └ claims, headers, coordinator, sweeps, topics, controller
-                  └ faces: Pulsar, HTTP
+                  └ front ends: Pulsar, HTTP
 
 What is inside may use what is outside it, and ending goes from the inside out: connections end, topics write what
 their cursors still hold, then the journal and the metadata log close.
@@ -150,8 +150,8 @@ async def serve(
                     budgets,
                     now_ms,
                 )
-                async with trio.open_nursery() as faces:
-                    faces.start_soon(
+                async with trio.open_nursery() as front_ends:
+                    front_ends.start_soon(
                         serve_pulsar,
                         again(pulsar),
                         composed.pulsar,
@@ -160,12 +160,12 @@ async def serve(
                     application = build_application(
                         composed.administration, composed.monitor, metadata, hosts=_hosts_of(settings)
                     )
-                    http_bound = await faces.start(serve_http, application, again(http))
+                    http_bound = await front_ends.start(serve_http, application, again(http))
                     if not is_ready.is_set():
                         is_ready.set()
                         task_status.started(Ready(bound, http_bound))
                     await stop.wait()
-                    faces.cancel_scope.cancel()
+                    front_ends.cancel_scope.cancel()
                 with trio.move_on_after(CURSORS_SECONDS_MAX):
                     await composed.pulsar.topics.close()
                 tasks.cancel_scope.cancel()
@@ -174,9 +174,9 @@ async def serve(
                     await session.close()
 
         async def turn_away() -> None:
-            async with trio.open_nursery() as faces:
-                faces.start_soon(close_connections, again(pulsar))
-                faces.start_soon(serve_http, refuse_http, again(http))
+            async with trio.open_nursery() as front_ends:
+                front_ends.start_soon(close_connections, again(pulsar))
+                front_ends.start_soon(serve_http, refuse_http, again(http))
 
         is_ready = trio.Event()
         await serve_reigns(metadata, place.session, reign, turn_away, stop, timeout_seconds=SESSION_TIMEOUT_SECONDS)
@@ -184,7 +184,7 @@ async def serve(
 
 
 class _Composed(NamedTuple):
-    """What the faces are given."""
+    """What the front ends are given."""
 
     pulsar: PulsarServices
     administration: Administration
@@ -204,7 +204,7 @@ async def _compose(
     budgets: Budgets,
     now_ms: WallClock,
 ) -> _Composed:
-    """Everything between the stores and the faces, running in `nursery` for as long as the session lasts."""
+    """Everything between the stores and the front ends, running in `nursery` for as long as the session lasts."""
     timeouts = Alarm(now_ms)
     headers = HeaderWatch(metadata, deadlines=timeouts)
     await nursery.start(headers.run)

@@ -1,4 +1,4 @@
-"""What went through this broker since it started: counters that faces add to and `/metrics` reads.
+"""What went through this broker since it started: counters that front ends add to and `/metrics` reads.
 
 Also where the metadata store keeps the load of a segment, which `scalable/load_reports.py` derives from them.
 """

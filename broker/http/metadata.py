@@ -56,18 +56,18 @@ _END: Final = starting_with("")[1]
 
 def routes(store: MetadataStore) -> list[BaseRoute]:
     """The routes above, answered from `store`."""
-    face = _MetadataFace(store)
+    routes = _MetadataRoutes(store)
     served: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
-        ("GET", "/record", face.record),
-        ("GET", "/records", face.records),
-        ("GET", "/index", face.index),
-        ("GET", "/watch", face.watch),
-        ("POST", "/snapshot", face.snapshot),
+        ("GET", "/record", routes.record),
+        ("GET", "/records", routes.records),
+        ("GET", "/index", routes.index),
+        ("GET", "/watch", routes.watch),
+        ("POST", "/snapshot", routes.snapshot),
     ]
     return [Route(PREFIX + path, endpoint, methods=[method]) for method, path, endpoint in served]
 
 
-class _MetadataFace:
+class _MetadataRoutes:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._watching = trio.CapacityLimiter(WATCHES_MAX)

@@ -19,7 +19,7 @@ from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, named_start, reader_start, stretch_of
 from broker.pulsar.requests import Inline, Request, require_label, require_name
-from broker.pulsar.scalable import ScalableFace
+from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.schemas import SchemaGate
 from broker.pulsar.seeking import require_target, seek, seek_all
 from broker.pulsar.sizes import pause_between, slices
@@ -49,7 +49,7 @@ _KINDS = {
 _SCALABLE_KINDS = {SubscriptionKind.EXCLUSIVE: ScalableKind.STREAM, SubscriptionKind.SHARED: ScalableKind.QUEUE}
 
 
-class ConsumerFace:
+class ConsumerHandler:
     """Serves the consumers of one connection."""
 
     def __init__(
@@ -58,7 +58,7 @@ class ConsumerFace:
         share: ReceiveShare,
         topics: Topics,
         controller: Controller,
-        scalable: ScalableFace,
+        scalable: ScalableHandler,
         schemas: SchemaGate,
         traffic: Traffic,
         nursery: trio.Nursery,
@@ -76,7 +76,7 @@ class ConsumerFace:
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {
             pb.BaseCommand.FLOW: self._flow,
             pb.BaseCommand.ACK: self._acknowledging.take,
@@ -85,7 +85,7 @@ class ConsumerFace:
 
     @property
     def requests(self) -> dict[int, Request]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {
             pb.BaseCommand.SUBSCRIBE: Request(
                 self._subscribe,
@@ -106,7 +106,7 @@ class ConsumerFace:
         }
 
     def close(self) -> Iterator[None]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         for consumer_id, session in tuple(self._consumers.items()):
             if self._consumers.get(consumer_id) is session:
                 del self._consumers[consumer_id]

@@ -11,16 +11,16 @@ import trio
 from broker.addresses import Address
 from broker.cluster.elections import Elections
 from broker.pulsar.budgets import Budgets
-from broker.pulsar.consuming import ConsumerFace
+from broker.pulsar.consuming import ConsumerHandler
 from broker.pulsar.layout_sessions import EncodedDags
-from broker.pulsar.lookup import LookupFace
-from broker.pulsar.namespaces import NamespaceFace
+from broker.pulsar.lookup import LookupHandler
+from broker.pulsar.namespaces import NamespaceHandler
 from broker.pulsar.outbox import Outbox
-from broker.pulsar.producing import ProducerFace
-from broker.pulsar.scalable import ScalableFace
-from broker.pulsar.schemas import SchemaFace, SchemaGate
+from broker.pulsar.producing import ProducerHandler
+from broker.pulsar.scalable import ScalableHandler
+from broker.pulsar.schemas import SchemaGate, SchemaHandler
 from broker.pulsar.session import Session
-from broker.pulsar.transactions import TransactionFace
+from broker.pulsar.transactions import TransactionHandler
 from broker.pulsar.unserved import Peer
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
@@ -126,11 +126,11 @@ def _session(
         server_version=services.server_version,
         message_bytes_max=services.message_bytes_max,
     )
-    session.use(LookupFace(outbox, service_url=service_url))
+    session.use(LookupHandler(outbox, service_url=service_url))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts)
-    session.use(SchemaFace(outbox, schemas))
-    session.use(ProducerFace(outbox, peer, share, services.topics, schemas, services.traffic, nursery))
-    scalable = ScalableFace(
+    session.use(SchemaHandler(outbox, schemas))
+    session.use(ProducerHandler(outbox, peer, share, services.topics, schemas, services.traffic, nursery))
+    scalable = ScalableHandler(
         outbox,
         services.layouts,
         services.feeds,
@@ -140,11 +140,13 @@ def _session(
         service_url=service_url,
     )
     session.use(scalable)
-    session.use(NamespaceFace(outbox, services.namespaces, nursery))
+    session.use(NamespaceHandler(outbox, services.namespaces, nursery))
     session.use(
-        ConsumerFace(outbox, share, services.topics, services.controller, scalable, schemas, services.traffic, nursery)
+        ConsumerHandler(
+            outbox, share, services.topics, services.controller, scalable, schemas, services.traffic, nursery
+        )
     )
-    session.use(TransactionFace(outbox, services.coordinator, service_url=service_url))
+    session.use(TransactionHandler(outbox, services.coordinator, service_url=service_url))
     return session
 
 

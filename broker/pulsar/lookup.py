@@ -12,7 +12,7 @@ from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
-class LookupFace:
+class LookupHandler:
     """Serves the lookup commands of one connection."""
 
     def __init__(self, outbox: Outbox, *, service_url: str) -> None:
@@ -21,12 +21,12 @@ class LookupFace:
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {}
 
     @property
     def requests(self) -> dict[int, Request]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {
             pb.BaseCommand.PARTITIONED_METADATA: Request(
                 self._partitions,
@@ -43,7 +43,7 @@ class LookupFace:
         }
 
     def close(self) -> Iterator[None]:
-        """See `Face`: nothing is kept."""
+        """See `CommandHandler`: nothing is kept."""
         return iter(())
 
     async def _partitions(self, command: pb.BaseCommand) -> None:

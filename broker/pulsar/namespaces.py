@@ -29,7 +29,7 @@ UPDATE_TOPICS_MAX: Final = 4096
 assert UPDATE_TOPICS_MAX * NAME_BYTES_MAX < 5 * 1024 * 1024
 
 
-class NamespaceFace:
+class NamespaceHandler:
     """Serves the namespace watches of one connection."""
 
     def __init__(self, outbox: Outbox, feeds: NamespaceFeeds, nursery: trio.Nursery) -> None:
@@ -40,7 +40,7 @@ class NamespaceFace:
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """See `Face`. In order of arrival, so that a watch can be closed, and its id be used again, at once."""
+        """See `CommandHandler`. In order of arrival, so a client may close a watch and reuse its id at once."""
         return {
             pb.BaseCommand.WATCH_SCALABLE_TOPICS: self._open,
             pb.BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: self._close,
@@ -48,11 +48,11 @@ class NamespaceFace:
 
     @property
     def requests(self) -> dict[int, Request]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {}
 
     def close(self) -> Iterator[None]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         for scope in self._watches.values():
             scope.cancel()
         self._watches.clear()

@@ -291,7 +291,7 @@ class ProducerSession:
         )
 
 
-class ProducerFace:
+class ProducerHandler:
     """Serves the producers of one connection."""
 
     def __init__(
@@ -319,12 +319,12 @@ class ProducerFace:
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {pb.BaseCommand.SEND: self._send}
 
     @property
     def requests(self) -> dict[int, Request]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {
             pb.BaseCommand.PRODUCER: Request(
                 self._create,
@@ -336,7 +336,7 @@ class ProducerFace:
         }
 
     def close(self) -> Iterator[None]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         for producer_id, producer in tuple(self._producers.items()):
             if self._producers.get(producer_id) is producer:
                 del self._producers[producer_id]

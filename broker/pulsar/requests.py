@@ -72,7 +72,7 @@ class Request(NamedTuple):
     """Called in the order of arrival, before `handle` gets a task. Must not block."""
 
 
-class Face(Protocol):
+class CommandHandler(Protocol):
     """One group of commands, with the state it keeps for one connection."""
 
     @property

@@ -30,7 +30,7 @@ REGISTRATIONS_MAX: Final = 10_000
 """Consumers that one connection has registered for a share of a topic; one more is refused."""
 
 
-class ScalableFace:
+class ScalableHandler:
     """Serves the scalable-topic commands of one connection."""
 
     def __init__(
@@ -60,12 +60,12 @@ class ScalableFace:
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {pb.BaseCommand.SCALABLE_TOPIC_CLOSE: self._close_session}
 
     @property
     def requests(self) -> dict[int, Request]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {
             pb.BaseCommand.SCALABLE_TOPIC_LOOKUP: Request(
                 self._lookup,
@@ -83,7 +83,7 @@ class ScalableFace:
         }
 
     def close(self) -> Iterator[None]:
-        """See `Face`. A consumer whose connection is gone keeps its segments for a while."""
+        """See `CommandHandler`. A consumer whose connection is gone keeps its segments for a while."""
         self._elections.detach(self._controller_changed)
         for number, session in tuple(self._sessions.items()):
             if self._sessions.pop(number, None) is not None:

@@ -107,7 +107,7 @@ class SchemaGate:
         return True
 
 
-class SchemaFace:
+class SchemaHandler:
     """Serves the requests about schemas of one connection."""
 
     def __init__(self, outbox: Outbox, gate: SchemaGate) -> None:
@@ -116,12 +116,12 @@ class SchemaFace:
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {}
 
     @property
     def requests(self) -> dict[int, Request]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {
             pb.BaseCommand.GET_SCHEMA: Request(
                 self._get,
@@ -138,7 +138,7 @@ class SchemaFace:
         }
 
     def close(self) -> Iterator[None]:
-        """See `Face`: nothing is kept."""
+        """See `CommandHandler`: nothing is kept."""
         return iter(())
 
     async def _get(self, command: pb.BaseCommand) -> None:

@@ -19,7 +19,7 @@ from broker.errors import CredentialsUnchecked
 from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
-from broker.pulsar.requests import Face, Inline, Request, refuse_by_error
+from broker.pulsar.requests import CommandHandler, Inline, Request, refuse_by_error
 from broker.pulsar.sizes import SIZES
 from broker.pulsar.unserved import Peer, require_no_credentials
 from tidewire.wire.pulsar import commands
@@ -89,14 +89,14 @@ class Session:
         self._decoder = FrameDecoder(message_bytes_max + 10 * 1024, SIZES)
         self._inline: dict[int, Inline] = {Type.PING: partial(_ping, outbox), Type.PONG: _pong}
         self._requests: dict[int, Request] = {}
-        self._faces: list[Face] = []
+        self._handlers: list[CommandHandler] = []
         self._request_places = trio.Semaphore(REQUESTS_MAX)
 
-    def use(self, face: Face) -> None:
-        """Serve the commands of `face` on this connection."""
-        self._faces.append(face)
-        self._inline.update(face.inline)
-        self._requests.update(face.requests)
+    def use(self, handler: CommandHandler) -> None:
+        """Serve the commands of `handler` on this connection."""
+        self._handlers.append(handler)
+        self._inline.update(handler.inline)
+        self._requests.update(handler.requests)
 
     async def run(self) -> None:
         """Serve until the peer leaves or breaks the protocol; whatever happens here ends this connection alone."""
@@ -105,8 +105,8 @@ class Session:
             closing.callback(self._share.close)
             # The exception of a write that fails keeps the functions it met until the collector finds them.
             closing.callback(self._decoder.clear)
-            for face in self._faces:
-                closing.push_async_callback(_close, face)
+            for handler in self._handlers:
+                closing.push_async_callback(_close, handler)
             try:
                 async with self._stream, trio.open_nursery() as writing:
                     writing.start_soon(self._outbox.run, self._stream)
@@ -241,10 +241,10 @@ async def _pong(frame: Frame) -> None:
     """Nothing waits for it: dead peers are found by TCP keep-alive (DESIGN section 8)."""
 
 
-async def _close(face: Face) -> None:
+async def _close(handler: CommandHandler) -> None:
     """Give back what a connection held, thousands of producers perhaps, while others have their turns."""
     with trio.CancelScope(shield=True):
-        for number, _ in enumerate(face.close(), 1):
+        for number, _ in enumerate(handler.close(), 1):
             if number % CLOSED_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
 

@@ -33,7 +33,7 @@ BATCH_MAX = 2**63 - 1
 NO_V4 = "transactions of v4 clients (without `scalable`) are not served yet; use the v5 client on topic:// topics"
 
 
-class TransactionFace:
+class TransactionHandler:
     """Serves the transaction commands of one connection."""
 
     def __init__(self, outbox: Outbox, coordinator: Coordinator, *, service_url: str) -> None:
@@ -43,12 +43,12 @@ class TransactionFace:
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """See `Face`."""
+        """See `CommandHandler`."""
         return {pb.BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: self._close_watch}
 
     @property
     def requests(self) -> dict[int, Request]:
-        """See `Face`. Clients look for a refusal in the answer's own error field."""
+        """See `CommandHandler`. Clients look for a refusal in the answer's own error field."""
         return {
             pb.BaseCommand.WATCH_TC_ASSIGNMENTS: Request(self._watch_assignments),
             pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: Request(self._connect, _connect_refused),
@@ -59,7 +59,7 @@ class TransactionFace:
         }
 
     def close(self) -> Iterator[None]:
-        """See `Face`: open transactions belong to no connection, they time out."""
+        """See `CommandHandler`: open transactions belong to no connection, they time out."""
         return iter(())
 
     async def _watch_assignments(self, command: pb.BaseCommand) -> None:

@@ -1,4 +1,4 @@
-"""Making and changing topics, by the broker's HTTP face (`tidewire topics` is the same by hand)."""
+"""Making and changing topics, by the broker's HTTP API (`tidewire topics` is the same by hand)."""
 
 import json
 from itertools import pairwise

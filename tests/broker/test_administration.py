@@ -1,4 +1,4 @@
-"""Administration over the broker's own rooms: what the HTTP face asks for happens, and bad requests change nothing."""
+"""Administration over the broker's own rooms: what the HTTP API asks for happens, and bad requests change nothing."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -392,7 +392,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(autojump_clock: trio.testi
 
 
 async def test_a_reader_needs_no_store() -> None:
-    """The non-durable cursor has the same face; what it knows is at once as durable as it will be."""
+    """The non-durable cursor has the same interface; what it knows is at once as durable as it will be."""
     stream = stream_of(5)
     cursor = NonDurableCursor("reader", ledger=stream, start=LATEST)
     await cursor.run()

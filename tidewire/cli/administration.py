@@ -1,4 +1,4 @@
-"""Scalable topics as a broker's HTTP face administers them (PIP-460), asked with the standard library alone.
+"""Scalable topics as a broker's HTTP API administers them (PIP-460), asked with the standard library alone.
 
 Each call is one blocking request on a connection of its own: commands are short, and who has an event loop runs the
 call in a thread. Proxies that the environment names are not used: a broker is reached directly, often on loopback.

@@ -10,18 +10,18 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.pulsar.consuming import ConsumerFace
-from broker.pulsar.producing import ProducerFace
-from broker.pulsar.scalable import ScalableFace
+from broker.pulsar.consuming import ConsumerHandler
+from broker.pulsar.producing import ProducerHandler
+from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.session import Session
-from broker.pulsar.transactions import TransactionFace
+from broker.pulsar.transactions import TransactionHandler
 from tests.support.reference_counts import collector_stopped
 from tests.support.wire import WireClient, connected
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
-KINDS = (Session, ProducerFace, ConsumerFace, ScalableFace, TransactionFace)
+KINDS = (Session, ProducerHandler, ConsumerHandler, ScalableHandler, TransactionHandler)
 
 
 async def use(client: WireClient) -> None:

@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import NAME_BYTES_MAX, TopicName
 from broker.pulsar import acknowledging, layout_sessions, producing, session, sizes
-from broker.pulsar.requests import Face
+from broker.pulsar.requests import CommandHandler
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_AT_ONCE, SIZES
 from broker.scalable.layout import Layout
 from storage.position import Position
@@ -299,7 +299,7 @@ async def test_a_connection_that_goes_is_cleared_in_slices(
     pieces: list[int] = []
     close, pause = session._close, trio.lowlevel.checkpoint
 
-    async def noted(face: Face) -> None:
+    async def noted(handler: CommandHandler) -> None:
         pauses = 0
 
         async def count() -> None:
@@ -309,7 +309,7 @@ async def test_a_connection_that_goes_is_cleared_in_slices(
 
         with monkeypatch.context() as patched:
             patched.setattr(trio.lowlevel, "checkpoint", count)
-            await close(face)
+            await close(handler)
         pieces.append(pauses)
 
     monkeypatch.setattr(session, "_close", noted)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from broker.everything import Everything
 from broker.names import TopicName
 from broker.pulsar.acknowledging import DurableAnswers
 from broker.pulsar.outbox import Outbox
+from broker.read_uncommitted import ReadUncommitted
 from broker.sought_places import ReaderId, Sought
 from broker.topic import Topic
 from broker.traffic import Traffic
@@ -37,12 +37,12 @@ class ConsumerSession:
         answers: DurableAnswers,
         *,
         durable: bool,
-        everything: Everything | None,
+        read_uncommitted: ReadUncommitted | None,
         sought: Sought | None,
         is_replicated: bool,
         follows_layout: Callable[[], bool],
     ) -> None:
-        self.everything = everything
+        self.read_uncommitted = read_uncommitted
         """What it reads in place of what the topic shows."""
         self.consumer = consumer
         self.outlet = outlet

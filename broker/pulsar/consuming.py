@@ -10,7 +10,6 @@ from typing import Final
 import trio
 
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
-from broker.everything import Everything
 from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging
 from broker.pulsar.budgets import ReceiveShare
@@ -24,6 +23,7 @@ from broker.pulsar.schemas import SchemaGate
 from broker.pulsar.seeking import require_target, seek, seek_all
 from broker.pulsar.sizes import pause_between, slices
 from broker.pulsar.unserved import require_served_consumer
+from broker.read_uncommitted import ReadUncommitted
 from broker.scalable.controller import Controller
 from broker.scalable.layout_parts import StartPosition
 from broker.scalable.layout_parts import SubscriptionKind as ScalableKind
@@ -147,7 +147,7 @@ class ConsumerHandler:
         uncommitted = is_uncommitted(request, wishes)
         name = TopicName.parse(request.topic)
         topic = await self._topics.get(name, creates=request.force_topic_creation)
-        everything = Everything(topic) if uncommitted else None
+        read_uncommitted = ReadUncommitted(topic) if uncommitted else None
         if request.HasField("schema"):
             # First, so that a schema which the topic refuses leaves no subscription there.
             await self._schemas.admit_consumer(topic, request.schema)
@@ -164,7 +164,7 @@ class ConsumerHandler:
             reader = ReaderId(name, request.subscription, request.consumer_name)
             sought = self._topics.sought_places.returned(reader, named_start(request), trio.current_time())
             subscription = topic.subscribe_reader(
-                request.subscription, start if sought is None else sought.place, everything
+                request.subscription, start if sought is None else sought.place, read_uncommitted
             )
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         indexed = wishes.get(INDEXED) == "true"
@@ -180,7 +180,7 @@ class ConsumerHandler:
             subscription,
             answers,
             durable=request.durable,
-            everything=everything,
+            read_uncommitted=read_uncommitted,
             sought=sought,
             is_replicated=request.replicate_subscription_state,
             follows_layout=lambda: self._scalable.serves(name, request.metadata),
@@ -271,7 +271,7 @@ class ConsumerHandler:
         request = command.get_last_message_id
         session = self._session(request.consumer_id)
         partition = partition_of(session.topic.name)
-        shown = session.everything or session.topic
+        shown = session.read_uncommitted or session.topic
         entry = await shown.last_visible()
         if entry is None:
             last = message_id(*EARLIEST, partition=partition)

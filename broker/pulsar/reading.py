@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.errors import NotSupported
-from broker.everything import Everything
+from broker.read_uncommitted import ReadUncommitted
 from broker.stretches import measure
 from broker.topic import Topic
 from storage.entry import Entry
@@ -75,7 +75,7 @@ def is_uncommitted(request: pb.CommandSubscribe, wishes: Mapping[str, str]) -> b
     return isolation == "read_uncommitted"
 
 
-async def stretch_of(topic: Topic, shown: Topic | Everything, wanted: pb.StretchWanted) -> pb.Stretch:
+async def stretch_of(topic: Topic, shown: Topic | ReadUncommitted, wanted: pb.StretchWanted) -> pb.Stretch:
     """What is readable behind the place that the client names, measured."""
     last = await shown.last_visible()
     end = shown.sealed_end

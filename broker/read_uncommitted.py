@@ -1,7 +1,7 @@
-"""A topic as whoever asks for uncommitted messages sees it: all that is durable, whatever became of its transactions.
+"""A topic at the isolation level read-uncommitted: every durable entry, whatever became of its transaction.
 
-For diagnosis and for readers that would rather be early than right. It cannot be had with a durable subscription: what
-an open transaction wrote may be acknowledged there only once it is decided.
+For diagnosis, and for readers that prefer early results to right ones. A durable subscription cannot have it: entries
+of an open transaction may be acknowledged there only after the decision.
 """
 
 from broker.chunks import chunk_of
@@ -13,7 +13,7 @@ from storage.signal import Signal
 from storage.watermark import Watermark
 
 
-class Everything:
+class ReadUncommitted:
     """A `Source` of dispatch that hides nothing."""
 
     def __init__(self, topic: Topic) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from broker.unanswered import RETRY_SECONDS, is_unanswered
+from broker.store_retry import RETRY_SECONDS, is_store_unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoRetu
 
 def is_environment(error: BaseException) -> bool:
     """Whether the disk or the metadata store failed, and not the broker: a warning, and no defect to look for."""
-    return isinstance(error, OSError) or is_unanswered(error)
+    return isinstance(error, OSError) or is_store_unavailable(error)
 
 
 def first_of(error: BaseException) -> BaseException:

@@ -22,7 +22,7 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from broker.http.refusals import refusal
-from broker.unanswered import RETRY_SECONDS
+from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import MetadataStore, Session, SessionLost, StoreEnded, StoreUnavailable
 
 Reign = Callable[[Session], Awaitable[None]]

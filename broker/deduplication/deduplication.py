@@ -28,7 +28,7 @@ import trio
 
 from broker.deduplication.sequences import InDoubt, SendId, Sequences, Stored
 from broker.errors import SendInDoubt
-from broker.unanswered import RETRY_SECONDS
+from broker.store_retry import RETRY_SECONDS
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import EntriesUnreadable, LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger

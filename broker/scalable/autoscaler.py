@@ -20,8 +20,8 @@ from broker.scalable.layouts import KEY_PREFIX as LAYOUTS_PREFIX
 from broker.scalable.layouts import Layouts, topic_of
 from broker.scalable.load_reports import decode_load, segment_of
 from broker.scalable.stream_groups import StreamGroups
+from broker.store_retry import RETRY_SECONDS
 from broker.traffic import LOAD_PREFIX
-from broker.unanswered import RETRY_SECONDS
 from storage.clock import WallClock
 from storage.cursor import CursorError
 from storage.errors import StorageError

@@ -13,9 +13,9 @@ import trio
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError
 from broker.names import TopicName
+from broker.store_retry import RETRY_SECONDS, is_retriable
 from broker.topic import Topic
 from broker.topics import Topics
-from broker.unanswered import RETRY_SECONDS, is_passing
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
 from storage.errors import CursorCorrupt, StorageError
@@ -41,7 +41,7 @@ async def follow_drained(
             # Its children stay back, and everything else goes on.
             log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
             tell(False)
-            if not isinstance(error, OwnedElsewhere) and not is_passing(error):
+            if not isinstance(error, OwnedElsewhere) and not is_retriable(error):
                 return
         await trio.sleep(RETRY_SECONDS)
         await topics.wait_not_elsewhere(name)

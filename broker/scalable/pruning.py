@@ -27,9 +27,9 @@ from broker.scalable.layout_record import from_json
 from broker.scalable.layouts import KEY_PREFIX, Layouts, topic_of
 from broker.scalable.legacy import segment_topic
 from broker.scalable.turns import Turns
+from broker.store_retry import RETRY_SECONDS, is_retriable
 from broker.topic import Topic
 from broker.topics import Topics
-from broker.unanswered import RETRY_SECONDS, is_passing
 from storage.clock import WallClock
 from storage.cursor import CursorError, cursor_key
 from storage.cursor_record import decode
@@ -145,7 +145,7 @@ class Pruner:
                     return
                 except EXPECTED as error:
                     log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
-                    if not isinstance(error, OwnedElsewhere) and not is_passing(error):
+                    if not isinstance(error, OwnedElsewhere) and not is_retriable(error):
                         break
                 await trio.sleep(RETRY_SECONDS)
                 await self._topics.wait_not_elsewhere(segment_topic(topic, segment))
@@ -207,7 +207,7 @@ class Pruner:
                 break
             except EXPECTED as error:
                 log.warning("a pruned segment is not removed yet", topic=str(topic), reason=str(error))
-                if not isinstance(error, OwnedElsewhere) and not is_passing(error):
+                if not isinstance(error, OwnedElsewhere) and not is_retriable(error):
                     break
             await trio.sleep(RETRY_SECONDS)
         self._removing.discard(topic)

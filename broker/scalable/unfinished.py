@@ -18,8 +18,8 @@ from broker.scalable.layout import Layout
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_topic
 from broker.scalable.turns import Turns
+from broker.store_retry import RETRY_SECONDS, is_retriable
 from broker.topics import Topics
-from broker.unanswered import RETRY_SECONDS, is_passing
 from storage.cursor import CursorError
 from storage.errors import StorageError
 from storage.metadata.store import MetadataError
@@ -74,7 +74,7 @@ class Unfinished:
 
     def failed(self, topic: TopicName, error: Exception) -> None:
         """A change of the topic has failed here, and may have begun; in the latter case it may have to be finished."""
-        if is_passing(error) or isinstance(error, OwnedElsewhere):
+        if is_retriable(error) or isinstance(error, OwnedElsewhere):
             self._take_up_later(topic, ())
 
     def _controller_changed(self, topic: TopicName) -> None:
@@ -99,7 +99,7 @@ class Unfinished:
                 log.warning("what was begun on a topic waits for a segment", topic=str(topic), reason=str(elsewhere))
                 self._take_up_later(topic, _needed(topic, layout) if layout else ())
         except (BrokerError, OwnershipLost, CursorError, StorageError, MetadataError) as error:
-            if is_passing(error):
+            if is_retriable(error):
                 log.warning("what was begun on a topic is not finished yet", topic=str(topic), reason=str(error))
                 self._take_up_later(topic, ())
             else:

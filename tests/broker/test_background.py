@@ -17,9 +17,9 @@ from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
 from broker.pulsar.budgets import Budgets
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
+from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.traffic import Traffic
-from broker.unanswered import RETRY_SECONDS
 from dispatch.subscription import SubscriptionError
 from storage.clock import SteadyClock
 from storage.cursor import CursorError

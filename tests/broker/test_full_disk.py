@@ -11,7 +11,7 @@ import broker.main
 from broker.config import BrokerSettings, load_settings
 from broker.main import Ready, serve
 from broker.mistakes import sentence_of
-from broker.unanswered import RETRY_SECONDS
+from broker.store_retry import RETRY_SECONDS
 from storage import journal
 from storage.files import SPACE_RETRY_SECONDS, DiskFull, Files
 from storage.metadata.memory import MemoryStore

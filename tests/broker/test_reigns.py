@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.reigns import serve_reigns
-from broker.unanswered import RETRY_SECONDS
+from broker.store_retry import RETRY_SECONDS
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Session, SessionLost, StoreEnded, StoreUnavailable
 

@@ -15,9 +15,9 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import NotSupported, TopicClosed, TopicDamaged, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.layout import Layout
+from broker.store_retry import is_retriable
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
-from broker.unanswered import is_passing
 from dispatch.consumer import Consumer
 from storage.entry import Entry
 from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
@@ -218,7 +218,7 @@ async def test_whoever_asks_for_a_damaged_topic_is_told_and_need_not_ask_again(
     with pytest.raises(TopicDamaged, match=str(damage)) as told:
         await broker.topics.get(PLAIN)
     assert not told.value.retriable
-    assert not is_passing(told.value)
+    assert not is_retriable(told.value)
     assert await claims(broker) == []
     broker.topics._open_topic = real
     await publish(await broker.topics.get(PLAIN), b"a")

@@ -10,7 +10,7 @@ from broker.cluster.ownership import claim_key
 from broker.names import TopicName
 from broker.scalable.draining import follow_drained
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.unanswered import RETRY_SECONDS
+from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import Op, Put, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, publish, rooms

@@ -13,8 +13,8 @@ from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
 from broker.scalable.layout_record import to_json
 from broker.scalable.layouts import layout_key
+from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
-from broker.unanswered import RETRY_SECONDS
 from storage.cursor import CursorError
 from storage.metadata.store import Check
 from tests.support.disk import SimulatedFiles

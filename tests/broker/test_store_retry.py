@@ -1,11 +1,11 @@
-"""Which failures of background work pass."""
+"""Which failures of background work are retriable."""
 
 from pathlib import Path
 
 import pytest
 
 from broker.errors import TopicClosed, TopicNotFound
-from broker.unanswered import is_passing
+from broker.store_retry import is_retriable
 from storage.cursor import CursorFailed
 from storage.errors import LedgerCorrupt
 from storage.metadata.store import StoreUnavailable
@@ -18,7 +18,7 @@ def following(error: Exception, cause: Exception) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "passes"),
+    ("error", "retriable"),
     [
         (StoreUnavailable("away"), True),
         (OwnershipLost("taken over"), True),
@@ -31,6 +31,6 @@ def following(error: Exception, cause: Exception) -> Exception:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_what_passes(error: Exception, passes: bool) -> None:
+def test_which_failures_are_retriable(error: Exception, retriable: bool) -> None:
     """E11: damage does not, whatever followed from it."""
-    assert is_passing(error) is passes
+    assert is_retriable(error) is retriable

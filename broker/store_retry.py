@@ -1,4 +1,4 @@
-"""Which failures pass, and when background work that met one is tried again.
+"""Which failures of background work are retriable, and when it retries.
 
 A client that is refused tries again by itself. Background work has no client, and a recovered store emits no event for
 a write that it never made.
@@ -15,8 +15,8 @@ RETRY_SECONDS: Final = 5.0
 """How long after a failure the store is asked again. Each question has waited for the answer long enough before."""
 
 
-def is_unanswered(error: BaseException) -> bool:
-    """Whether `error` says, or follows from, that the metadata store gave no answer, so that trying again may do."""
+def is_store_unavailable(error: BaseException) -> bool:
+    """Whether `error`, or a cause of it, says that the metadata store gave no answer. A retry may then succeed."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, StoreUnavailable):
@@ -25,7 +25,7 @@ def is_unanswered(error: BaseException) -> bool:
     return False
 
 
-def is_passing(error: BaseException) -> bool:
+def is_retriable(error: BaseException) -> bool:
     """Whether background work that failed by `error` may succeed when it is tried again, with nobody's help.
 
     The store gave no answer, or the topic was being unloaded or taken over. Damage does not pass, whatever followed

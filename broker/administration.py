@@ -27,8 +27,8 @@ from dispatch.subscription import Subscription
 from storage.ledger_store import LedgerStore
 from storage.metadata.store import MetadataStore
 from storage.position import LATEST
-from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 
 
 class Administration:
@@ -167,7 +167,7 @@ class Monitor:
         topics: Topics,
         *,
         coordinator: Coordinator,
-        buffers: BufferCounters,
+        buffers: OpCounters,
         metadata: MetadataStore,
         traffic: Traffic,
         loop: LoopMonitor,

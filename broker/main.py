@@ -57,8 +57,8 @@ from storage.ledger_store import DirectoryLedgerStore, LedgerStore, LedgerStoreC
 from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.store import Check, MetadataStore, Session
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.group_sweep import GroupSweep
 from txn.header_watch import HeaderWatch
 from txn.sweeps import HeaderSweep, TimeoutSweep
@@ -214,7 +214,7 @@ async def _compose(
     group_age_ms = max(timeout_ms_max, retention_ms)
     finals = Alarm(now_ms, delay_ms=retention_ms)
     forgotten = Alarm(now_ms, delay_ms=group_age_ms)
-    buffers = BufferCounters()
+    buffers = OpCounters()
     coordinator = Coordinator(
         metadata,
         count=settings.transaction_coordinators,

@@ -11,7 +11,7 @@ from broker.names import TopicName
 from broker.retention import KEEP_EVERYTHING, removable
 from broker.retention_policies import RetentionPolicies
 from storage.clock import WallClock
-from storage.files import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import StoreFull
 from storage.signal import Signal

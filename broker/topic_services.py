@@ -9,7 +9,7 @@ from storage.ledger_store import LedgerStore
 from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.store import MetadataStore
 from storage.signal import Signal
-from txn.buffer import BufferCounters
+from txn.counters import OpCounters
 from txn.header_watch import HeaderWatch
 
 
@@ -21,7 +21,7 @@ class TopicServices:
     ledgers: LedgerStore
     ledger_ids: LedgerIds
     headers: HeaderWatch
-    buffers: BufferCounters
+    buffers: OpCounters
     ledger_config: ManagedLedgerConfig
     now_ms: WallClock
     retention: RetentionPolicies

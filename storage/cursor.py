@@ -17,7 +17,7 @@ from typing import Final
 import trio
 
 from storage.cursor_record import ITEMS_AT_ONCE, Encoded, Identity, cursor_key, decode, encode, encode_in_steps
-from storage.files import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.store import (
     ABSENT,
     Check,

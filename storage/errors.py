@@ -1,9 +1,14 @@
 """What ledgers raise. Each error says whose fault it is; `definite` is False where an append's outcome is unknown."""
 
 from pathlib import Path
+from typing import Final
 
 from storage.position import Position
 from storage.writer import Writer
+
+SPACE_RETRY_SECONDS: Final = 1.0
+"""How long after `NoSpace`, `DiskFull` or `StoreFull` the same step is tried again. No event says that space was freed.
+A refused step is cheap: a reservation that does not fit writes nothing."""
 
 
 class StorageError(Exception):

@@ -35,11 +35,6 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-SPACE_RETRY_SECONDS: Final = 1.0
-"""How long after `DiskFull` the same step is tried again. The system tells nobody that space was freed. The steps are
-cheap to refuse, as a reservation that does not fit writes nothing, and this runs only while the disk is full."""
-
-
 class DiskFull(OSError):
     """There is no space for what was to be added. What the file held is untouched; the same call may succeed later.
 

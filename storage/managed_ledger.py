@@ -21,8 +21,7 @@ import trio
 from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
 from storage.entry import EntryFormat, TxnId
-from storage.errors import Fenced, LedgerNotMade, LedgerSealed, NoSpace
-from storage.files import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS, Fenced, LedgerNotMade, LedgerSealed, NoSpace
 from storage.ledger import OpenLedger
 from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord

@@ -25,8 +25,8 @@ import structlog
 import trio
 
 from storage.entry import ENTRY_MEMORY_BYTES
-from storage.errors import LedgerFailed
-from storage.files import SPACE_RETRY_SECONDS, DiskFull
+from storage.errors import SPACE_RETRY_SECONDS, LedgerFailed
+from storage.files import DiskFull
 from storage.journal_files import FullFiles
 from storage.ledger import Batch
 from storage.ledger_folder import LedgerFolder

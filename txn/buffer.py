@@ -18,25 +18,22 @@ import structlog
 import trio
 
 from storage.entry import Entry, TxnId
-from storage.errors import EntriesUnreadable, NoSpace
-from storage.files import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS, EntriesUnreadable, NoSpace
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, IndexHit, MetadataStore, Op, StoreFull, StoreUnavailable
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.abort_memory import AbortMemory, Span
+from txn.counters import OpCounters, OutstandingOps
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
-from txn.open_header import put_op, require_open, require_open_anywhere
+from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
 from txn.states import TxnState
 from txn.visibility import HeldPositions
 
 log = structlog.get_logger(__name__)
-
-OP_PUT_SECONDS_MAX = 30
-"""How long a publish may wait for its op record; then its outcome is unknown and the claim is treated as lost."""
 
 SETTLE_BATCH_MAX = 50
 """Transactions that are settled together."""
@@ -61,48 +58,6 @@ class _Write:
     """Set when its op record is durable or was refused; None once that is settled."""
 
 
-@dataclass(slots=True)
-class BufferCounters:
-    """What all buffers of a broker did since it started; they share one object, so that it outlives each (T34)."""
-
-    op_writes: int = 0
-    op_records_outstanding: int = 0
-    """Op records of this broker's segments that are not applied yet; the one number that falls."""
-    index_queries: int = 0
-    """Those of sweeps and of pending acknowledgements too."""
-    index_query_seconds: float = 0.0
-
-    async def query(
-        self, metadata: MetadataStore, index: str, start: str, end: str, *, limit: int | None = None
-    ) -> list[IndexHit]:
-        """Ask an index of the store, counted and timed; one that fails is not."""
-        asked = trio.current_time()
-        hits = await metadata.query(index, start, end, limit=limit)
-        self.index_queries += 1
-        self.index_query_seconds += trio.current_time() - asked
-        return hits
-
-
-class OutstandingOps:
-    """The op records that one owner answers for, as its part of the broker's count."""
-
-    def __init__(self, counters: BufferCounters) -> None:
-        self._counters = counters
-        self._own = 0
-        self._has_left = False
-
-    def add(self, op_records: int) -> None:
-        """So many more are outstanding, or fewer; after `leave` that is the next owner's to say."""
-        if not self._has_left:
-            self._own += op_records
-            self._counters.op_records_outstanding += op_records
-
-    def leave(self) -> None:
-        """The rest is the next owner's."""
-        self.add(-self._own)
-        self._has_left = True
-
-
 class TransactionBuffer:
     """The transactional side of one segment that this broker owns."""
 
@@ -113,7 +68,7 @@ class TransactionBuffer:
         metadata: MetadataStore,
         headers: HeaderWatch,
         claim: Check | None,
-        counters: BufferCounters,
+        counters: OpCounters,
     ) -> None:
         """Set up around an open managed ledger; call `recover` before anything else.
 

@@ -11,7 +11,7 @@ from storage.clock import WallClock
 from storage.entry import TxnId
 from storage.metadata.store import ABSENT, Conflict, MetadataStore, Op
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
+from txn.counters import OpCounters
 from txn.errors import CoordinatorNotFound, GroupDecides, InvalidTxnStatus, TransactionNotFound
 from txn.groups import TransactionGroups
 from txn.headers import Group, Header, header_key, v5_id
@@ -43,7 +43,7 @@ class Coordinator:
         timeout_ms_max: int,
         final_alarm: Alarm,
         once_alarm: Alarm,
-        counters: BufferCounters,
+        counters: OpCounters,
     ) -> None:
         """Set up; nothing is read or written.
 

@@ -9,7 +9,7 @@ import structlog
 from storage.clock import WallClock
 from storage.metadata.store import Conflict, Delete, MetadataStore, StoreUnavailable, starting_with
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
+from txn.counters import OpCounters
 from txn.group_record import ONCE_BY_TIME, application_of, unchanged_since
 from txn.headers import BY_GROUP, group_members
 
@@ -20,7 +20,7 @@ class GroupSweep:
     """Removes the records of applications that nobody asks for again, a while after their end."""
 
     def __init__(
-        self, metadata: MetadataStore, *, age_ms: int, now_ms: WallClock, alarm: Alarm, counters: BufferCounters
+        self, metadata: MetadataStore, *, age_ms: int, now_ms: WallClock, alarm: Alarm, counters: OpCounters
     ) -> None:
         """Set up.
 

@@ -29,7 +29,7 @@ from storage.metadata.store import (
     starting_with,
 )
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
+from txn.counters import OpCounters
 from txn.errors import AppliedByAnother, GroupAborted, InvalidTxnStatus, TooManyWinners, TransactionNotFound
 from txn.group_record import (
     KEY_PREFIX,
@@ -70,7 +70,7 @@ class TransactionGroups:
         now_ms: WallClock,
         final_alarm: Alarm,
         once_alarm: Alarm,
-        counters: BufferCounters,
+        counters: OpCounters,
         statistics: CoordinatorStatistics,
     ) -> None:
         """Set up; nothing is read or written.

@@ -5,6 +5,7 @@ so on the condition that both stay as they are; whoever appends asks again, with
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from storage.entry import TxnId
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, PutSequential
@@ -12,6 +13,9 @@ from txn.errors import TransactionEnded, TransactionNotFound
 from txn.group_record import GroupRecord, group_key, state_in
 from txn.headers import Header, header_key
 from txn.states import TxnState
+
+OP_PUT_SECONDS_MAX: Final = 30
+"""How long an owner waits for an op record. Then the outcome is unknown, and the owner treats its claim as lost."""
 
 
 def state_of(metadata: MetadataStore, txn: TxnId, header: Header) -> TxnState:

@@ -23,12 +23,12 @@ import trio
 
 from storage.cursor import Cursor, CursorError
 from storage.entry import TxnId
-from storage.files import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.store import Check, Conflict, MetadataStore, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
-from txn.buffer import OP_PUT_SECONDS_MAX, BufferCounters, OutstandingOps
+from txn.counters import OpCounters, OutstandingOps
 from txn.errors import (
     OwnershipLost,
     PendingAcksDiscarded,
@@ -39,7 +39,7 @@ from txn.errors import (
 )
 from txn.header_watch import HeaderWatch
 from txn.op_removal import remove_ops
-from txn.open_header import put_op, require_open, require_open_anywhere
+from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
 from txn.pending_steps import PendingSteps, parts, pause_after
@@ -61,7 +61,7 @@ class PendingAcks:
         metadata: MetadataStore,
         headers: HeaderWatch,
         claim: Check | None,
-        counters: BufferCounters,
+        counters: OpCounters,
     ) -> None:
         """Set up.
 

@@ -27,8 +27,8 @@ from storage.metadata.store import (
     starting_with,
 )
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.errors import InvalidTxnStatus, TransactionNotFound
 from txn.group_record import group_key
 from txn.headers import (
@@ -67,7 +67,7 @@ REDRIVE_SECONDS_MAX: Final = 30.0
 
 
 async def _pages(
-    counters: BufferCounters, metadata: MetadataStore, index: str, start: str, end: str
+    counters: OpCounters, metadata: MetadataStore, index: str, start: str, end: str
 ) -> AsyncGenerator[list[IndexHit], None]:
     """What an index holds in [start, end), in pages; what a page's reader leaves there is not met again."""
     while True:
@@ -91,10 +91,10 @@ class TimeoutSweep:
         *,
         now_ms: WallClock,
         alarm: Alarm,
-        counters: BufferCounters | None = None,
+        counters: OpCounters | None = None,
     ) -> None:
         self._metadata = metadata
-        self._counters = BufferCounters() if counters is None else counters
+        self._counters = OpCounters() if counters is None else counters
         self._coordinator = coordinator
         self._now_ms = now_ms
         self._alarm = alarm
@@ -167,7 +167,7 @@ class HeaderSweep:
         now_ms: WallClock,
         alarm: Alarm,
         redrive: Callable[[str], Awaitable[bool]],
-        counters: BufferCounters | None = None,
+        counters: OpCounters | None = None,
     ) -> None:
         """Set up.
 
@@ -181,7 +181,7 @@ class HeaderSweep:
             counters: where the queries are counted, if anybody asks.
         """
         self._metadata = metadata
-        self._counters = BufferCounters() if counters is None else counters
+        self._counters = OpCounters() if counters is None else counters
         self._retention_ms = retention_ms
         self._now_ms = now_ms
         self._alarm = alarm

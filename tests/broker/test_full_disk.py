@@ -13,7 +13,8 @@ from broker.main import Ready, serve
 from broker.mistakes import sentence_of
 from broker.store_retry import RETRY_SECONDS
 from storage import journal
-from storage.files import SPACE_RETRY_SECONDS, DiskFull, Files
+from storage.errors import SPACE_RETRY_SECONDS
+from storage.files import DiskFull, Files
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Session
 from tests.support.disk import SimulatedFiles

@@ -21,7 +21,7 @@ from storage.cursor import (
     NonDurableCursor,
     cursor_key,
 )
-from storage.files import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Committed, Op, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position

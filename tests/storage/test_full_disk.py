@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage import journal, write_behind
-from storage.errors import LedgerFailed, NoSpace
-from storage.files import SPACE_RETRY_SECONDS, DiskFull
+from storage.errors import SPACE_RETRY_SECONDS, LedgerFailed, NoSpace
+from storage.files import DiskFull
 from storage.ledger import OpenLedger
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_store import DirectoryLedgerStore

@@ -6,8 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from storage.errors import LedgerSealed, NoSpace
-from storage.files import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS, LedgerSealed, NoSpace
 from storage.ledger_ids import LedgerIds
 from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore

@@ -10,8 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage import managed_ledger
 from storage.aborted_index import AbortedSpan
 from storage.entry import TxnId
-from storage.errors import Fenced, LedgerFailed, LedgerNotMade, LedgerSealed
-from storage.files import SPACE_RETRY_SECONDS
+from storage.errors import SPACE_RETRY_SECONDS, Fenced, LedgerFailed, LedgerNotMade, LedgerSealed
 from storage.ledger_ids import IDS_PER_BLOCK, LEDGER_IDS_KEY, LedgerIds
 from storage.ledger_list import ManagedLedgerRecord
 from storage.ledger_reading import SEALED_KEPT_MAX

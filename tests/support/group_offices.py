@@ -16,8 +16,8 @@ import trio
 from storage.entry import TxnId
 from storage.metadata.store import MetadataStore
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.group_sweep import GroupSweep
 from txn.header_watch import HeaderWatch
 from txn.headers import Group, Header, header_key
@@ -39,7 +39,7 @@ class Office:
         self.metadata = metadata
         self.timeouts = Alarm(now_ms)
         self.once = Alarm(now_ms, delay_ms=AGE_MS)
-        self.counters = BufferCounters()
+        self.counters = OpCounters()
         self.coordinator = Coordinator(
             metadata,
             count=1,

@@ -24,8 +24,8 @@ from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from tests.support.stream import MemoryStream
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.ops import KEY_PREFIX as OPS
@@ -78,7 +78,7 @@ class Rig:
     cursor: Cursor
     target: Target
     acks: PendingAcks
-    counters: BufferCounters
+    counters: OpCounters
     ended: list[BaseException] = field(default_factory=list)
 
     async def begin(self) -> TxnId:
@@ -117,7 +117,7 @@ def make_coordinator(store: MemoryStore) -> Coordinator:
         timeout_ms_max=1_000_000,
         final_alarm=Alarm(lambda: 1_000),
         once_alarm=Alarm(lambda: 1_000),
-        counters=BufferCounters(),
+        counters=OpCounters(),
     )
 
 
@@ -125,7 +125,7 @@ def make_coordinator(store: MemoryStore) -> Coordinator:
 async def owned(store: MemoryStore, stream: MemoryStream, name: str = "s") -> AsyncIterator[Rig]:
     """The subscription's next owner."""
     claim = Check(CLAIM, await store.put(CLAIM, b""))
-    headers, counters = HeaderWatch(store), BufferCounters()
+    headers, counters = HeaderWatch(store), OpCounters()
     async with trio.open_nursery() as nursery:
         await nursery.start(headers.run)
         cursor = await Cursor.open(name, ledger=stream, metadata=store, claim=claim, start=EARLIEST)

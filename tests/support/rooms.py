@@ -36,8 +36,8 @@ from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.header_watch import HeaderWatch
 
 TOPIC = TopicName.parse("topic://public/default/orders")
@@ -82,7 +82,7 @@ class Rooms:
             ledgers=ledgers,
             ledger_ids=LedgerIds(metadata),
             headers=self.headers,
-            buffers=BufferCounters(),
+            buffers=OpCounters(),
             ledger_config=ManagedLedgerConfig(),
             now_ms=clock,
             retention=self.retention,
@@ -112,7 +112,7 @@ class Rooms:
             timeout_ms_max=1_000_000,
             final_alarm=self.finals,
             once_alarm=Alarm(clock),
-            counters=BufferCounters(),
+            counters=OpCounters(),
         )
 
     def pruner(self, *, retention_ms: int = 0, clock: WallClock = now_ms) -> Pruner:

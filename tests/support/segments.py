@@ -23,8 +23,9 @@ from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters, TransactionBuffer
+from txn.buffer import TransactionBuffer
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.header_watch import HeaderWatch
 from txn.headers import header_key
 from txn.ops import KEY_PREFIX as OPS
@@ -97,7 +98,7 @@ class Office:
         self.metadata = metadata
         self.ledgers = ledgers
         self.headers = HeaderWatch(metadata)
-        self.counters = BufferCounters()
+        self.counters = OpCounters()
         self.coordinator = Coordinator(
             metadata,
             count=4,

@@ -14,7 +14,7 @@ from storage.signal import Signal
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import Office, office
 from tests.support.steered_store import SteeredStore
-from txn.buffer import BufferCounters
+from txn.counters import OpCounters
 from txn.errors import TransactionEnded, TransactionNotFound
 from txn.headers import v5_id
 from txn.ops import writes_of_segment
@@ -340,7 +340,7 @@ async def test_a_segment_sealed_in_the_middle_of_transactions(desk: Office) -> N
 async def test_the_counters_count(desk: Office) -> None:
     """T34: op records written, outstanding, and the index queries of a recovery."""
     segment = await desk.own()
-    assert desk.counters == BufferCounters(index_queries=1, index_query_seconds=desk.counters.index_query_seconds)
+    assert desk.counters == OpCounters(index_queries=1, index_query_seconds=desk.counters.index_query_seconds)
     txns: list[TxnId] = [await desk.begin() for _ in range(3)]
     for txn in txns:
         await segment.publish(b"a", txn)

@@ -10,8 +10,8 @@ from storage.metadata.store import Op, PutSequential, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import Office, office
 from tests.support.steered_store import LaggingStore, SteeredStore
-from txn.buffer import OP_PUT_SECONDS_MAX
 from txn.errors import OwnershipLost, TransactionEnded
+from txn.open_header import OP_PUT_SECONDS_MAX
 
 
 def puts_an_op(ops: Sequence[Op]) -> bool:

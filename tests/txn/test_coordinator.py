@@ -15,8 +15,8 @@ from storage.ranges import EntryAck
 from tests.support.steered_store import SteeredStore
 from txn import coordinator as coordinator_module
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
 from txn.header_watch import HeaderWatch
 from txn.headers import KEY_PREFIX, Header, header_key, v5_id
@@ -52,7 +52,7 @@ class Office:
             timeout_ms_max=10_000_000,
             final_alarm=self.finals,
             once_alarm=Alarm(now_ms),
-            counters=BufferCounters(),
+            counters=OpCounters(),
         )
         self.timeout_sweep = TimeoutSweep(metadata, self.coordinator, now_ms=now_ms, alarm=self.timeouts)
         self.header_sweep = HeaderSweep(

@@ -12,8 +12,8 @@ from storage.metadata.store import ABSENT, IndexEntry, IndexHit, Op, Put, PutSeq
 from storage.position import Position
 from tests.support.steered_store import SteeredStore
 from txn.alarm import Alarm
-from txn.buffer import BufferCounters
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.errors import RecordUnreadable
 from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
@@ -90,7 +90,7 @@ def coordinator_of(store: MemoryStore) -> Coordinator:
         timeout_ms_max=1_000_000,
         final_alarm=Alarm(now_ms),
         once_alarm=Alarm(now_ms),
-        counters=BufferCounters(),
+        counters=OpCounters(),
     )
 
 

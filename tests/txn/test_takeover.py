@@ -18,7 +18,8 @@ from storage.metadata.store import ABSENT
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
-from txn.buffer import BufferCounters, TransactionBuffer
+from txn.buffer import TransactionBuffer
+from txn.counters import OpCounters
 from txn.header_watch import HeaderWatch
 from txn.headers import Header, header_key, v5_id
 from txn.states import TxnState
@@ -46,7 +47,7 @@ class World:
             now_ms=lambda: 1_000,
         )
         buffer = TransactionBuffer(
-            ledger, metadata=self.metadata, headers=self.headers, claim=None, counters=BufferCounters()
+            ledger, metadata=self.metadata, headers=self.headers, claim=None, counters=OpCounters()
         )
         return ledger, buffer
 
@@ -137,7 +138,7 @@ async def test_a_takeover_that_fails_leaves_nothing_behind(monkeypatch: pytest.M
     async with world() as broker:
         await broker.leave_open([b"1", b"2"])
         ledger, _ = await broker.open()
-        headers, counters = HeaderWatch(broker.metadata), BufferCounters()
+        headers, counters = HeaderWatch(broker.metadata), OpCounters()
         buffer = TransactionBuffer(ledger, metadata=broker.metadata, headers=headers, claim=None, counters=counters)
 
         async def damaged(start: Position, *, upto: Position, entries_max: int, bytes_max: int) -> list[Entry]:

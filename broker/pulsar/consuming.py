@@ -16,7 +16,7 @@ from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
-from broker.pulsar.reading import INDEXED, is_uncommitted, last_index_in, named_start, reader_start, stretch_of
+from broker.pulsar.reading import INDEXED, backlog_range_of, is_uncommitted, last_index_in, named_start, reader_start
 from broker.pulsar.requests import Inline, Request, require_label, require_name
 from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.schemas import SchemaGate
@@ -279,9 +279,15 @@ class ConsumerHandler:
             last = message_id(*entry.position, partition=partition, batch_index=last_index_in(entry))
         acknowledged = await session.topic.acknowledged(session.subscription)
         mark_delete = message_id(*acknowledged, partition=partition)
-        stretch = await stretch_of(session.topic, shown, request.stretch) if request.HasField("stretch") else None
+        backlog_range = (
+            await backlog_range_of(session.topic, shown, request.backlog_range)
+            if request.HasField("backlog_range")
+            else None
+        )
         self._put(
-            commands.get_last_message_id_response(request.request_id, last, mark_delete=mark_delete, stretch=stretch)
+            commands.get_last_message_id_response(
+                request.request_id, last, mark_delete=mark_delete, backlog_range=backlog_range
+            )
         )
 
     async def _statistics(self, command: pb.BaseCommand) -> None:

@@ -7,9 +7,9 @@ it) and `tidewire.isolation`. Pulsar has no words for either, and ignores them.
 from collections.abc import Mapping
 from typing import Final
 
+from broker.backlog_ranges import measure
 from broker.errors import NotSupported
 from broker.read_uncommitted import ReadUncommitted
-from broker.stretches import measure
 from broker.topic import Topic
 from storage.entry import Entry
 from storage.position import EARLIEST, LATEST, Position
@@ -75,7 +75,9 @@ def is_uncommitted(request: pb.CommandSubscribe, wishes: Mapping[str, str]) -> b
     return isolation == "read_uncommitted"
 
 
-async def stretch_of(topic: Topic, shown: Topic | ReadUncommitted, wanted: pb.StretchWanted) -> pb.Stretch:
+async def backlog_range_of(
+    topic: Topic, shown: Topic | ReadUncommitted, wanted: pb.BacklogRangeRequest
+) -> pb.BacklogRange:
     """What is readable behind the place that the client names, measured."""
     last = await shown.last_visible()
     end = shown.sealed_end
@@ -95,7 +97,7 @@ async def stretch_of(topic: Topic, shown: Topic | ReadUncommitted, wanted: pb.St
         bytes_max=wanted.bytes_max if wanted.HasField("bytes_max") else None,
         until_ms=wanted.until_ms if wanted.HasField("until_ms") else None,
     )
-    return pb.Stretch(
+    return pb.BacklogRange(
         after=message_id(*found.after),
         end=message_id(*found.end),
         first_index=found.first_index,

@@ -11,7 +11,7 @@ from tidewire.spark.errors import DataLost, no_topic
 from tidewire.spark.frontier import advance
 from tidewire.spark.layouts import Part
 from tidewire.spark.limits import Limit
-from tidewire.spark.measuring import Stretch
+from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, ancestors, beginning, number_of, sharing
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, Position
@@ -62,7 +62,7 @@ class _Segment(NamedTuple):
     name: str
     part: Part
     place: Place
-    backlog: Stretch
+    backlog: BacklogRange
 
 
 class _MadeAgain(Exception):
@@ -192,7 +192,7 @@ class Follower:
 
         def take(
             number: int, *, until_ms: int, messages_max: int | None = None, bytes_max: int | None = None
-        ) -> Stretch:
+        ) -> BacklogRange:
             part, place = segments[number].part, segments[number].place.position
             return self._view.behind(part, place, messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
 
@@ -231,7 +231,7 @@ class Follower:
                 elif opening.is_final and by_number[number].is_sealed:
                     done.add(number)
 
-    def _left(self, one: _Segment, got: Stretch | None) -> Stretch | None:
+    def _left(self, one: _Segment, got: BacklogRange | None) -> BacklogRange | None:
         """What is not taken of a segment."""
         if got is None:
             return one.backlog
@@ -299,7 +299,7 @@ class Follower:
             raise DataLost(f"{sentence}; {ADVICE}")
 
 
-def _is_over(part: Part, place: Position, behind: Stretch) -> bool:
+def _is_over(part: Part, place: Position, behind: BacklogRange) -> bool:
     """Whether there is nothing to read behind the place, now or ever, and it is known what came of the part.
 
     A layout that does not say that the part is sealed is older than the part's end: what follows it is not in there
@@ -308,11 +308,11 @@ def _is_over(part: Part, place: Position, behind: Stretch) -> bool:
     return part.is_sealed and behind.is_final and behind.end <= place
 
 
-def _end_of(stretch: Stretch) -> Place:
-    return Place(stretch.end, stretch.next_index, stretch.creation)
+def _end_of(backlog_range: BacklogRange) -> Place:
+    return Place(backlog_range.end, backlog_range.next_index, backlog_range.creation)
 
 
-def _added(lag: Lag, left: Stretch | None) -> Lag:
+def _added(lag: Lag, left: BacklogRange | None) -> Lag:
     if left is None or not left.messages:
         return lag
     times = [time_ms for time_ms in (lag.oldest_ms, left.first_time_ms) if time_ms is not None]

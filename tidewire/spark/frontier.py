@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from tidewire.spark.limits import Limit, divide
-from tidewire.spark.measuring import Stretch
+from tidewire.spark.measuring import BacklogRange
 
 PROBES_ENOUGH: Final = 10
 """After so many moments the search takes the best one, if it brings anything."""
@@ -31,14 +31,14 @@ class Take(Protocol):
 
     def __call__(
         self, number: int, *, until_ms: int, messages_max: int | None = None, bytes_max: int | None = None
-    ) -> Stretch:
+    ) -> BacklogRange:
         """Of the segment of this number: what the broker took until then, but at least one entry of that."""
 
 
-_Cut = list[Stretch | None]
+_Cut = list[BacklogRange | None]
 
 
-def advance(backlogs: Sequence[Stretch], held_ms: int | None, limit: Limit, take: Take) -> _Cut:
+def advance(backlogs: Sequence[BacklogRange], held_ms: int | None, limit: Limit, take: Take) -> _Cut:
     """What a micro-batch takes of each segment, of which so much can be read; None for nothing.
 
     Args:
@@ -58,7 +58,7 @@ def advance(backlogs: Sequence[Stretch], held_ms: int | None, limit: Limit, take
 class _Search:
     """The last moment whose cut is within the limit, and the first whose is not, as far as they are known."""
 
-    def __init__(self, backlogs: Sequence[Stretch], take: Take, limit: Limit, before_ms: int) -> None:
+    def __init__(self, backlogs: Sequence[BacklogRange], take: Take, limit: Limit, before_ms: int) -> None:
         self._backlogs = backlogs
         self._take = take
         self._limit = limit
@@ -88,7 +88,7 @@ class _Search:
     def _divided(self) -> _Cut:
         """Part of what lies between the two moments, and of what lies before."""
 
-        def take(number: int, messages_max: int | None, bytes_max: int | None) -> Stretch:
+        def take(number: int, messages_max: int | None, bytes_max: int | None) -> BacklogRange:
             return self._take(number, until_ms=self._beyond_ms, messages_max=messages_max, bytes_max=bytes_max)
 
         nothing = [one._replace(end=one.after, messages=0, size_bytes=0) for one in self._backlogs]
@@ -114,7 +114,7 @@ class _Search:
     def _cut(self, until_ms: int) -> _Cut:
         return [self._of(number, until_ms) for number in range(len(self._backlogs))]
 
-    def _of(self, number: int, until_ms: int) -> Stretch | None:
+    def _of(self, number: int, until_ms: int) -> BacklogRange | None:
         whole = self._backlogs[number]
         if not whole.messages or (whole.first_time_ms or 0) > until_ms:
             return None
@@ -127,6 +127,6 @@ class _Search:
         return found if found.messages else None
 
 
-def _last_ms(stretch: Stretch) -> int:
+def _last_ms(backlog_range: BacklogRange) -> int:
     """When its last message was taken; of a broker that does not say, the time is open."""
-    return (1 << 62) if stretch.last_time_ms is None else stretch.last_time_ms
+    return (1 << 62) if backlog_range.last_time_ms is None else backlog_range.last_time_ms

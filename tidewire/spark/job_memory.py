@@ -35,7 +35,7 @@ _Parts = dict[str, dict[str, Part]]
 """By topic and name."""
 
 
-class Stretch(NamedTuple):
+class SegmentRange(NamedTuple):
     """What a batch reads of a segment."""
 
     part: Part
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
     application: str
     number: int
-    stretches: tuple[Stretch, ...]
+    ranges: tuple[SegmentRange, ...]
 
     @property
     def group(self) -> Group:
@@ -58,22 +58,24 @@ class Batch(NamedTuple):
     @property
     def topics(self) -> str:
         """The option `topic` for reading it."""
-        return ",".join(sorted({stretch.part.topic for stretch in self.stretches}))
+        return ",".join(sorted({segment_range.part.topic for segment_range in self.ranges}))
 
     @property
     def starting_position(self) -> str:
         """The option for reading it. Nothing is read of segments that are not in it, which may have come since."""
-        return self._positions(lambda stretch: stretch.after, {OTHERS: "latest"})
+        return self._positions(lambda segment_range: segment_range.after, {OTHERS: "latest"})
 
     @property
     def ending_position(self) -> str:
         """The option for reading it."""
-        return self._positions(lambda stretch: stretch.upto, {})
+        return self._positions(lambda segment_range: segment_range.upto, {})
 
-    def _positions(self, of: Callable[[Stretch], Position], others: Mapping[str, str]) -> str:
+    def _positions(self, of: Callable[[SegmentRange], Position], others: Mapping[str, str]) -> str:
         by_topic: dict[str, dict[str, str]] = {}
-        for stretch in self.stretches:
-            by_topic.setdefault(stretch.part.topic, dict(others))[stretch.part.name or ""] = str(of(stretch))
+        for segment_range in self.ranges:
+            by_topic.setdefault(segment_range.part.topic, dict(others))[segment_range.part.name or ""] = str(
+                of(segment_range)
+            )
         return json.dumps(by_topic)
 
 
@@ -144,7 +146,7 @@ class JobMemory:
     def committed(self, batch: Batch) -> None:
         """The batch's decision was taken."""
         self._next_number = batch.number + 1
-        self._read_to = {stretch.part.wire_name: stretch.upto for stretch in batch.stretches}
+        self._read_to = {segment_range.part.wire_name: segment_range.upto for segment_range in batch.ranges}
 
     def give_up(self, batch: Batch) -> None:
         """Abort what the batch has open, if that can be done soon; a batch that is committed stays so."""
@@ -172,7 +174,7 @@ class JobMemory:
         # From here on something of it may be open, until it is committed.
         self._next_number = None
         with Brokers(self._sink) as brokers:
-            ends = [(stretch.part, stretch.upto) for stretch in batch.stretches]
+            ends = [(segment_range.part, segment_range.upto) for segment_range in batch.ranges]
             return batch, self._acknowledged(Coordinator(brokers), batch.group, ends)
 
     def _acknowledged(
@@ -202,17 +204,17 @@ class JobMemory:
         start = follower.resumed(lambda part: self._place(parts, part))
         end = follower.step(start, Limit(self._source.rows_max, self._source.bytes_max)).end
         self._pass_over(parts, end)
-        stretches = tuple(
-            Stretch(part, after, place.position)
+        ranges = tuple(
+            SegmentRange(part, after, place.position)
             for topic, places in end.items()
             for name, place in places.items()
             if (part := parts.get(topic, {}).get(name)) is not None
             and place.position > (after := start.get(topic, {}).get(name, BEGINNING).position)
         )
-        for stretch in stretches:
-            if stretch.after < self._read_to.get(stretch.part.wire_name, EARLIEST):
-                raise ProtocolViolation(f"what job {self._name!r} committed last is not acknowledged: {stretch}")
-        return Batch(self._application, number, stretches) if stretches else None
+        for segment_range in ranges:
+            if segment_range.after < self._read_to.get(segment_range.part.wire_name, EARLIEST):
+                raise ProtocolViolation(f"what job {self._name!r} committed last is not acknowledged: {segment_range}")
+        return Batch(self._application, number, ranges) if ranges else None
 
     @property
     def _view(self) -> View:

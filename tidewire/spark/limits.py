@@ -10,7 +10,7 @@ Pure: what would be taken of a segment is asked of `take`.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidewire.spark.measuring import Stretch
+from tidewire.spark.measuring import BacklogRange
 
 
 class Limit(NamedTuple):
@@ -25,13 +25,13 @@ class Limit(NamedTuple):
         return self.messages is None and self.size_bytes is None
 
 
-Take = Callable[[int, int | None, int | None], Stretch]
+Take = Callable[[int, int | None, int | None], BacklogRange]
 """Number of the segment, most messages and bytes: what of it would be taken, at least one entry."""
 
 
-def divide(backlogs: Sequence[Stretch], limit: Limit, take: Take) -> list[Stretch | None]:
+def divide(backlogs: Sequence[BacklogRange], limit: Limit, take: Take) -> list[BacklogRange | None]:
     """What is taken of each segment, of which so much can be read; None for nothing."""
-    taken: list[Stretch | None] = [None] * len(backlogs)
+    taken: list[BacklogRange | None] = [None] * len(backlogs)
     messages_left, bytes_left = limit.messages, limit.size_bytes
     messages_total = sum(one.messages for one in backlogs) or 1
     bytes_total = sum(one.size_bytes for one in backlogs) or 1

@@ -1,7 +1,7 @@
 """Asking a broker what stands in a segment: up to where it can be read, and how much that is.
 
 The end is asked for by GET_LAST_MESSAGE_ID, which a broker answers after it has applied every transaction decided
-before the question. A Tidewire broker measures a stretch of the segment in the same answer; of others only the end is
+before the question. A Tidewire broker measures a range of the segment in the same answer; of others only the end is
 known.
 """
 
@@ -19,7 +19,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
 
 
-class Stretch(NamedTuple):
+class BacklogRange(NamedTuple):
     """What stands behind a place, up to the last entry that can be read or to as much as was wanted."""
 
     after: Position
@@ -51,7 +51,7 @@ class End(NamedTuple):
 
     last: Position
     """The last entry that can be read now, or EARLIEST."""
-    stretch: Stretch | None
+    backlog_range: BacklogRange | None
     """None of a broker that does not measure."""
 
 
@@ -81,40 +81,42 @@ class Gauge:
 
     def behind(
         self, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
-    ) -> Stretch | None:
+    ) -> BacklogRange | None:
         """What stands behind a place; None when the broker does not measure."""
-        return ask_end(self._owner, self._consumer_id, wanted(after, messages_max, bytes_max)).stretch
+        return ask_end(self._owner, self._consumer_id, wanted(after, messages_max, bytes_max)).backlog_range
 
-    def since(self, time_ms: int) -> Stretch:
+    def since(self, time_ms: int) -> BacklogRange:
         """What the broker took at this time or later.
 
         Raises:
             ProtocolViolation: it does not say.
         """
-        stretch = ask_end(self._owner, self._consumer_id, pb.StretchWanted(since_ms=time_ms)).stretch
-        if stretch is None:
+        backlog_range = ask_end(self._owner, self._consumer_id, pb.BacklogRangeRequest(since_ms=time_ms)).backlog_range
+        if backlog_range is None:
             raise ProtocolViolation(
                 f"the broker at {self._owner.address} does not find messages of {self._topic} by time; "
                 "give positions, earliest or latest"
             )
-        return stretch
+        return backlog_range
 
 
 def wanted(
     after: Position, messages_max: int | None = None, bytes_max: int | None = None, until_ms: int | None = None
-) -> pb.StretchWanted:
-    """Asks for a stretch; at least one entry when there is one that was taken by then, after that no more than said."""
-    return pb.StretchWanted(after=message_id(*after), messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
+) -> pb.BacklogRangeRequest:
+    """Asks for a backlog range: at least one entry if one was taken by then, and no more than said after it."""
+    return pb.BacklogRangeRequest(
+        after=message_id(*after), messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms
+    )
 
 
-def ask_end(owner: Connection, consumer_id: int, stretch: pb.StretchWanted | None) -> End:
+def ask_end(owner: Connection, consumer_id: int, backlog_range: pb.BacklogRangeRequest | None) -> End:
     """Ask on an open consumer.
 
     Raises:
         DataLost: what would answer it is damaged.
         SourceError: the broker refuses it, or does not answer.
     """
-    ask = partial(commands.get_last_message_id, consumer_id, stretch=stretch)
+    ask = partial(commands.get_last_message_id, consumer_id, backlog_range=backlog_range)
     try:
         answer = owner.request(ask, pb.CommandGetLastMessageIdResponse)
     except Refused as refused:
@@ -122,12 +124,12 @@ def ask_end(owner: Connection, consumer_id: int, stretch: pb.StretchWanted | Non
             raise DataLost(str(refused)) from refused
         raise
     last = Position(*position(answer.last_message_id))
-    if not answer.HasField("stretch"):
+    if not answer.HasField("backlog_range"):
         return End(last, None)
-    found = answer.stretch
+    found = answer.backlog_range
     return End(
         last,
-        Stretch(
+        BacklogRange(
             Position(*position(found.after)),
             Position(*position(found.end)),
             found.first_index,

@@ -1,4 +1,4 @@
-"""What one Spark task reads: a stretch of one segment. Made by the planner, pickled, read by an executor."""
+"""What one Spark task reads: a range of one segment. Made by the planner, pickled, read by an executor."""
 
 from pyspark.sql.datasource import InputPartition
 

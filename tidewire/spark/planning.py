@@ -1,4 +1,4 @@
-"""What a batch reads: of each segment a stretch, divided among tasks when it is large.
+"""What a batch reads: of each segment a range, divided among tasks when it is large.
 
 A read that is planned after a commit returned contains all of that commit, and since the segments are asked one after
 another, a transaction committed meanwhile may be in some of them and not yet in others: across segments a read is no
@@ -13,7 +13,7 @@ from tidewire.spark.brokers import Brokers
 from tidewire.spark.errors import DataLost, InvalidOption, Refused
 from tidewire.spark.filters import NOTHING_PUSHED, Pushed
 from tidewire.spark.layouts import Part, is_gone, parts_of, selected
-from tidewire.spark.measuring import Gauge, Stretch
+from tidewire.spark.measuring import BacklogRange, Gauge
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Boundary, Position
@@ -71,7 +71,7 @@ def _ranges(options: ReadOptions, part: Part, gauge: Gauge) -> Iterator[SegmentR
 
 
 def divided(
-    part: Part, piece_behind: Callable[[Position], Stretch | None], start: Position, end: Position
+    part: Part, piece_behind: Callable[[Position], BacklogRange | None], start: Position, end: Position
 ) -> Iterator[SegmentRange]:
     """What stands behind `start`, up to and with `end`, in ranges that are no larger than the pieces asked for.
 
@@ -79,13 +79,13 @@ def divided(
         SourceError: the broker could not be asked.
     """
     while start < end:
-        stretch = piece_behind(start)
+        backlog_range = piece_behind(start)
         messages = None
         stop = end
-        if stretch is not None:
-            if stretch.end == start:
+        if backlog_range is not None:
+            if backlog_range.end == start:
                 return
-            stop, messages = min(end, stretch.end), stretch.messages
+            stop, messages = min(end, backlog_range.end), backlog_range.messages
         yield SegmentRange(part.topic, part.name, part.wire_name, start=start, end=stop, messages_max=messages)
         start = stop
 

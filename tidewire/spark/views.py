@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from tidewire.spark.layouts import LayoutChanged, Part
-from tidewire.spark.measuring import Stretch
+from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.positions import EARLIEST, Position
 
 
@@ -30,14 +30,14 @@ class View(Protocol):
         messages_max: int | None = None,
         bytes_max: int | None = None,
         until_ms: int | None = None,
-    ) -> Stretch:
+    ) -> BacklogRange:
         """What stands in a part behind a place; with `until_ms`, nothing that the broker took later.
 
         Raises:
             LayoutChanged: the part is gone.
         """
 
-    def opening(self, part: Part) -> Stretch:
+    def opening(self, part: Part) -> BacklogRange:
         """All of a part, or what it began with.
 
         Raises:
@@ -66,7 +66,7 @@ class Snapshot:
         """
         self._view = view
         self._parts = {topic: view.parts(topic) for topic in view.topics()}
-        self._ends: dict[str, Stretch] = {
+        self._ends: dict[str, BacklogRange] = {
             part.wire_name: view.behind(part, EARLIEST)
             for parts in self._parts.values()
             for part in (parts or {}).values()
@@ -80,7 +80,7 @@ class Snapshot:
         """See `View`."""
         return self._parts.get(topic)
 
-    def opening(self, part: Part) -> Stretch:
+    def opening(self, part: Part) -> BacklogRange:
         """See `View`."""
         return self._ends[part.wire_name]
 
@@ -92,11 +92,11 @@ class Snapshot:
         messages_max: int | None = None,
         bytes_max: int | None = None,
         until_ms: int | None = None,
-    ) -> Stretch:
+    ) -> BacklogRange:
         """See `View`."""
         whole = self._ends[part.wire_name]
         if after >= whole.end:
-            return Stretch(after, after, whole.next_index, 0, 0, None, whole.is_final, creation=whole.creation)
+            return BacklogRange(after, after, whole.next_index, 0, 0, None, whole.is_final, creation=whole.creation)
         with self._noticing_changes(part):
             found = self._view.behind(part, after, messages_max=messages_max, bytes_max=bytes_max, until_ms=until_ms)
             if found.end <= whole.end:

@@ -29,7 +29,7 @@ from tidewire.spark.layouts import (
     parts_of,
     segments,
 )
-from tidewire.spark.measuring import Stretch, ask_end, subscribe_reader, wanted
+from tidewire.spark.measuring import BacklogRange, ask_end, subscribe_reader, wanted
 from tidewire.spark.options import SCALABLE, Address, ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, Position
 from tidewire.wire.pulsar import commands
@@ -49,7 +49,7 @@ class _Followed:
         self.consumer_id = 0
         self.is_stale = True
         """Whether `known` may have changed."""
-        self.known: Stretch | None = None
+        self.known: BacklogRange | None = None
         """The last answer."""
         self.armed_at: Position | None = None
         """Where the reader stands that will be sent a message when there is one."""
@@ -188,7 +188,7 @@ class Watch:
             return followed.known.creation
         return self._ask(followed, wanted(EARLIEST, until_ms=0)).creation
 
-    def opening(self, part: Part) -> Stretch:
+    def opening(self, part: Part) -> BacklogRange:
         """All of a part, or what it began with: once something stands in it, nobody is asked again.
 
         Raises:
@@ -215,7 +215,7 @@ class Watch:
         messages_max: int | None = None,
         bytes_max: int | None = None,
         until_ms: int | None = None,
-    ) -> Stretch:
+    ) -> BacklogRange:
         """What stands in a part behind a place. While there is nothing, the answer comes from memory.
 
         Raises:
@@ -226,7 +226,7 @@ class Watch:
         if messages_max is not None or bytes_max is not None or until_ms is not None:
             return self._ask(followed, wanted(after, messages_max, bytes_max, until_ms))
         known = followed.known
-        # Brokers say when something comes behind an empty stretch, not when more comes behind unread messages.
+        # Brokers say when something comes behind an empty range, not when more comes behind unread messages.
         is_told = known is not None and (known.end == after or known.is_final)
         if known is not None and is_told and not followed.is_stale and known.after == after:
             return known
@@ -243,7 +243,7 @@ class Watch:
         Raises:
             LayoutChanged, SourceError: as `behind`.
         """
-        return self._ask(self._follow(part), pb.StretchWanted(since_ms=time_ms)).after
+        return self._ask(self._follow(part), pb.BacklogRangeRequest(since_ms=time_ms)).after
 
     def forget(self, part: Part) -> None:
         """The part is not read any more."""
@@ -251,13 +251,13 @@ class Watch:
         if followed is not None:
             self._close_consumer(followed)
 
-    def _ask(self, followed: _Followed, stretch: pb.StretchWanted) -> Stretch:
+    def _ask(self, followed: _Followed, backlog_range: pb.BacklogRangeRequest) -> BacklogRange:
         attempts_left = SENT_AWAY_MAX
         while True:
             attempts_left -= 1
             owner = followed.owner or self._subscribe(followed, LATEST)
             try:
-                found = ask_end(owner, followed.consumer_id, stretch).stretch
+                found = ask_end(owner, followed.consumer_id, backlog_range).backlog_range
                 break
             except Refused as refused:
                 # When the broker has closed the consumer meanwhile, another one may be open to it.

@@ -75,17 +75,17 @@ async def test_a_stretch_is_measured_up_to_what_the_reader_may_see(broker: Rooms
     for number, (properties, messages) in enumerate([({}, 1), (UNCOMMITTED, 3)], 10):
         made = commands.subscribe(name, "r", number, 1, durable=False, properties=properties)
         assert (await client.ask(made)).type == Type.SUCCESS
-        wanted = pb.StretchWanted(after=message_id(-1, -1))
+        wanted = pb.BacklogRangeRequest(after=message_id(-1, -1))
         answer = (
-            await client.ask(commands.get_last_message_id(number, 2, stretch=wanted))
+            await client.ask(commands.get_last_message_id(number, 2, backlog_range=wanted))
         ).get_last_message_id_response
-        assert (answer.stretch.first_index, answer.stretch.messages) == (0, messages)
-        assert position(answer.stretch.end) == position(answer.last_message_id)
-    wanted = pb.StretchWanted(since_ms=0, messages_max=2)
-    answer = (await client.ask(commands.get_last_message_id(11, 3, stretch=wanted))).get_last_message_id_response
-    assert (answer.stretch.messages, position(answer.stretch.after)) == (2, (-1, -1))
+        assert (answer.backlog_range.first_index, answer.backlog_range.messages) == (0, messages)
+        assert position(answer.backlog_range.end) == position(answer.last_message_id)
+    wanted = pb.BacklogRangeRequest(since_ms=0, messages_max=2)
+    answer = (await client.ask(commands.get_last_message_id(11, 3, backlog_range=wanted))).get_last_message_id_response
+    assert (answer.backlog_range.messages, position(answer.backlog_range.after)) == (2, (-1, -1))
     plain = (await client.ask(commands.get_last_message_id(11, 4))).get_last_message_id_response
-    assert not plain.HasField("stretch")
+    assert not plain.HasField("backlog_range")
 
 
 async def test_a_stretch_is_final_once_nothing_can_follow(broker: Rooms, client: WireClient) -> None:
@@ -101,10 +101,10 @@ async def test_a_stretch_is_final_once_nothing_can_follow(broker: Rooms, client:
     await client.ask(commands.subscribe(name, "r", 7, 70, durable=False))
 
     async def measured(**wanted: int) -> tuple[int, bool]:
-        asked = pb.StretchWanted(after=message_id(-1, -1), **wanted)
-        answer = await client.ask(commands.get_last_message_id(7, 71, stretch=asked))
-        stretch = answer.get_last_message_id_response.stretch
-        return stretch.messages, stretch.is_final
+        asked = pb.BacklogRangeRequest(after=message_id(-1, -1), **wanted)
+        answer = await client.ask(commands.get_last_message_id(7, 71, backlog_range=asked))
+        backlog_range = answer.get_last_message_id_response.backlog_range
+        return backlog_range.messages, backlog_range.is_final
 
     client.ignored.add(Type.REACHED_END_OF_TOPIC)
     assert await measured() == (1, False)

@@ -11,7 +11,7 @@ the layout come late.
 from dataclasses import dataclass, field
 
 from tidewire.spark.layouts import LayoutChanged, Part
-from tidewire.spark.measuring import Stretch
+from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.options import Address, ReadOptions
 from tidewire.spark.positions import EARLIEST, Position
 
@@ -37,7 +37,9 @@ class Segment:
         """When the broker took it."""
         return self.times[entry] if self.times else entry
 
-    def behind(self, after: Position, messages_max: int | None, bytes_max: int | None, until_ms: int | None) -> Stretch:
+    def behind(
+        self, after: Position, messages_max: int | None, bytes_max: int | None, until_ms: int | None
+    ) -> BacklogRange:
         begin = 0 if after.ledger < self.ledger else len(self.entries)
         if after.ledger == self.ledger:
             begin = after.entry + 1
@@ -54,7 +56,7 @@ class Segment:
         is_final = self.is_final and begin + count == len(self.entries)
         first = sum(self.entries[:begin])
         first_ms, last_ms = (self.time(begin), self.time(begin + count - 1)) if count else (None, None)
-        return Stretch(after, end, first, messages, messages * 10, first_ms, is_final, last_ms, self.creation)
+        return BacklogRange(after, end, first, messages, messages * 10, first_ms, is_final, last_ms, self.creation)
 
 
 class Topics:
@@ -93,14 +95,14 @@ class Topics:
         messages_max: int | None = None,
         bytes_max: int | None = None,
         until_ms: int | None = None,
-    ) -> Stretch:
+    ) -> BacklogRange:
         self.asked += 1
         found = self.segments.get(part.topic, {}).get(part.name or "")
         if found is None:
             raise LayoutChanged
         return found.behind(after, messages_max, bytes_max, until_ms)
 
-    def opening(self, part: Part) -> Stretch:
+    def opening(self, part: Part) -> BacklogRange:
         return self.behind(part, EARLIEST)
 
     def since(self, part: Part, time_ms: int) -> Position:

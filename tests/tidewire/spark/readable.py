@@ -57,7 +57,7 @@ class Readable:
     def __init__(self, topic: str = TOPIC) -> None:
         self.options = ReadOptions(SERVICE, (topic,))
         self.measures = True
-        """Whether the brokers measure stretches; each entry is as large as its payload."""
+        """whether the brokers measure backlog ranges; each entry is as large as its payload."""
         self.topics: dict[str, list[bytes]] = {}
         self.dag = pb.ScalableTopicDAG(epoch=1)
         self.partitions = 0
@@ -155,15 +155,17 @@ class Readable:
             asked = command.get_last_message_id
             count = len(self.topics[self._reading[peer, asked.consumer_id]])
             last = message_id(LEDGER, count - 1) if count else message_id(-1, -1)
-            stretch = None
-            if self.measures and asked.HasField("stretch"):
+            backlog_range = None
+            if self.measures and asked.HasField("backlog_range"):
                 name = self._reading[peer, asked.consumer_id]
-                stretch = _stretch(self.topics[name], asked.stretch)
-                stretch.is_final = name in self.final and stretch.end == last
-                stretch.creation_id = self.creation.get(name, "")
+                backlog_range = _backlog_range(self.topics[name], asked.backlog_range)
+                backlog_range.is_final = name in self.final and backlog_range.end == last
+                backlog_range.creation_id = self.creation.get(name, "")
             acknowledged = self.acknowledged.get(self._reading[peer, asked.consumer_id])
             here = message_id(-1, -1) if acknowledged is None else message_id(LEDGER, acknowledged)
-            answered = commands.get_last_message_id_response(asked.request_id, last, mark_delete=here, stretch=stretch)
+            answered = commands.get_last_message_id_response(
+                asked.request_id, last, mark_delete=here, backlog_range=backlog_range
+            )
             return [encode_command(answered)]
 
         return answer
@@ -189,7 +191,7 @@ class Readable:
             self._next[consumer] += 1
 
 
-def _stretch(entries: Sequence[bytes], wanted: pb.StretchWanted) -> pb.Stretch:
+def _backlog_range(entries: Sequence[bytes], wanted: pb.BacklogRangeRequest) -> pb.BacklogRange:
     """The time is the number of the entry."""
     ledger, entry = position(wanted.after)
     first = entry + 1 if ledger >= LEDGER else 0
@@ -210,7 +212,7 @@ def _stretch(entries: Sequence[bytes], wanted: pb.StretchWanted) -> pb.Stretch:
             break
         count += 1
     after = message_id(LEDGER, first - 1) if first else message_id(-1, -1)
-    return pb.Stretch(
+    return pb.BacklogRange(
         after=after,
         end=message_id(LEDGER, first + count - 1) if count else after,
         first_index=sum(map(_message_count, entries[:first])),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.tidewire.spark.followed import Segment, Topics
 from tidewire.spark.frontier import PROBES_ENOUGH, advance
 from tidewire.spark.limits import Limit
-from tidewire.spark.measuring import Stretch
+from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.positions import EARLIEST, Position
 
 A_WEEK_MS = 7 * 24 * 3600 * 1000
@@ -26,12 +26,12 @@ class Asked:
         self.places = [EARLIEST] * len(times)
         self.questions = 0
 
-    def backlogs(self) -> list[Stretch]:
+    def backlogs(self) -> list[BacklogRange]:
         return [one.behind(self.places[at], None, None, None) for at, one in enumerate(self.segments)]
 
     def take(
         self, number: int, *, until_ms: int, messages_max: int | None = None, bytes_max: int | None = None
-    ) -> Stretch:
+    ) -> BacklogRange:
         self.questions += 1
         return self.segments[number].behind(self.places[number], messages_max, bytes_max, until_ms)
 

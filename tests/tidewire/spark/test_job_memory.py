@@ -16,7 +16,7 @@ from tests.support.processes import RunningBroker, running_broker
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SubscriptionTaken
-from tidewire.spark.job_memory import Batch, JobMemory, Stretch
+from tidewire.spark.job_memory import Batch, JobMemory, SegmentRange
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.persisting import persistently
@@ -101,7 +101,10 @@ def begun(memory: JobMemory) -> tuple[Batch, TransactionId]:
 
 def lengths(batch: Batch) -> dict[str, int]:
     """How many entries are read of each segment."""
-    return {stretch.part.name or "": stretch.upto.entry - stretch.after.entry for stretch in batch.stretches}
+    return {
+        segment_range.part.name or "": segment_range.upto.entry - segment_range.after.entry
+        for segment_range in batch.ranges
+    }
 
 
 def test_batches_follow_each_other_to_the_end(job: Job) -> None:
@@ -114,7 +117,7 @@ def test_batches_follow_each_other_to_the_end(job: Job) -> None:
         memory.committed(first)
         second, transaction = begun(memory)
         assert (second.number, lengths(second)) == (1, {"0000-ffff-0": 1})
-        assert second.stretches[0].after == first.stretches[0].upto
+        assert second.ranges[0].after == first.ranges[0].upto
         job.commit(second, transaction)
         # Not `committed`: that the answer came is no matter.
     with closing(job.memory()) as memory:
@@ -284,7 +287,9 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(job: Job) -> None:
     job.send(b"d")
     with closing(job.memory(LATEST, **matching)) as memory:
         batch, _ = begun(memory)
-    entries = {stretch.part.topic: stretch.upto.entry - stretch.after.entry for stretch in batch.stretches}
+    entries = {
+        segment_range.part.topic: segment_range.upto.entry - segment_range.after.entry for segment_range in batch.ranges
+    }
     assert entries == {job.topic: 1, later.topic: 2}
 
 
@@ -341,9 +346,9 @@ def test_a_batch_says_spark_what_to_read_and_nothing_else_of_its_topics() -> Non
         "a",
         3,
         (
-            Stretch(part("topic://a/b/x", "0000-7fff-0"), Position(5, 1), Position(5, 4)),
-            Stretch(part("topic://a/b/x", "8000-ffff-1"), EARLIEST, Position(6, 0)),
-            Stretch(part("topic://a/b/w", "0000-ffff-0"), EARLIEST, Position(7, 0)),
+            SegmentRange(part("topic://a/b/x", "0000-7fff-0"), Position(5, 1), Position(5, 4)),
+            SegmentRange(part("topic://a/b/x", "8000-ffff-1"), EARLIEST, Position(6, 0)),
+            SegmentRange(part("topic://a/b/w", "0000-ffff-0"), EARLIEST, Position(7, 0)),
         ),
     )
     assert batch.topics == "topic://a/b/w,topic://a/b/x"

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewire.spark.limits import Limit, divide
-from tidewire.spark.measuring import Stretch
+from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.positions import EARLIEST, Position
 
 
@@ -13,23 +13,23 @@ class Topic:
         self.segments = segments
         self.waited = waited
 
-    def stretch(self, number: int, count: int) -> Stretch:
+    def backlog_range(self, number: int, count: int) -> BacklogRange:
         messages = sum(self.segments[number][:count])
         end = Position(0, count - 1) if count else EARLIEST
-        return Stretch(EARLIEST, end, 0, messages, messages * 10, self.waited[number] if messages else None)
+        return BacklogRange(EARLIEST, end, 0, messages, messages * 10, self.waited[number] if messages else None)
 
     @property
-    def backlogs(self) -> list[Stretch]:
-        return [self.stretch(number, len(entries)) for number, entries in enumerate(self.segments)]
+    def backlogs(self) -> list[BacklogRange]:
+        return [self.backlog_range(number, len(entries)) for number, entries in enumerate(self.segments)]
 
-    def take(self, number: int, messages_max: int | None, bytes_max: int | None) -> Stretch:
+    def take(self, number: int, messages_max: int | None, bytes_max: int | None) -> BacklogRange:
         for count in range(len(self.segments[number]), 1, -1):
-            found = self.stretch(number, count)
+            found = self.backlog_range(number, count)
             if (messages_max is None or found.messages <= messages_max) and (
                 bytes_max is None or found.size_bytes <= bytes_max
             ):
                 return found
-        return self.stretch(number, 1)
+        return self.backlog_range(number, 1)
 
 
 def test_shares_are_in_proportion_to_what_waits() -> None:

@@ -173,10 +173,10 @@ def close_consumer(consumer_id: int, request_id: int = NO_REQUEST) -> pb.BaseCom
 
 
 def get_last_message_id(
-    consumer_id: int, request_id: int, *, stretch: pb.StretchWanted | None = None
+    consumer_id: int, request_id: int, *, backlog_range: pb.BacklogRangeRequest | None = None
 ) -> pb.BaseCommand:
-    """Asks for the last message the consumer could get now, and a Tidewire broker to measure a `stretch` up to it."""
-    content = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id, stretch=stretch)
+    """Asks for the last message that the consumer could get now. A Tidewire broker also measures `backlog_range`."""
+    content = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id, backlog_range=backlog_range)
     return pb.BaseCommand(type=_Type.GET_LAST_MESSAGE_ID, get_last_message_id=content)
 
 
@@ -185,11 +185,14 @@ def get_last_message_id_response(
     last: pb.MessageIdData,
     *,
     mark_delete: pb.MessageIdData | None = None,
-    stretch: pb.Stretch | None = None,
+    backlog_range: pb.BacklogRange | None = None,
 ) -> pb.BaseCommand:
-    """The last readable message, up to where the subscription has acknowledged, and the stretch asked for."""
+    """The last readable message, up to where the subscription has acknowledged, and the backlog range asked for."""
     content = pb.CommandGetLastMessageIdResponse(
-        request_id=request_id, last_message_id=last, consumer_mark_delete_position=mark_delete, stretch=stretch
+        request_id=request_id,
+        last_message_id=last,
+        consumer_mark_delete_position=mark_delete,
+        backlog_range=backlog_range,
     )
     return pb.BaseCommand(type=_Type.GET_LAST_MESSAGE_ID_RESPONSE, get_last_message_id_response=content)
 

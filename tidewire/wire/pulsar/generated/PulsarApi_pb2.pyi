@@ -1070,16 +1070,16 @@ class CommandCloseConsumer(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., assigned_broker_service_url: _Optional[str] = ..., assigned_broker_service_url_tls: _Optional[str] = ...) -> None: ...
 
 class CommandGetLastMessageId(_message.Message):
-    __slots__ = ("consumer_id", "request_id", "stretch")
+    __slots__ = ("consumer_id", "request_id", "backlog_range")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    STRETCH_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_RANGE_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     request_id: int
-    stretch: StretchWanted
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., stretch: _Optional[_Union[StretchWanted, _Mapping[str, object]]] = ...) -> None: ...
+    backlog_range: BacklogRangeRequest
+    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., backlog_range: _Optional[_Union[BacklogRangeRequest, _Mapping[str, object]]] = ...) -> None: ...
 
-class StretchWanted(_message.Message):
+class BacklogRangeRequest(_message.Message):
     __slots__ = ("after", "messages_max", "bytes_max", "since_ms", "until_ms")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -1093,7 +1093,7 @@ class StretchWanted(_message.Message):
     until_ms: int
     def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
 
-class Stretch(_message.Message):
+class BacklogRange(_message.Message):
     __slots__ = ("after", "end", "first_index", "messages", "bytes", "first_timestamp_ms", "is_final", "last_timestamp_ms", "creation_id")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
@@ -1116,16 +1116,16 @@ class Stretch(_message.Message):
     def __init__(self, after: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., end: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., first_index: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., first_timestamp_ms: _Optional[int] = ..., is_final: _Optional[bool] = ..., last_timestamp_ms: _Optional[int] = ..., creation_id: _Optional[str] = ...) -> None: ...
 
 class CommandGetLastMessageIdResponse(_message.Message):
-    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "stretch")
+    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "backlog_range")
     LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _ClassVar[int]
-    STRETCH_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_RANGE_FIELD_NUMBER: _ClassVar[int]
     last_message_id: MessageIdData
     request_id: int
     consumer_mark_delete_position: MessageIdData
-    stretch: Stretch
-    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., stretch: _Optional[_Union[Stretch, _Mapping[str, object]]] = ...) -> None: ...
+    backlog_range: BacklogRange
+    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., backlog_range: _Optional[_Union[BacklogRange, _Mapping[str, object]]] = ...) -> None: ...
 
 class CommandConsumerStats(_message.Message):
     __slots__ = ("request_id", "consumer_id")

@@ -1,7 +1,7 @@
-"""How much of a topic stands behind a place: messages, bytes, and where to stop to have no more than is wanted.
+"""Ranges of a topic's backlog: messages, bytes, and where to stop so as to have no more than is wanted.
 
-For whoever reads by ranges of positions and has to know their size beforehand (Spark plans by it). The index and the
-offsets that the ledgers keep for reading answer it, so nothing is counted and at most two entries are read.
+Readers that work by ranges of positions must know their size beforehand; Spark plans by it. The ledgers' index and
+offsets answer it, so nothing is counted and at most two entries are read.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from storage.managed_ledger import ManagedLedger
 from storage.position import Position
 
 
-class Stretch(NamedTuple):
+class BacklogRange(NamedTuple):
     """See the module's docstring."""
 
     after: Position
@@ -38,10 +38,10 @@ async def measure(
     messages_max: int | None = None,
     bytes_max: int | None = None,
     until_ms: int | None = None,
-) -> Stretch:
+) -> BacklogRange:
     """Measure what stands behind `after`, up to `last` or to as much as is wanted, but at least one entry.
 
-    With `until_ms` the stretch may be empty though entries follow: they were all taken later.
+    With `until_ms` the range may be empty though entries follow: they were all taken later.
 
     Args:
         ledger: the topic's.
@@ -57,7 +57,7 @@ async def measure(
     first = await _entry_at(ledger, ledger.next_after(after))
     is_late = until_ms is not None and first is not None and first.timestamp_ms > until_ms
     if last is None or last.position <= after or first is None or is_late:
-        return Stretch(after, after, await _index_behind(ledger, after, first), 0, 0, None, None)
+        return BacklogRange(after, after, await _index_behind(ledger, after, first), 0, 0, None, None)
     end = last.position
     end_index = last.first_index + last.message_count
     if until_ms is not None and last.timestamp_ms > until_ms:
@@ -78,7 +78,7 @@ async def measure(
         last_time_ms = entry.timestamp_ms
     size_bytes = max(0, await ledger.bytes_upto(end) - begin_bytes)
     messages = end_index - first.first_index
-    return Stretch(after, end, first.first_index, messages, size_bytes, first.timestamp_ms, last_time_ms)
+    return BacklogRange(after, end, first.first_index, messages, size_bytes, first.timestamp_ms, last_time_ms)
 
 
 async def _entry_at(ledger: ManagedLedger, position: Position) -> Entry | None:

@@ -5,7 +5,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.stretches import Stretch, measure
+from broker.backlog_ranges import BacklogRange, measure
 from storage.entry import Entry
 from storage.ledger_index import CHUNK_BYTES
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
@@ -35,7 +35,7 @@ async def _check(ledger: ManagedLedger, entries: list[Entry], after: int, messag
     rest = entries[after + 1 :]
     whole = await measure(ledger, entries[-1], place)
     if not rest:
-        assert whole == Stretch(place, place, ledger.next_index, 0, 0, None, None)
+        assert whole == BacklogRange(place, place, ledger.next_index, 0, 0, None, None)
         return
     messages = sum(entry.message_count for entry in rest)
     assert whole[:4] == (place, rest[-1].position, rest[0].first_index, messages)
@@ -108,7 +108,7 @@ async def test_nothing_stands_behind_a_place_in_a_topic_without_entries() -> Non
         ledger = await ManagedLedger.open(
             "x", metadata=MemoryStore(), ledgers=store, claim=None, config=CONFIG, now_ms=lambda: 1_000
         )
-        assert await measure(ledger, None, EARLIEST) == Stretch(EARLIEST, EARLIEST, 0, 0, 0, None, None)
+        assert await measure(ledger, None, EARLIEST) == BacklogRange(EARLIEST, EARLIEST, 0, 0, 0, None, None)
 
 
 @pytest.mark.parametrize("ledgers_on", [0, 99])
@@ -135,5 +135,5 @@ async def test_what_is_not_confirmed_yet_has_no_part_in_it() -> None:
         await ledger.confirmed.wait_for(first)
         (last,) = await _entries(ledger)
         ledger.append(b"b", message_count=2)
-        assert await measure(ledger, last, first) == Stretch(first, first, 3, 0, 0, None, None)
+        assert await measure(ledger, last, first) == BacklogRange(first, first, 3, 0, 0, None, None)
         assert (await measure(ledger, last, Position(first.ledger, 9))).first_index == 3

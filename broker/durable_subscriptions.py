@@ -2,7 +2,7 @@
 
 Each is a task tree of its own in the topic's nursery. On a segment a subscription has `PendingAcks` beside it, which
 hold what open transactions acknowledged; dispatch asks them what it may send, they tell it what was decided, and
-neither knows the other (DESIGN section 3). What earlier owners left pending is taken over before anything is sent.
+neither knows the other (docs/design.md#layers). What earlier owners left pending is taken over before anything is sent.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A segment of a scalable topic and a persistent topic are the same thing here, but for who decides what is readable: a
 segment's transaction buffer, or the ledger alone. What its subscriptions read (`topic_source.py`) is one stream either
-way, so dispatch knows nothing of transactions (DESIGN section 3).
+way, so dispatch knows nothing of transactions (docs/design.md#layers).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ class Topic(TopicSource):
 
     @classmethod
     async def open(cls, name: TopicName, services: TopicServices, claim: Check) -> "Topic":
-        """Take a claimed topic over: fence and recover its ledger, then what transactions left open (DESIGN 6)."""
+        """Take over a claimed topic: fence and recover its ledger, then open transactions (docs/design.md#topics)."""
         ledger = await ManagedLedger.open(
             str(name),
             metadata=services.metadata,
@@ -278,7 +278,7 @@ class Topic(TopicSource):
             self._buffer.sealed()
 
     def mark_replaced(self) -> None:
-        """Every client that follows the layout here knows what replaces this sealed segment (DESIGN section 6)."""
+        """Every client that follows the layout here knows what replaces this sealed segment (docs/design.md#topics)."""
         self.replaced.set()
         for producer in tuple(self._producers.values()):
             producer.topic_replaced()

@@ -1,6 +1,6 @@
 """What a subscription may not send although it is not acknowledged: it is spoken for, until somebody decides.
 
-Who speaks for it is not dispatch's to know (DESIGN section 3): the broker hands each subscription one of these.
+Who speaks for it is not dispatch's to know (docs/design.md#layers): the broker hands each subscription one of these.
 """
 
 from typing import Protocol

@@ -2,7 +2,7 @@
 
 Kafka keeps such an index beside each log segment (its EoS design) so that readers filter by looking up a range instead
 of remembering history. Here it is written when everything in a closed ledger is decided, and moves what the metadata
-store held until then: so neither that store nor the broker's memory grows with history (DESIGN section 7).
+store held until then: so neither that store nor the broker's memory grows with history (docs/design.md#transactions).
 
     file  = [magic u32][crc32c u32][ledger i64][count u32][entry]*
     entry = [version i16][txn most u64][txn least u64][first entry i64][last entry i64]

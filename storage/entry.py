@@ -30,7 +30,7 @@ class EntryFormat(IntEnum):
 
 
 class TxnId(NamedTuple):
-    """A transaction's identity on the wire: two 64-bit halves. v5 ids carry bit 62 of `least` (DESIGN section 7)."""
+    """A transaction's identity on the wire: two 64-bit halves. v5 sets bit 62 of `least` (docs/design.md#records)."""
 
     most: int
     least: int

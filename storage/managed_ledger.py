@@ -2,7 +2,7 @@
 
 One ledger takes entries; when it is large or old enough the next one takes over, and old ones can be trimmed. Which
 ledgers there are, and where each closed one ends, is one record in the metadata store, changed by compare-and-set only
-and with the owner's claim as a condition, so a stale owner changes nothing (DESIGN section 6).
+and with the owner's claim as a condition, so a stale owner changes nothing (docs/design.md#topics).
 
 What is open in the record has no known end; the record names its writer. Whoever opens the managed ledger fences those
 writers, recovers their ledgers, records the ends, and goes on in a new ledger with a greater id: positions rise and are

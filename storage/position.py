@@ -1,8 +1,8 @@
 """Where an entry stands in a topic: the ledger that holds it and its number within that ledger.
 
-Positions are ordered as their entries were appended and are never reused (DESIGN section 4). `Position(7, -1)` is the
-place just before the first entry of ledger 7, so "everything below entry (7, 0)" can be said without knowing how the
-ledger before it ended.
+Positions are ordered as their entries were appended and are never reused (docs/design.md#storage). `Position(7, -1)` is
+the place just before the first entry of ledger 7, so "everything below entry (7, 0)" can be said without knowing how
+the ledger before it ended.
 """
 
 from typing import Final, NamedTuple

@@ -1,8 +1,8 @@
 """A position that only rises: the hinge between the rooms.
 
 A lower room raises a watermark (the journal confirmed, a transaction ended); an upper room waits on it or attaches its
-`Signal`. Nothing calls upward and nothing polls (DESIGN sections 2 and 8). Waiters are kept in a heap by the position
-they wait for, so raising costs only for those that are woken.
+`Signal`. Nothing calls upward and nothing polls (docs/design.md#the-path-of-a-message). Waiters are kept in a heap by
+the position they wait for, so raising costs only for those that are woken.
 """
 
 import heapq

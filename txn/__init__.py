@@ -1,1 +1,1 @@
-"""The transaction room: states, headers, op records, the coordinator and what a segment does with them (DESIGN 7)."""
+"""Transactions: states, headers, op records, the coordinator, each segment's part (docs/design.md#transactions)."""

@@ -4,7 +4,8 @@ A header is forgotten soon after its transaction ended; the entries of an aborte
 the segment keeps a record of its own per aborted transaction, `/txn/segment-state/<segment>/aborted/<tc>_<n>`, with the
 positions between which its entries stand, written in one change set with the removal of its op record. Once a ledger is
 closed and everything in it is decided, these records move to the ledger's aborted-transaction index, a file beside it,
-which is read when the ledger is: neither the metadata store nor memory grows with history (DESIGN section 7).
+which is read when the ledger is: neither the metadata store nor memory grows with history
+(docs/design.md#transactions).
 
 An entry whose transaction has neither op record nor abort record here is committed: nothing is guessed.
 """

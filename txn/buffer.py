@@ -197,13 +197,13 @@ class TransactionBuffer:
         self._settle.set()
 
     async def caught_up(self) -> None:
-        """Return once every decision made before the call is in `readable` (DESIGN section 7, read your commit)."""
+        """Return once every decision made before the call is in `readable` (docs/design.md#read-your-commit)."""
         await self._headers.catch_up(list(self._writes))
 
     async def recover(self) -> None:
         """Take over what earlier owners left unresolved; to be called once, after the ledger was fenced and opened.
 
-        Work is proportional to what was open (T25, DESIGN section 9.6).
+        Work is proportional to what was open (T25, docs/design.md#invariants, 6).
         """
         try:
             await self._take_over()

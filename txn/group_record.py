@@ -3,7 +3,7 @@
 A Spark task writes in a transaction of its own, perhaps several times over: failed, tried again, tried twice at once.
 All of them name the group, (application, batch), in their headers; the decision names the winners, and every other one
 is aborted. An application has one record, which goes from batch to batch and keeps the last one, so that a batch which
-is tried again after any pause is known to be there already (DESIGN section 7, "Groups").
+is tried again after any pause is known to be there already (docs/design.md#groups).
 
 Whoever aborts one transaction of an undecided group writes the group's record anew in the same change set. So a
 decision, which is conditioned on the record's version, knows that no winner was aborted since it looked, however many

@@ -1,7 +1,7 @@
 """Forgetting groups: a batch job that ran once leaves a record, which nobody asks for again.
 
 An application that goes on, a streaming query or a job with a name of its own, keeps its record for good, because one
-of its batches may be tried again after any pause (DESIGN section 7, "Groups").
+of its batches may be tried again after any pause (docs/design.md#groups).
 """
 
 import structlog

@@ -2,7 +2,7 @@
 
 Spark writes a batch in many tasks, tries those again that fail, and runs slow ones twice. Each attempt is a transaction
 of its own, so that nothing of it is seen; the driver names those that count, and one compare-and-set on the record of
-the application decides all of them, once per batch however often it is asked (DESIGN section 7, D17).
+the application decides all of them, once per batch however often it is asked (docs/design.md#groups, D17).
 
 The decision stands in that record alone. `run`, told of it by a watch, writes it into the headers, by which segments
 and subscriptions learn of it as of any transaction's end; a broker that dies in between leaves that to its next start,

@@ -71,7 +71,7 @@ class HeaderWatch:
         """Return once every decision on `txns` made before this call was told to those who joined.
 
         Reads the headers instead of waiting for the watch, so that it costs what is open and not what else is going on
-        (DESIGN section 7, "read your commit").
+        (docs/design.md#read-your-commit).
         """
         await self._metadata.barrier()
         for txn in txns:

@@ -6,7 +6,7 @@ no two headers have the same one, so a sweep can go on behind any of them. One t
 application in `txn-by-group` until it is final; while it is open, the group may have decided it (group_record.py).
 
 Ids: `most` is the coordinator's id, `least` a number from a block that the coordinator reserved, with bit 62 set, which
-no v4 id ever has: the two kinds cannot meet (DESIGN section 7, T33). Keys show the plain number.
+no v4 id ever has: the two kinds cannot meet (docs/design.md#transactions, T33). Keys show the plain number.
 
 Pure.
 """

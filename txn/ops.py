@@ -2,8 +2,8 @@
 
 `/txn/op/<tc>_<n>-<20 digits>`, in the transaction's partition. A write's record is durable before the segment's first
 entry of that transaction is appended and carries a true lower bound of that entry's position; so whoever owns the
-segment next finds every unresolved entry by its record (DESIGN section 7). It names the segment's creation id, so that
-a segment deleted and made again under the same name is another (D16).
+segment next finds every unresolved entry by its record (docs/design.md#transactions). It names the segment's creation
+id, so that a segment deleted and made again under the same name is another (D16).
 
 An acknowledgement's record is durable before the acknowledgement is answered and holds all of it; the cursor is changed
 when the transaction is committed (T22, T23). It names the cursor's creation id, for the same reason. It also names the

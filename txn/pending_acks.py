@@ -207,7 +207,7 @@ class PendingAcks:
             self._apply(pending)
 
     async def caught_up(self) -> None:
-        """Return once every decision made before the call is in the cursor (DESIGN section 7, read your commit)."""
+        """Return once every decision made before the call is in the cursor (docs/design.md#read-your-commit)."""
         waiting = [pending.txn for pending in self._book if pending.decided is None]
         if waiting:
             await self._headers.catch_up(waiting)

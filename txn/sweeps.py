@@ -1,8 +1,8 @@
 """The two sweeps: transactions past their deadline are aborted, finished ones are forgotten after their retention.
 
 Both sleep until the next moment at which there is something to do and both only propose: the abort is the same
-compare-and-set as a client's, and a header goes only when none of its op records is left (DESIGN section 7). Several
-brokers may sweep at once.
+compare-and-set as a client's, and a header goes only when none of its op records is left (docs/design.md#transactions).
+Several brokers may sweep at once.
 
 A sweep goes through its index once, in pages, and looks at nothing twice: what it cannot finish stays behind it and is
 taken up by the next sweep. So its work is proportional to what is due, and nothing hides what follows.

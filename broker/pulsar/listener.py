@@ -158,7 +158,7 @@ def _host_of_peer(stream: trio.SocketStream) -> str:
 
 
 def _keep_alive(stream: trio.SocketStream) -> None:
-    """Let the kernel find dead peers, so that no timer of ours has to (DESIGN section 8)."""
+    """Let the kernel find dead peers, so that no timer of ours has to (docs/design.md#dispatch)."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)

@@ -235,7 +235,8 @@ class ProducerSession:
                 self.name, send_id(send, payload), payload, message_count=max(send.num_messages, 1), txn=txn
             )
         except LedgerSealed as sealed:
-            # The client gets the new layout before this refusal, so that it finds the child to send to (DESIGN 6).
+            # The client gets the new layout before this refusal, so it knows the child to send to
+            # (docs/design.md#topics).
             with trio.move_on_after(REPLACED_SECONDS_MAX):
                 await self.topic.replaced.wait()
             return Fault(pb.TopicTerminatedError, str(sealed))

@@ -4,7 +4,8 @@ The session owns the connection's nursery. Commands that belong to one producer 
 handled in the order they arrive, inline; they wait only for back-pressure. Commands that ask for something and carry
 a request id run as tasks, so that loading one topic does not hold up another; their number is bounded.
 
-What goes wrong is answered by the protocol's own error and closes at most this connection (DESIGN section 9.7).
+What goes wrong is answered by the protocol's own error and closes at most this connection (docs/design.md#invariants,
+7).
 """
 
 from contextlib import AsyncExitStack
@@ -238,7 +239,7 @@ async def _ping(outbox: Outbox, frame: Frame) -> None:
 
 
 async def _pong(frame: Frame) -> None:
-    """Nothing waits for it: dead peers are found by TCP keep-alive (DESIGN section 8)."""
+    """Nothing waits for it: dead peers are found by TCP keep-alive (docs/design.md#dispatch)."""
 
 
 async def _close(handler: CommandHandler) -> None:

@@ -1,9 +1,10 @@
 """Which consumer of an ordered subscription gets which segment.
 
 Decisions, all pure. `eligible` says which segments may be read at all: a child waits until everything older that held
-its keys is drained, so that a key's messages keep their order across splits and merges (DESIGN section 6). `assign`
-divides them: each to exactly one consumer, evenly, moving as few as possible from where they were. `assign_unordered`
-is for consumers that keep their positions by themselves, of whom nobody knows what they have drained.
+its keys is drained, so that a key's messages keep their order across splits and merges (docs/design.md#topics).
+`assign` divides them: each to exactly one consumer, evenly, moving as few as possible from where they were.
+`assign_unordered` is for consumers that keep their positions by themselves, of whom nobody knows what they have
+drained.
 
 They depend on nothing but their arguments, so any controller that knows the same reaches the same answer.
 """

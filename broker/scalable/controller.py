@@ -1,7 +1,7 @@
 """The controller of scalable topics: create, delete, split and merge, each step resumable from the layout record alone.
 
-A split or merge (DESIGN section 6) is a sequence in which every step may be repeated, so that whoever finds its intent
-in the layout can carry it on:
+A split or merge (docs/design.md#topics) is a sequence in which every step may be repeated, so that whoever finds its
+intent in the layout can carry it on:
 
     1. CAS the intent: parents, children and their ranges          nothing has happened yet
     2. create the children                                         they exist, nobody sends to them

@@ -1,8 +1,9 @@
 """Layout changes, pushed: one metadata watch per followed topic, shared by every session that wants to know.
 
 Once a feed has reached an epoch, every connection of this broker has the update in its outbox, and whatever is put
-there next reaches the client after it; a split relies on that when it closes producers (DESIGN section 6). There may be
-thousands of followers, so they are handed a layout some at a time, and the epoch counts as reached when all have it.
+there next reaches the client after it; a split relies on that when it closes producers (docs/design.md#topics). There
+may be thousands of followers, so they are handed a layout some at a time, and the epoch counts as reached when all have
+it.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The layout of a scalable topic: which segments it has, which hashes each holds, and how they descend from each other.
 
-The whole layout is one metadata record, and every change is a compare-and-set of that record (DESIGN section 6). So
-each change is a pure function from a layout to the next one, or a `LayoutError` that says why not; the caller writes
+The whole layout is one metadata record, and every change is a compare-and-set of that record (docs/design.md#topics).
+So each change is a pure function from a layout to the next one, or a `LayoutError` that says why not; the caller writes
 the result on the condition that the record still has the version it was read with, and starts again if it has not.
 
 A split or merge takes three such steps. `begin_split` and `begin_merge` write down the intent: which parents give way

@@ -2,8 +2,8 @@
 
 One task commits. It takes every proposal that waits, decides them one after another against a delta, writes what they
 decided with one write and one sync in a worker thread, applies it, and answers; what arrives meanwhile is the next
-group. So a thousand writers cost one sync, and a lone writer waits for nothing but its own (DESIGN section 5). Answers
-to refused proposals wait with the rest of their group, since what they rest on may be undurable (D13).
+group. So a thousand writers cost one sync, and a lone writer waits for nothing but its own (docs/design.md#metadata).
+Answers to refused proposals wait with the rest of their group, since what they rest on may be undurable (D13).
 
 A change set that is too large for one batch is a transaction (KIP-868). It is the last of those that were decided
 together and is written behind them, so that nothing was decided on top of it should it be aborted. It is written piece

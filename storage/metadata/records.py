@@ -28,7 +28,7 @@ TRANSACTIONS_LEVEL: Final = 2
 """From this feature level on a change set may fill several batches, between transaction markers (R25)."""
 
 RECORD_BYTES_MAX: Final = 1024 * 1024
-"""The largest record, encoded (DESIGN section 5)."""
+"""The largest record, encoded (docs/design.md#metadata)."""
 
 KEY_BYTES_MAX: Final = 0xFFFF
 """The largest key, index name, index key or partition key in UTF-8: their lengths are 16-bit."""

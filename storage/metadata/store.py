@@ -1,6 +1,7 @@
 """The metadata store's contract: versioned records, secondary indexes, conditional change sets and watches.
 
-Every decision of the broker is a compare-and-set here (DESIGN sections 5 and 9.4), so the promises are few and strict:
+Every decision of the broker is a compare-and-set here (docs/design.md#metadata, invariant 4), so the promises are few
+and strict:
 
 - A change set (`commit`) is applied whole or not at all; each record it writes gets the change set's revision as its
   version. Revisions rise with every change set that changed something and are never reused, so a record that was

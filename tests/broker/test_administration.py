@@ -207,7 +207,7 @@ async def records(broker: Rooms) -> list[tuple[str, bytes]]:
 def test_a_refused_request_changes_nothing_and_is_never_a_fault_of_ours(
     requests: list[tuple[str, str, str, bytes]],
 ) -> None:
-    """DESIGN section 9, invariant 7, for every path, parameter and body of these rooms."""
+    """Invariant 7 (docs/design.md#invariants), for every path, parameter and body of these rooms."""
 
     async def play() -> None:
         async with administrated() as (broker, admin), trio.open_nursery() as nursery:

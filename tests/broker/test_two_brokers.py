@@ -58,7 +58,7 @@ async def controller_url(client: WireClient) -> str | None:
 
 
 async def test_clients_are_told_who_controls_the_topic() -> None:
-    """DESIGN 6: nobody at first; then the broker that the first consumer asked, from either; and its death."""
+    """Nobody at first; then the broker that the first consumer asked, from either; and its death."""
     store = MemoryStore()
     async with broker_named(store, "two") as two, listening(two) as at_two, connected(at_two) as watching:
         async with broker_named(store, "one") as one, listening(one) as at_one, connected(at_one) as client:
@@ -104,7 +104,7 @@ async def test_the_next_controller_waits_for_the_consumers_of_the_last(autojump_
 
 
 async def test_only_the_controller_changes_the_layout() -> None:
-    """DESIGN 6: a request to another is refused for now; so is what the controller of before still writes."""
+    """A request to another is refused for now; so is what the controller of before still writes."""
     store = MemoryStore()
     async with broker_named(store, "two") as two:
         async with broker_named(store, "one") as one:

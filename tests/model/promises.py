@@ -1,7 +1,7 @@
 """The model: what clients did and were told, and what they may therefore expect. Plain Python, one rule per paragraph.
 
 A `World` is told what every client sends and what it is answered. It is never told what the broker thinks. Whatever
-contradicts the invariants of DESIGN section 9 is a broken promise:
+contradicts docs/design.md#invariants is a broken promise:
 
 1. A message with a receipt is found at the receipt's place for ever; one that was refused is nowhere.
 2. Of a transaction all or nothing is seen. Nothing is seen of one that nobody asked to commit, or that was aborted.

@@ -1,8 +1,8 @@
 """Any story of producers, transactions, consumers, layouts and crashes keeps what users are promised.
 
 Each story runs in one `trio.run`, on a simulated machine, under a schedule of its own; see `operations` for what may
-happen, `promises` for what is held against it (DESIGN section 9). A story that fails is printed as the shortest list
-that still fails.
+happen, `promises` for what is held against it (docs/design.md#invariants). A story that fails is printed as the
+shortest list that still fails.
 """
 
 from collections.abc import Callable

@@ -11,9 +11,9 @@
 
 Where it is in its source is a subscription of the job's name. It goes on in batches: a range of each segment is read,
 transformed and written, and the range's end is acknowledged, in transactions of one group that one decision commits
-(DESIGN section 7). So a batch's output is there exactly when its input is acknowledged, whatever dies at whatever
-moment, and who begins anew asks the broker for both the subscription's place and the last batch. There is no checkpoint
-folder, and other tools see the subscription's lag.
+(docs/design.md#transactions). So a batch's output is there exactly when its input is acknowledged, whatever dies at
+whatever moment, and who begins anew asks the broker for both the subscription's place and the last batch. There is no
+checkpoint folder, and other tools see the subscription's lag.
 
 A driver takes hold of the subscription, then aborts what an earlier one left open, and then asks where it is: in this
 order, so that nobody else can move it in between. Of two that run at once all the same, the group's decision lets one

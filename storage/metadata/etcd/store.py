@@ -3,8 +3,8 @@
     async with EtcdStore.open(["10.0.0.1:2379", "10.0.0.2:2379"], root="/tidewire/main") as store:
         ...
 
-Every process holds the image of all records (DESIGN section 5), which one watch keeps up to date (follower.py). A
-change set is part of one etcd transaction (requests.py, writer.py); those that share it share its revision. Readings
+Every process holds the image of all records (docs/design.md#metadata), which one watch keeps up to date (follower.py).
+A change set is part of one etcd transaction (requests.py, writer.py); those that share it share its revision. Readings
 ask etcd how far they have to wait, one question shared by all that arrive together, and are then answered from the
 image: so they are linearizable, see one revision, and need neither paging nor index keys in etcd. `peek` looks at the
 image as it is.

@@ -2,7 +2,7 @@
 
 A drawn story is sent by three connections, one after another, each of which leaves in the middle. Whatever a command
 says, it is answered by the protocol's own error or does what it says; nothing in it is ever a surprise to the broker
-(DESIGN section 9, invariant 7), and a connection that was there before notices nothing.
+(docs/design.md#invariants, 7), and a connection that was there before notices nothing.
 """
 
 import random

@@ -83,7 +83,7 @@ async def test_a_send_comes_again_after_a_restart() -> None:
 
 
 async def test_a_send_that_comes_again_is_answered_when_its_first_copy_is_durable() -> None:
-    """DESIGN section 9, invariant 1: that it is on its way to the disk is no receipt."""
+    """Invariant 1 (docs/design.md#invariants): that it is on its way to the disk is no receipt."""
     files = SimulatedFiles(seed=5)
     async with rooms(MemoryStore(), files) as broker, listening(broker) as listener, connected(listener) as other:
         name = await one_segment(broker)

@@ -37,7 +37,7 @@ async def test_messages_come_back_as_they_were_sent(broker: Subject) -> None:
 async def test_a_transaction_goes_through_splits_and_merges_and_is_seen_whole_or_not_at_all(
     broker: Subject,
 ) -> None:
-    """DESIGN 9.2: what is committed is seen once, in order per key; what is aborted never, on all segments."""
+    """Invariant 2: what is committed is seen once, in order per key; what is aborted never, on all segments."""
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     keys = [f"key {number}" for number in range(8)]
     async with (

@@ -19,7 +19,7 @@ SOON = tidewire.BackoffPolicy.fixed(0.05)
 
 @on_both_backends
 async def test_two_queue_consumers_share_all_segments_through_splits_and_merges(broker: Subject) -> None:
-    """DESIGN 6: sealed segments take acknowledgements; no step of a split loses or repeats a message."""
+    """Sealed segments take acknowledgements; no step of a split loses or repeats a message."""
     topic, admin = new_topic(broker, 2), Admin(broker.http_url)
     async with tidewire.connect(broker.service_url) as client, client.producer(topic) as producer:
         sent = await send(producer, 0, 200)

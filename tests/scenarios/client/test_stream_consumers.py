@@ -68,7 +68,7 @@ class Ledger:
 async def test_segments_move_between_consumers_without_loss_and_nothing_confirmed_comes_again(
     broker: Subject,
 ) -> None:
-    """DESIGN 6, 9.5: consumers come, go and vanish while segments are split and merged; each key stays in order."""
+    """Invariant 5: consumers come, go and vanish while segments are split and merged; each key stays in order."""
     topic, admin = new_topic(broker, 3), Admin(broker.http_url)
     ledger = Ledger(rounds=30)
 

@@ -157,7 +157,7 @@ def test_importing_the_package_does_not_import_the_client(used: str) -> None:
 
 
 def test_the_client_imports_neither_daemon_nor_trio() -> None:
-    """DESIGN: the client works without the daemon's rooms, and under asyncio without Trio."""
+    """The client works without the daemon's rooms, and under asyncio without Trio."""
     program = (
         "import sys, tidewire; tidewire.connect;"
         "print([name for name in ('broker', 'storage', 'dispatch', 'txn', 'trio') if name in sys.modules])"

@@ -480,7 +480,7 @@ async def send_through(script: list[tuple[str, int]], segments: int) -> None:
 def test_whatever_is_split_and_merged_each_message_arrives_once_and_in_order(
     script: list[tuple[str, int]], segments: int, schedule: object
 ) -> None:
-    """DESIGN 9.5: order per key holds across splits and merges, in any order of tasks (the seed drawn is Trio's)."""
+    """Invariant 5: order per key holds across splits and merges, in any order of tasks (the seed drawn is Trio's)."""
     anyio.run(send_through, script, segments, backend="trio")
 
 

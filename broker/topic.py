@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 import trio
 
-from broker.attendees import Attendee, AttendingProducer
+from broker.topic_clients import TopicClient, TopicProducer
 from broker.deduplication.deduplication import Deduplication
 from broker.deduplication.sequences import SendId, Stored
 from broker.durable_subscriptions import DurableSubscriptions
@@ -68,10 +68,10 @@ class Topic(TopicSource):
             self.deduplication = Deduplication(
                 ledger, services.metadata, claim, buffer=buffer, headers=services.headers
             )
-        self._producers: dict[str, AttendingProducer] = {}
+        self._producers: dict[str, TopicProducer] = {}
         self._is_retired = ledger.is_sealed
         self._producers_left = trio.Event()
-        self._consumers: dict[Consumer, Attendee] = {}
+        self._consumers: dict[Consumer, TopicClient] = {}
         self._holds = 0
         self._use_changed = trio.Event()
         # Those of them that take messages of whatever schema the topic has.
@@ -231,7 +231,7 @@ class Topic(TopicSource):
         deduplication.note(producer, send, position, len(payload), txn)
         return position
 
-    def attend_producer(self, producer: AttendingProducer, *, returning: bool = False) -> None:
+    def add_producer(self, producer: TopicProducer, *, returning: bool = False) -> None:
         """Register a producer under its name.
 
         One that is `returning` after its connection was lost may do so on a segment that was replaced meanwhile, if
@@ -251,7 +251,7 @@ class Topic(TopicSource):
         self._producers[producer.name] = producer
         self.touch()
 
-    def leave_producer(self, producer: AttendingProducer) -> None:
+    def remove_producer(self, producer: TopicProducer) -> None:
         """Give the name back; harmless when it was not registered."""
         if self._producers.get(producer.name) is producer:
             del self._producers[producer.name]
@@ -343,15 +343,15 @@ class Topic(TopicSource):
         if self._nursery is not None:
             self._nursery.start_soon(subscription.close)
 
-    def attend(self, consumer: Consumer, attendee: Attendee, *, takes_any_schema: bool = False) -> None:
+    def add_consumer(self, consumer: Consumer, client: TopicClient, *, takes_any_schema: bool = False) -> None:
         """Register a connected consumer, to be told when it has to go."""
-        self._consumers[consumer] = attendee
+        self._consumers[consumer] = client
         self.touch()
         if takes_any_schema:
             self._undemanding.add(consumer)
 
-    def leave(self, consumer: Consumer) -> None:
-        """Undo `attend`; harmless when it was not registered."""
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Undo `add_consumer`; harmless when it was not registered."""
         if self._consumers.pop(consumer, None) is not None:
             self.touch()
         self._undemanding.discard(consumer)
@@ -361,9 +361,9 @@ class Topic(TopicSource):
 
         To follow whatever disconnects them, also where that fails or is cancelled: they are disconnected all the same.
         """
-        for consumer, attendee in tuple(self._consumers.items()):
+        for consumer, client in tuple(self._consumers.items()):
             if consumer.was_sent_away:
-                attendee.topic_closed()
+                client.topic_closed()
 
     async def acknowledge_in_transaction(
         self,
@@ -444,7 +444,7 @@ class Topic(TopicSource):
     @property
     def old_client_count(self) -> int:
         """Connected producers, consumers and readers that will not follow the topic where its layout goes."""
-        return sum(not attendee.follows_layout for attendee in (*self._producers.values(), *self._consumers.values()))
+        return sum(not client.follows_layout for client in (*self._producers.values(), *self._consumers.values()))
 
     @property
     def producer_count(self) -> int:
@@ -471,8 +471,8 @@ class Topic(TopicSource):
         return self._nursery
 
     def _send_away(self) -> None:
-        for attendee in (*self._producers.values(), *self._consumers.values()):
-            attendee.topic_closed()
+        for client in (*self._producers.values(), *self._consumers.values()):
+            client.topic_closed()
         self._producers.clear()
         self._consumers.clear()
         self._undemanding.clear()

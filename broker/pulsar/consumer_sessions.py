@@ -57,7 +57,7 @@ class ConsumerSession:
 
     @property
     def follows_layout(self) -> bool:
-        """See `Attendee`. It may turn out only later: the Java client registers after it has subscribed again."""
+        """See `TopicClient`. It may turn out only later: the Java client registers after it has subscribed again."""
         return self._follows_layout()
 
     @property
@@ -74,12 +74,12 @@ class ConsumerSession:
         """Leave the subscription; what was not acknowledged goes to others."""
         self.answers.close()
         self.subscription.remove_consumer(self.consumer)
-        self.topic.leave(self.consumer)
+        self.topic.remove_consumer(self.consumer)
         if not self.durable:
             self.topic.end_reader(self.subscription)
 
     def topic_closed(self) -> None:
-        """See `Attendee`: the client is told to look the topic up again."""
+        """See `TopicClient`: the client is told to look the topic up again."""
         self.outlet.disconnected()
 
 

@@ -198,7 +198,7 @@ class ConsumerHandler:
                 # The segment moves between consumers and its old one has not let go yet: worth another try.
                 raise SegmentBusy(f"{name} still has its earlier consumer") from busy
             raise
-        topic.attend(consumer, session, takes_any_schema=request.schema.type == pb.Schema.AutoConsume)
+        topic.add_consumer(consumer, session, takes_any_schema=request.schema.type == pb.Schema.AutoConsume)
         self._consumers[request.consumer_id] = session
         self._nursery.start_soon(answers.run)
         self._put(commands.success(request.request_id))

@@ -89,7 +89,7 @@ class ProducerSession:
             share: what the connection may hold of the broker's memory.
             traffic: the broker's counters.
             on_closed: told when the broker closes the producer by itself.
-            follows_layout: see `Attendee`.
+            follows_layout: see `TopicClient`.
         """
         self.producer_id = producer_id
         self.name = name
@@ -152,7 +152,7 @@ class ProducerSession:
         if self._finishing is not None:
             self._finishing.set()
         self._scope.cancel()
-        self.topic.leave_producer(self)
+        self.topic.remove_producer(self)
 
     def topic_replaced(self) -> None:
         """The sealed segment's layout has been pushed: answer what waits, then close the producer at the client."""
@@ -160,7 +160,7 @@ class ProducerSession:
         self._inbox_wake.set()
 
     def topic_closed(self) -> None:
-        """See `Attendee`: the topic is going away here; the client is told to look it up again."""
+        """See `TopicClient`: the topic is going away here; the client is told to look it up again."""
         self._outbox.put(encode_command(commands.close_producer(self.producer_id)))
         self.close()
         self._on_closed(self.producer_id)
@@ -376,7 +376,7 @@ class ProducerHandler:
             follows_layout=topic.name.segment is not None or is_managed(request.metadata),
         )
         topic.require_space()
-        topic.attend_producer(producer, returning=request.epoch > 0)
+        topic.add_producer(producer, returning=request.epoch > 0)
         self._producers[request.producer_id] = producer
         self._nursery.start_soon(producer.run)
         opened = commands.producer_success(

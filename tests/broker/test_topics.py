@@ -108,21 +108,21 @@ async def test_unloading_sends_clients_away_writes_cursors_and_gives_the_claim_u
     topic = await broker.topics.get(PLAIN)
     await publish(topic, b"a")
     subscription = await topic.subscribe("s", EARLIEST)
-    producer, attendee = Client(), Client()
-    topic.attend_producer(producer)
+    producer, client = Client(), Client()
+    topic.add_producer(producer)
     consumer, outlet = recording_consumer()
     subscription.add_consumer(consumer)
-    topic.attend(consumer, attendee)
+    topic.add_consumer(consumer, client)
     subscription.flow(consumer, 10)
     await wait_all_tasks_blocked()
     (position,) = outlet.positions
     subscription.cursor.acknowledge_cumulative(position)
     await broker.topics.unload(PLAIN)
-    assert (producer.closed, attendee.closed) == (1, 1)
+    assert (producer.closed, client.closed) == (1, 1)
     assert await claims(broker) == []
     assert not broker.topics.is_in_use(PLAIN)
     with pytest.raises(TopicClosed):
-        topic.attend_producer(producer)
+        topic.add_producer(producer)
     with pytest.raises(TopicClosed):
         await topic.subscribe("s", EARLIEST)
     again = await broker.topics.get(PLAIN)
@@ -153,7 +153,7 @@ async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms,
     topic = await broker.topics.get(name)
     other = await broker.topics.get(OTHER)
     producer = Client()
-    topic.attend_producer(producer)
+    topic.add_producer(producer)
     (key,) = [key for key in await claims(broker) if "orders" in key]
     await store.put(key, b'{"broker": "broker-2"}')
     txn = await broker.coordinator.new_transaction(0, 1_000)
@@ -254,7 +254,7 @@ async def test_a_topic_whose_task_fails_closes_alone(broker: Rooms, store: Steer
     await publish(topic, b"a")
     subscription = await topic.subscribe("s", EARLIEST)
     producer = Client()
-    topic.attend_producer(producer)
+    topic.add_producer(producer)
     (key,) = [key for key in await claims(broker) if "plain" in key]
     await store.put(key, b'{"broker": "broker-2"}')
     subscription.cursor.acknowledge_cumulative(topic.ledger.last_position)
@@ -390,7 +390,7 @@ async def test_asking_while_it_is_unloaded(broker: Rooms, store: SteeredStore) -
         await wait_all_tasks_blocked()
         found = await broker.topics.get(PLAIN)
         with pytest.raises(TopicClosed):
-            found.attend_producer(Client())
+            found.add_producer(Client())
         held.set()
     assert await broker.topics.get(PLAIN) is not topic
 
@@ -534,11 +534,11 @@ async def test_a_topic_that_nobody_uses_is_unloaded_after_a_while(broker: Rooms,
     """E16: memory is bounded by the topics in use, not by those that ever were."""
     topic = await broker.topics.get(PLAIN)
     producer = Client()
-    topic.attend_producer(producer)
+    topic.add_producer(producer)
     await publish(topic, b"a")
     await trio.sleep(10 * IDLE_SECONDS_MAX)
     assert list(broker.topics) == [topic]
-    topic.leave_producer(producer)
+    topic.remove_producer(producer)
     await trio.sleep(IDLE_SECONDS_MAX - 1)
     assert await broker.topics.get(PLAIN) is topic
     await trio.sleep(IDLE_SECONDS_MAX - 1)

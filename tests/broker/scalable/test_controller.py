@@ -184,7 +184,7 @@ async def test_the_layout_is_pushed_before_producers_are_told(broker: Rooms, mon
     await broker.controller.create_topic(TOPIC, 1, {})
     parent = (await segments(broker))[0]
     producer = Producer()
-    parent.attend_producer(producer)
+    parent.add_producer(producer)
     pushed: list[tuple[int, list[str]]] = []
 
     def follower(layout: Layout | None) -> None:
@@ -221,7 +221,7 @@ async def test_parents_take_producers_until_the_layout_is_pushed(
         await wait_all_tasks_blocked()
         assert (await broker.layouts.get(TOPIC)).epoch == 1
         assert max(pushed) == 0
-        parent.attend_producer(Producer())
+        parent.add_producer(Producer())
         await publish(parent, b"still")
         pushing.set()
     assert max(pushed) == 1
@@ -235,7 +235,7 @@ async def test_a_parent_is_sealed_when_its_last_producer_has_left(broker: Rooms)
     await subscribe(broker, "s")
     parent = (await segments(broker))[0]
     producer = Producer()
-    parent.attend_producer(producer)
+    parent.add_producer(producer)
     txn = await broker.coordinator.new_transaction(0, 1_000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.controller.split, TOPIC, 0)
@@ -245,9 +245,9 @@ async def test_a_parent_is_sealed_when_its_last_producer_has_left(broker: Rooms)
         assert layout.intent is not None
         await publish(parent, b"late", txn)
         with pytest.raises(LedgerSealed):
-            parent.attend_producer(Producer())
+            parent.add_producer(Producer())
         assert parent.sealed_end is None
-        parent.leave_producer(producer)
+        parent.remove_producer(producer)
     assert producer.told == []
     await broker.coordinator.end(txn, EndAction.COMMIT)
     await wait_all_tasks_blocked()
@@ -261,7 +261,7 @@ async def test_a_controller_that_dies_while_producers_leave_is_followed_by_one_t
         await broker.controller.create_topic(TOPIC, 2, {})
         await subscribe(broker, "s")
         topics = await segments(broker)
-        topics[0].attend_producer(Producer())
+        topics[0].add_producer(Producer())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.controller.merge, TOPIC, 0, 1)
             await wait_all_tasks_blocked()
@@ -420,7 +420,7 @@ async def test_deleting_a_topic_removes_everything_of_it(broker: Rooms) -> None:
     child = await broker.topics.get(TOPIC.segment_name(layout.intent.children[0].descriptor))
     await child.subscribe("s", EARLIEST)
     producer = Producer()
-    (await segments(broker))[1].attend_producer(producer)
+    (await segments(broker))[1].add_producer(producer)
     with pytest.raises(TopicInUse):
         await broker.controller.delete_topic(TOPIC, force=False)
     await broker.controller.delete_topic(TOPIC, force=True)
@@ -447,7 +447,7 @@ async def test_a_client_that_comes_back_at_once_does_not_revive_a_deleted_topic(
                 await trio.lowlevel.checkpoint()
                 try:
                     topic = await broker.topics.get(name)
-                    topic.attend_producer(self)
+                    topic.add_producer(self)
                     await publish(topic, b"too late")
                     self.told.append("back")
                 except Exception as error:
@@ -455,7 +455,7 @@ async def test_a_client_that_comes_back_at_once_does_not_revive_a_deleted_topic(
 
     async with trio.open_nursery() as nursery:
         producer = Returning()
-        (await broker.topics.get(name)).attend_producer(producer)
+        (await broker.topics.get(name)).add_producer(producer)
         await broker.controller.delete_topic(TOPIC, force=True)
     await wait_all_tasks_blocked()
     assert "back" not in producer.told

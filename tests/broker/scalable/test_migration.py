@@ -162,15 +162,15 @@ async def test_clients_that_cannot_follow_are_in_the_way(broker: Rooms, store: S
     topic = await regular_topic(broker)
     follower, old = Client(follows_layout=True), Client(follows_layout=False)
     consumer, _outlet = recording_consumer()
-    topic.attend_producer(follower)
-    topic.attend(consumer, old)
+    topic.add_producer(follower)
+    topic.add_consumer(consumer, old)
     before = await leftovers(store)
     with pytest.raises(OldClientsConnected, match="has 1 "):
         await broker.controller.migrate(TOPIC, force=False)
     assert await leftovers(store) == before
     await publish(topic, b"d")
-    topic.leave(consumer)
-    topic.leave_producer(follower)
+    topic.remove_consumer(consumer)
+    topic.remove_producer(follower)
     await broker.controller.migrate(TOPIC, force=False)
     assert (follower.told, old.told) == ([], [])
 
@@ -181,8 +181,8 @@ async def test_force_does_not_wait_for_them(broker: Rooms, monkeypatch: pytest.M
     topic = await regular_topic(broker)
     producer, reader = Client(follows_layout=False), Client(follows_layout=False)
     consumer, outlet = recording_consumer()
-    topic.attend_producer(producer)
-    topic.attend(consumer, reader)
+    topic.add_producer(producer)
+    topic.add_consumer(consumer, reader)
     subscription = topic.subscriptions["half"]
     subscription.add_consumer(consumer, Kind.SHARED)
     pushed: list[tuple[int | None, list[str]]] = []
@@ -300,7 +300,7 @@ async def test_a_client_that_comes_while_a_migration_is_prepared(broker: Rooms, 
     async def before(ops: Sequence[Op]) -> None:
         if any(isinstance(op, Put) and op.key.startswith("/cursors/segment") for op in ops):
             store.before = None
-            topic.attend_producer(Client(follows_layout=False))
+            topic.add_producer(Client(follows_layout=False))
 
     store.before = before
     with pytest.raises(OldClientsConnected):

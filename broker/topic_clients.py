@@ -1,10 +1,10 @@
-"""Who is connected to a topic, as the topic sees them: what it tells producers and consumers."""
+"""The producers and consumers of a topic, as the topic sees them: what it tells them."""
 
 from typing import Protocol
 
 
-class Attendee(Protocol):
-    """A producer or consumer connected to the topic."""
+class TopicClient(Protocol):
+    """A producer or consumer that is connected to the topic."""
 
     @property
     def follows_layout(self) -> bool:
@@ -14,7 +14,7 @@ class Attendee(Protocol):
         """The topic is no longer served here: tell the client. Must not block."""
 
 
-class AttendingProducer(Attendee, Protocol):
+class TopicProducer(TopicClient, Protocol):
     """A producer connected to the topic."""
 
     @property

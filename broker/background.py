@@ -1,8 +1,8 @@
 """Background work that no error ends: what fails is said in the log, and the work begins anew.
 
-What ends the process is a short list, in `broker.mistakes` with its sentences: the journal or the metadata log cannot
-be written, or another process fenced a writer. Whatever else goes wrong ends at most the topic,
-the connection or the round of background work in which it happened (E11).
+`broker.startup_errors` lists what ends the process, with its messages: the journal or the metadata log cannot be
+written, or another process fenced a writer. Any other failure ends at most the topic, the connection or the round of
+background work in which it happened (E11).
 """
 
 from collections.abc import Awaitable, Callable

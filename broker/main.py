@@ -294,7 +294,7 @@ async def _compose(
     nursery.start_soon(keep_running, "forgetting finished transactions", header_sweep.run)
     group_sweep = GroupSweep(metadata, age_ms=group_age_ms, now_ms=now_ms, alarm=forgotten, counters=buffers)
     nursery.start_soon(keep_running, "forgetting transaction groups", group_sweep.run)
-    reporter = LoadReporter(topics, services.stirred, metadata=metadata, session=session, now_ms=now_ms)
+    reporter = LoadReporter(topics, services.activity, metadata=metadata, session=session, now_ms=now_ms)
     nursery.start_soon(keep_running, "reporting load", reporter.run)
     scaler = AutoScaler(controller, layouts, groups, metadata=metadata, now_ms=now_ms)
     nursery.start_soon(keep_running, "splitting and merging by load", scaler.run)

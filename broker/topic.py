@@ -12,13 +12,13 @@ from typing import Final
 import structlog
 import trio
 
-from broker.topic_clients import TopicClient, TopicProducer
 from broker.deduplication.deduplication import Deduplication
 from broker.deduplication.sequences import SendId, Stored
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.errors import ProducerNameTaken, TopicClosed
 from broker.names import Domain, TopicName
 from broker.retaining import Retaining
+from broker.topic_clients import TopicClient, TopicProducer
 from broker.topic_removal import remove_what_stands_beside
 from broker.topic_services import TopicServices
 from broker.topic_source import TopicSource
@@ -187,7 +187,7 @@ class Topic(TopicSource):
             position = self.ledger.append(payload, message_count=message_count)
         self.traffic.messages_in += message_count
         self.traffic.bytes_in += len(payload)
-        self._services.stirred.set()
+        self._services.activity.set()
         return position
 
     def require_space(self) -> None:
@@ -202,7 +202,7 @@ class Topic(TopicSource):
         """An entry was handed to a connection for a consumer."""
         self.traffic.messages_out += message_count
         self.traffic.bytes_out += payload_bytes
-        self._services.stirred.set()
+        self._services.activity.set()
 
     async def publish_once(
         self, producer: str, send: SendId, payload: bytes, *, message_count: int, txn: TxnId | None

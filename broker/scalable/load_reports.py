@@ -81,7 +81,7 @@ class LoadReporter:
     def __init__(
         self,
         topics: Iterable[Topic],
-        stirred: Signal,
+        activity: Signal,
         *,
         metadata: MetadataStore,
         session: Session,
@@ -91,13 +91,13 @@ class LoadReporter:
 
         Args:
             topics: those loaded here, whenever it is iterated.
-            stirred: set with every message that comes or goes.
+            activity: set with every message that comes or goes.
             metadata: where reports stand.
             session: the broker's; reports go with it.
             now_ms: the clock of the reports' times.
         """
         self._topics = topics
-        self._stirred = stirred
+        self._activity = activity
         self._metadata = metadata
         self._session = session
         self._now_ms = now_ms
@@ -108,7 +108,7 @@ class LoadReporter:
     async def run(self) -> None:
         """Sample and report until cancelled."""
         while True:
-            await self._stirred.wait()
+            await self._activity.wait()
             is_busy = True
             while is_busy:
                 await trio.sleep(SAMPLE_SECONDS)

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 import broker.main
 from broker.config import BrokerSettings, load_settings
 from broker.main import Ready, serve
-from broker.mistakes import sentence_of
+from broker.startup_errors import operator_message
 from broker.store_retry import RETRY_SECONDS
 from storage import journal
 from storage.errors import SPACE_RETRY_SECONDS
@@ -157,7 +157,7 @@ async def test_a_start_without_space_is_one_sentence(disk: SimulatedFiles) -> No
     disk.set_capacity(100_000)
     with pytest.raises(DiskFull) as caught:
         await serve(SETTINGS, "test", trio.Event())
-    sentence = sentence_of(caught.value, SETTINGS)
+    sentence = operator_message(caught.value, SETTINGS)
     assert sentence is not None
     assert "is full" in sentence
     assert sentence.endswith("Free space, and start the broker again.")

@@ -11,7 +11,7 @@ import broker.main
 from broker.addresses import Address
 from broker.config import BrokerSettings, load_settings
 from broker.main import Ready, serve
-from broker.mistakes import sentence_of
+from broker.startup_errors import operator_message
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
 from tests.support.wire import WireClient
@@ -84,7 +84,7 @@ async def test_a_disk_that_fails_ends_the_broker_with_one_sentence(
                     await client.publish(1, 0)
                 await ended.event.wait()
     assert ended.error is not None
-    sentence = sentence_of(ended.error, settings)
+    sentence = operator_message(ended.error, settings)
     assert sentence is not None
     assert {"metadata": "metadata log", "journal": "journal"}[kind] in sentence
     assert "\n" not in sentence

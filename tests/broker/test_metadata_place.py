@@ -12,7 +12,7 @@ import tidewire
 from broker.config import BrokerSettings, load_settings
 from broker.main import Ready, serve
 from broker.metadata_place import MetadataPlaceError, open_metadata, root_of
-from broker.mistakes import sentence_of
+from broker.startup_errors import operator_message
 from storage.files import DiskFiles
 from storage.metadata.store import StoreUnavailable
 from tests.support.http import is_closed, request
@@ -127,7 +127,7 @@ async def test_etcd_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> No
     settings = settings_with(tmp_path / "data", "127.0.0.1:1", metadata_connect_seconds_max="0.2")
     with pytest.raises(StoreUnavailable) as caught:
         await serve(settings, "test", trio.Event())
-    sentence = sentence_of(caught.value, settings)
+    sentence = operator_message(caught.value, settings)
     assert sentence is not None
     assert "etcd at 127.0.0.1:1 gave no answer for 0.2 s" in sentence
     assert sentence.endswith("Check etcd and --metadata, restart.")
@@ -140,7 +140,7 @@ async def test_a_folder_with_metadata_of_its_own_is_not_used_with_etcd(tmp_path:
     with pytest.raises(MetadataPlaceError, match="metadata of its own") as caught:
         async with open_metadata(settings, DiskFiles()):
             raise AssertionError("it was opened")
-    assert sentence_of(caught.value, settings) == str(caught.value)
+    assert operator_message(caught.value, settings) == str(caught.value)
 
 
 async def test_a_missing_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

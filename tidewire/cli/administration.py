@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
-from tidewire.cli.endings import CommandFailed, Mistake
+from tidewire.cli.endings import CommandFailed, UsageError
 
 ANSWER_SECONDS_MAX: Final = 60.0
 """How long a request may take; a split or a deletion waits for what is on its way in the topic."""
@@ -39,19 +39,19 @@ class NotAccepted(CommandFailed):
 class Administration:
     """A broker's topics. Every `topic` is a full name, `topic://TENANT/NAMESPACE/NAME`.
 
-    Every method raises `NotAnswered` and `NotAccepted`, and `Mistake` for what is no name or address. What it changed
-    is durable when it returns.
+    Every method raises `NotAnswered`, `NotAccepted`, and `UsageError` for a wrong name or address. Its change is durable
+    when it returns.
     """
 
     def __init__(self, http_url: str) -> None:
         """Of the broker at `http_url`, as `http://127.0.0.1:8080`.
 
         Raises:
-            Mistake: that is no such address.
+            UsageError: that is no such address.
         """
         parts = urlsplit(http_url)
         if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise Mistake(f"{http_url!r} is no broker's HTTP address; expected http://HOST:PORT.")
+            raise UsageError(f"{http_url!r} is no broker's HTTP address; expected http://HOST:PORT.")
         self._url = f"http://{parts.netloc}"
         self._opener = build_opener(ProxyHandler({}))
 
@@ -64,7 +64,7 @@ class Administration:
         """The full names of a namespace's topics that have all of `properties`, sorted."""
         parts = namespace.split("/")
         if len(parts) != _NAMESPACE_PARTS or not all(parts):
-            raise Mistake(f"{namespace!r} is no namespace; expected TENANT/NAMESPACE.")
+            raise UsageError(f"{namespace!r} is no namespace; expected TENANT/NAMESPACE.")
         filters = [("property", f"{key}={value}") for key, value in (properties or {}).items()]
         names = self._ask("GET", "/" + "/".join(quote(part, safe="") for part in parts), filters)
         return [str(name) for name in names]
@@ -117,7 +117,7 @@ def _path(topic: str, scheme: str = _SCALABLE) -> str:
     parts = topic.removeprefix(scheme).split("/")
     if not topic.startswith(scheme) or len(parts) != _TOPIC_PARTS or not all(parts):
         kind = "scalable" if scheme == _SCALABLE else "regular"
-        raise Mistake(f"{topic!r} is no {kind} topic's name; expected {scheme}TENANT/NAMESPACE/NAME.")
+        raise UsageError(f"{topic!r} is no {kind} topic's name; expected {scheme}TENANT/NAMESPACE/NAME.")
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 

@@ -2,7 +2,7 @@
 
 Prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections; everything else
 goes to standard error. SIGTERM and SIGINT end it cleanly, within 5 s whatever it serves. An operator's mistake gets one
-sentence and exit status 2.
+message and exit status 2.
 """
 
 import logging
@@ -24,7 +24,7 @@ from tidewire.cli.log_stream import LogStream
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
-EXIT_MISTAKE: Final = 2
+EXIT_USAGE: Final = 2
 EXIT_FAILED: Final = 1
 
 STOP_SECONDS_MAX: Final = 4.5
@@ -105,7 +105,7 @@ def command(
     try:
         settings = load_settings(flags, config)
     except ConfigurationError as mistake:
-        _end(EXIT_MISTAKE, *mistake.problems)
+        _end(EXIT_USAGE, *mistake.problems)
     import trio
 
     from broker.allocator import keep_memory_together
@@ -113,7 +113,7 @@ def command(
     from broker.log_limit import LogLimit
     from broker.loop_monitor import LoopMonitor
     from broker.main import Ready, serve
-    from broker.mistakes import sentence_of
+    from broker.startup_errors import operator_message
 
     limit = LogLimit(monotonic)
     _configure_log(logging.DEBUG if verbose else logging.INFO, limit)
@@ -160,10 +160,10 @@ def command(
     try:
         trio.run(with_limited_log)
     except* Exception as group:
-        sentence = sentence_of(group, settings)
-        if sentence is None:
+        message = operator_message(group, settings)
+        if message is None:
             raise
-        _end(EXIT_FAILED, sentence)
+        _end(EXIT_FAILED, message)
 
 
 def end_within(seconds: float) -> threading.Timer:
@@ -200,7 +200,7 @@ def _configure_log(level: int, limit: "Processor") -> None:
     )
 
 
-def _end(status: int, *sentences: str) -> None:
-    for sentence in sentences:
-        typer.echo(f"tidewire broker: {sentence}", err=True)
+def _end(status: int, *messages: str) -> None:
+    for message in messages:
+        typer.echo(f"tidewire broker: {message}", err=True)
     raise SystemExit(status)

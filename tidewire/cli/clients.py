@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 import tidewire
-from tidewire.cli.endings import EXIT_INTERRUPTED, CommandFailed, Mistake
+from tidewire.cli.endings import EXIT_INTERRUPTED, CommandFailed, UsageError
 
 
 def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[None]]) -> None:
     """Connect to the broker at `service_url`, do `story` and disconnect.
 
     Raises:
-        Mistake: a name or address is none.
+        UsageError: a name or address is none.
         CommandFailed: the broker could not be reached, or refused.
     """
 
@@ -26,7 +26,7 @@ def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[No
     try:
         anyio.run(connected)
     except tidewire.InvalidName as error:
-        raise Mistake(f"{error}.") from error
+        raise UsageError(f"{error}.") from error
     except tidewire.TidewireError as error:
         raise CommandFailed(f"{str(error).rstrip('.')}.") from error
     except KeyboardInterrupt:
@@ -42,14 +42,14 @@ def parse_transaction_id(text: str) -> tuple[int, int]:
     """Read what `format_transaction_id` wrote.
 
     Raises:
-        Mistake: it is written otherwise.
+        UsageError: it is written otherwise.
     """
     parts = text.split(":")
     if len(parts) != len(("coordinator", "number")) or not all(part.isascii() and part.isdigit() for part in parts):
-        raise Mistake(
+        raise UsageError(
             f"{text!r} is no transaction's id; expected COORDINATOR:NUMBER, as `tidewire txn begin` prints it."
         )
     coordinator, number = (int(part) for part in parts)
     if max(coordinator, number) >= 2**64:
-        raise Mistake(f"{text!r} is no transaction's id; its numbers have at most 64 bits.")
+        raise UsageError(f"{text!r} is no transaction's id; its numbers have at most 64 bits.")
     return coordinator, number

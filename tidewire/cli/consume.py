@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidewire.cli.endings import Mistake, one_sentence, while_somebody_reads
+from tidewire.cli.endings import UsageError, one_sentence, while_somebody_reads
 from tidewire.cli.produce import SERVICE_URL_DEFAULT, ServiceUrl
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ def command(
     """Print messages until Ctrl-C, --count or --idle. Only committed ones are ever seen."""
     with one_sentence("tidewire consume"):
         if sharing is not None and subscription is None:
-            raise Mistake("--type is a subscription's: give --subscription too.")
+            raise UsageError("--type is a subscription's: give --subscription too.")
         if sharing is not None and topic.startswith("topic://"):
-            raise Mistake("--type is for persistent:// topics; the consumers of a scalable topic always divide it.")
+            raise UsageError("--type is for persistent:// topics; the consumers of a scalable topic always divide it.")
         if queue and subscription is None:
-            raise Mistake("--queue is a subscription's: give --subscription too.")
+            raise UsageError("--queue is a subscription's: give --subscription too.")
         if queue and not topic.startswith("topic://"):
-            raise Mistake("--queue is for topic:// topics; for a persistent:// topic say --type shared.")
+            raise UsageError("--queue is for topic:// topics; for a persistent:// topic say --type shared.")
         import anyio
 
         from tidewire.cli.clients import run_client

@@ -13,10 +13,10 @@ from typing import Final
 import typer
 
 EXIT_FAILED: Final = 1
-"""It was asked for properly and could not be done."""
+"""The command was used correctly and failed."""
 
-EXIT_MISTAKE: Final = 2
-"""It cannot be asked for like this."""
+EXIT_USAGE: Final = 2
+"""The command was given something that it cannot take."""
 
 EXIT_INTERRUPTED: Final = 130
 """What a shell expects of a program that Ctrl-C ended."""
@@ -28,10 +28,10 @@ class CommandFailed(Exception):
     exit_status = EXIT_FAILED
 
 
-class Mistake(CommandFailed):
+class UsageError(CommandFailed):
     """The command was given something that it cannot take."""
 
-    exit_status = EXIT_MISTAKE
+    exit_status = EXIT_USAGE
 
 
 @contextmanager
@@ -60,12 +60,12 @@ def pairs(texts: list[str], flag: str) -> dict[str, str]:
     """Read options of the form KEY=VALUE, given under `flag`.
 
     Raises:
-        Mistake: one is written otherwise.
+        UsageError: one is written otherwise.
     """
     read = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not (key and separator):
-            raise Mistake(f"{flag} is written as KEY=VALUE, not {text!r}.")
+            raise UsageError(f"{flag} is written as KEY=VALUE, not {text!r}.")
         read[key] = value
     return read

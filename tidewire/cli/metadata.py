@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 import typer
 
 from tidewire.cli.daemon import make_importable
-from tidewire.cli.endings import CommandFailed, Mistake, one_sentence, while_somebody_reads
+from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, while_somebody_reads
 
 if TYPE_CHECKING:
     from tidewire.cli.metadata_folder import FolderMetadata
@@ -65,12 +65,12 @@ def dump(
     """Print records, one JSON object a line, in key order."""
     with _well_ended():
         if partial and not log:
-            raise Mistake("--partial is about what stands in the log: give --log too.")
+            raise UsageError("--partial is about what stands in the log: give --log too.")
         if not log:
             _print(_source(data_dir, http).dump(prefix, limit))
             return
         if prefix or limit is not None:
-            raise Mistake("--log prints the whole log: leave --prefix and --limit away.")
+            raise UsageError("--log prints the whole log: leave --prefix and --limit away.")
         _folder(data_dir, http, "--log reads the files").log(lambda line: _print([line], flush=False), partial=partial)
 
 
@@ -87,16 +87,16 @@ def get(
     """Print one record, or with --index those that an index query finds, as JSON."""
     with _well_ended():
         if (key is None) == (index is None):
-            raise Mistake("Say what to get: either the key of a record, or --index NAME.")
+            raise UsageError("Say what to get: either the key of a record, or --index NAME.")
         if index is not None:
             if not index:
-                raise Mistake("An index has a name of at least one character.")
+                raise UsageError("An index has a name of at least one character.")
             _print(_source(data_dir, http).query(index, start or "", end, limit))
             return
         if start is not None or end is not None or limit is not None:
-            raise Mistake("--from, --to and --limit are for index queries: give --index NAME, or leave them away.")
+            raise UsageError("--from, --to and --limit are for index queries: give --index NAME, or leave them away.")
         if not key:
-            raise Mistake("A key has at least one character.")
+            raise UsageError("A key has at least one character.")
         _print([_source(data_dir, http).get(key)])
 
 
@@ -109,7 +109,7 @@ def watch(
     """Print what is there, then every change of a running broker's records as it happens, until Ctrl-C."""
     with _well_ended():
         if data_dir is not None:
-            raise Mistake("Only a running broker's records change: give --http HOST:PORT, not --data-dir.")
+            raise UsageError("Only a running broker's records change: give --http HOST:PORT, not --data-dir.")
         for line in _broker(http).watch(prefix):
             _print([line])
 
@@ -170,9 +170,9 @@ def _source(data_dir: Path | None, http: str | None) -> Source:
 
 def _folder(data_dir: Path | None, http: str | None, why: str) -> "FolderMetadata":
     if data_dir is not None and http is not None:
-        raise Mistake("Give either --data-dir, for a stopped broker, or --http, for a running one.")
+        raise UsageError("Give either --data-dir, for a stopped broker, or --http, for a running one.")
     if data_dir is None:
-        raise Mistake(f"{why} of a stopped broker: give --data-dir DIR.")
+        raise UsageError(f"{why} of a stopped broker: give --data-dir DIR.")
     make_importable()
     from tidewire.cli.metadata_folder import FolderMetadata
 

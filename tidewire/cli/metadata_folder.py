@@ -17,7 +17,7 @@ from storage.metadata.offline import SnapshotInfo, write_snapshot
 from storage.metadata.readable import hit_line, line, log_record_fields, record_line
 from storage.metadata.store import InvalidOperation, starting_with
 from storage.metadata.verification import FileReport, verify
-from tidewire.cli.endings import CommandFailed, Mistake
+from tidewire.cli.endings import CommandFailed, UsageError
 from tidewire.cli.progress import progress_bar
 
 Note = Callable[[str], None]
@@ -122,9 +122,9 @@ class FolderMetadata:
             raise CommandFailed(f"{damage}.") from None
         except InvalidOperation as refusal:
             text = str(refusal)
-            raise Mistake(f"{text[:1].upper()}{text[1:]}.") from None
+            raise UsageError(f"{text[:1].upper()}{text[1:]}.") from None
         except (NoMetadata, FileNotFoundError, NotADirectoryError):
-            raise Mistake(
+            raise UsageError(
                 f"{self._data_dir} holds no metadata: it is no broker's data folder, or that of one which keeps its "
                 "metadata elsewhere and, while it runs, can be asked with --http HOST:PORT."
             ) from None

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from tidewire.cli.administration import NotAccepted, NotAnswered
-from tidewire.cli.endings import CommandFailed, Mistake
+from tidewire.cli.endings import CommandFailed, UsageError
 from tidewire.cli.interruptible import interruptible
 
 ANSWER_SECONDS_MAX: Final = 60.0
@@ -42,7 +42,7 @@ class BrokerMetadata:
         """Of the broker at `address`, as `127.0.0.1:8080` or `http://127.0.0.1:8080`.
 
         Raises:
-            Mistake: that is no such address.
+            UsageError: that is no such address.
         """
         url = address if "://" in address else f"http://{address}"
         try:
@@ -51,7 +51,7 @@ class BrokerMetadata:
         except ValueError:
             host = port = None
         if not host or port is None or parts.scheme != "http" or parts.path.strip("/") or parts.query:
-            raise Mistake(f"{address!r} is no broker's HTTP address; expected HOST:PORT.")
+            raise UsageError(f"{address!r} is no broker's HTTP address; expected HOST:PORT.")
         self._host = host
         self._port = port
         self.url = f"http://{parts.netloc}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidewire.cli.endings import Mistake, one_sentence, pairs
+from tidewire.cli.endings import UsageError, one_sentence, pairs
 
 if TYPE_CHECKING:
     import tidewire
@@ -48,11 +48,11 @@ def command(
     """Send messages to a topic, and say how many when all are durable."""
     with one_sentence("tidewire produce"):
         if key is not None and key_separator is not None:
-            raise Mistake("A message has one key: give --key or --key-separator, not both.")
+            raise UsageError("A message has one key: give --key or --key-separator, not both.")
         if transaction and in_transaction is not None:
-            raise Mistake("Messages belong to one transaction: give --transaction or --in-transaction, not both.")
+            raise UsageError("Messages belong to one transaction: give --transaction or --in-transaction, not both.")
         if key_separator == "":
-            raise Mistake("--key-separator is a text of at least one character.")
+            raise UsageError("--key-separator is a text of at least one character.")
         event_time_ms = None if event_time is None else milliseconds(event_time)
         from tidewire.cli.clients import parse_transaction_id, run_client
 
@@ -92,32 +92,32 @@ def keyed(line: bytes, key: str | None, separator: str | None) -> tuple[str | No
     """A message's key and value.
 
     Raises:
-        Mistake: there is no `separator` in it, or what stands before it is no text.
+        UsageError: there is no `separator` in it, or what stands before it is no text.
     """
     if separator is None:
         return key, line
     before, found, value = line.partition(separator.encode())
     if not found:
-        raise Mistake(f"There is no {separator!r} in the message {line[:50].decode(errors='replace')!r}.")
+        raise UsageError(f"There is no {separator!r} in the message {line[:50].decode(errors='replace')!r}.")
     try:
         return before.decode(), value
     except UnicodeDecodeError:
-        raise Mistake(f"A key is text in UTF-8, not {before[:50]!r}.") from None
+        raise UsageError(f"A key is text in UTF-8, not {before[:50]!r}.") from None
 
 
 def milliseconds(text: str) -> int:
     """A moment in ISO 8601 as milliseconds since the epoch; without a zone it is UTC.
 
     Raises:
-        Mistake: it is written otherwise, or before 1970.
+        UsageError: it is written otherwise, or before 1970.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Mistake(f"{text!r} is no time; expected one like 2013-01-31T06:15:00Z.") from None
+        raise UsageError(f"{text!r} is no time; expected one like 2013-01-31T06:15:00Z.") from None
     since_epoch_ms = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if since_epoch_ms < 0:
-        raise Mistake(f"{text!r} is before 1970, where the protocol's time begins.")
+        raise UsageError(f"{text!r} is before 1970, where the protocol's time begins.")
     return since_epoch_ms
 
 

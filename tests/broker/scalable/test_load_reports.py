@@ -26,7 +26,7 @@ async def broker(mock_clock: MockClock, nursery: trio.Nursery) -> AsyncIterator[
     async with rooms(SteeredStore(), SimulatedFiles(seed=5), clock=clock) as made:
         await made.controller.create_topic(TOPIC, 1, {})
         reporter = LoadReporter(
-            made.topics, made.services.stirred, metadata=made.metadata, session=made.session, now_ms=clock
+            made.topics, made.services.activity, metadata=made.metadata, session=made.session, now_ms=clock
         )
         nursery.start_soon(reporter.run)
         await wait_all_tasks_blocked()

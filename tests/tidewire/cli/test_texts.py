@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tidewire.cli.clients import format_transaction_id, parse_transaction_id
 from tidewire.cli.consume import described
-from tidewire.cli.endings import CommandFailed, Mistake, one_sentence, pairs
+from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, pairs
 from tidewire.cli.produce import keyed, milliseconds
 from tidewire.client.message import Message, MessageId
 
@@ -22,7 +22,7 @@ def test_a_transactions_id_is_read_as_it_was_written(transaction_id: tuple[int, 
 def test_other_texts_are_no_transactions_id(text: str) -> None:
     try:
         transaction_id = parse_transaction_id(text)
-    except Mistake:
+    except UsageError:
         return
     coordinator, number = text.split(":")
     assert transaction_id == (int(coordinator), int(number))
@@ -46,7 +46,7 @@ def test_a_key_stands_before_the_first_separator() -> None:
     assert keyed(b":x", None, ":") == ("", b"x")
     assert keyed(b"a:b", "k", None) == ("k", b"a:b")
     for line in (b"none", b"\xff:x"):
-        with pytest.raises(Mistake):
+        with pytest.raises(UsageError):
             keyed(line, None, ":")
 
 
@@ -66,7 +66,7 @@ def test_a_message_without_value_or_with_an_impossible_time_is_described() -> No
 
 
 def test_failures_and_mistakes_differ_in_their_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    for failure, status in ((CommandFailed("No."), 1), (Mistake("Not so."), 2)):
+    for failure, status in ((CommandFailed("No."), 1), (UsageError("Not so."), 2)):
         with pytest.raises(SystemExit) as ended, one_sentence("tidewire x"):
             raise failure
         assert ended.value.code == status

@@ -16,7 +16,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from tidewire.cli.endings import EXIT_FAILED, CommandFailed, Mistake, one_sentence
+from tidewire.cli.endings import EXIT_FAILED, CommandFailed, UsageError, one_sentence
 
 DAYS_MAX: Final = 365
 JAVA_VERSION_MIN: Final = 17
@@ -52,7 +52,7 @@ def command(
             try:
                 differences = play(days, data_dir, Path(folder), Console(), metadata=place)
             except DataMissing as missing:
-                raise Mistake(str(missing)) from missing
+                raise UsageError(str(missing)) from missing
             except KeyboardInterrupt:
                 raise CommandFailed("interrupted") from None
         if not differences:
@@ -80,17 +80,17 @@ def _metadata(metadata: str, folder: Path) -> Iterator[str]:
 def _check_machine() -> None:
     missing = [name for name in EXTRAS if find_spec(name) is None]
     if missing:
-        raise Mistake(f"The demo needs {', '.join(missing)}: pip install 'tidewire[demo]' brings all it needs.")
+        raise UsageError(f"The demo needs {', '.join(missing)}: pip install 'tidewire[demo]' brings all it needs.")
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     advice = f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME."
     if java is None:
-        raise Mistake(f"Spark needs Java, and there is none: {advice}")
+        raise UsageError(f"Spark needs Java, and there is none: {advice}")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - java
     # `version "17.0.15"`, or `version "1.8.0_402"` in the old way of counting.
     version = re.search(r'version "(\d+)', said)
     if version is None or int(version[1]) < JAVA_VERSION_MIN:
-        raise Mistake(f"Spark needs Java {JAVA_VERSION_MIN}, and {java} is older or does not run: {advice}")
+        raise UsageError(f"Spark needs Java {JAVA_VERSION_MIN}, and {java} is older or does not run: {advice}")
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:

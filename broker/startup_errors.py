@@ -1,4 +1,4 @@
-"""What keeps a broker from running, as one sentence for its operator that says what to do."""
+"""Errors that keep a broker from running, each as one message that tells the operator what to do."""
 
 from broker.cluster.membership import BrokerRuns
 from broker.config import BrokerSettings
@@ -12,10 +12,10 @@ from storage.metadata.log import CorruptMetadata
 from storage.metadata.store import MetadataError, StoreUnavailable
 
 
-def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
-    """The sentence for an error, or for the first of a group that has one; None for a defect of ours."""
+def operator_message(error: BaseException, settings: BrokerSettings) -> str | None:
+    """The message for an error, or for the first error of a group; None if any of them is a defect of ours."""
     if isinstance(error, BaseExceptionGroup):
-        found = [sentence_of(inner, settings) for inner in error.exceptions]
+        found = [operator_message(inner, settings) for inner in error.exceptions]
         return None if None in found else found[0]
     match error:
         case ListenerError() | JournalDamaged() | IdentityMismatch() | JournalContended() | BrokerRuns():

@@ -39,8 +39,8 @@ class NotAccepted(CommandFailed):
 class Administration:
     """A broker's topics. Every `topic` is a full name, `topic://TENANT/NAMESPACE/NAME`.
 
-    Every method raises `NotAnswered`, `NotAccepted`, and `UsageError` for a wrong name or address. Its change is durable
-    when it returns.
+    Every method raises `NotAnswered`, `NotAccepted`, and `UsageError` for a wrong name or address. Its change is
+    durable when it returns.
     """
 
     def __init__(self, http_url: str) -> None:

@@ -49,7 +49,7 @@ class PeerGone(OSError):
     """The client has closed the connection or does not read; raised to an application that sends (ASGI 2.4)."""
 
 
-class Connection:
+class HttpConnection:
     """Answers one client's requests, one after another."""
 
     def __init__(self, application: ASGIApp, stream: trio.SocketStream) -> None:
@@ -256,7 +256,7 @@ class Connection:
 class _Exchange:
     """One request and its answer, as ASGI has them."""
 
-    def __init__(self, connection: Connection, request: h11.Request) -> None:
+    def __init__(self, connection: HttpConnection, request: h11.Request) -> None:
         path, _, query_string = request.target.partition(b"?")
         client, server = connection.addresses
         self.scope: Scope = {

@@ -10,7 +10,7 @@ import trio
 from starlette.types import ASGIApp
 
 from broker.addresses import Address
-from broker.http.connection import Connection
+from broker.http.connection import HttpConnection
 
 CONNECTIONS_MAX: Final = 256
 """Connections served at a time. One more takes the place of a client that is waited for, or is closed."""
@@ -40,7 +40,7 @@ async def serve_http(
         stop: ends it gracefully, within STOP_SECONDS_MAX.
         task_status: told the address that is listened on, with the real port, once connections are accepted.
     """
-    connections: set[Connection] = set()
+    connections: set[HttpConnection] = set()
 
     async def serve(stream: trio.SocketStream) -> None:
         if len(connections) >= CONNECTIONS_MAX and not _evict(connections):
@@ -48,7 +48,7 @@ async def serve_http(
             return
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-        connection = Connection(application, stream)
+        connection = HttpConnection(application, stream)
         connections.add(connection)
         try:
             await connection.run()
@@ -70,7 +70,7 @@ async def serve_http(
             connection.stop()
 
 
-def _evict(connections: set[Connection]) -> bool:
+def _evict(connections: set[HttpConnection]) -> bool:
     """Free the place of the client that lets us wait for the longest time; False if none does.
 
     So clients that send or read slowly cannot keep everybody else out, however many they are.

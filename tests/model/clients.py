@@ -12,7 +12,7 @@ import trio
 
 from tests.model.machine import Machine
 from tests.model.promises import Ack, Fate, Message, Place, Subscription, Txn, World
-from tests.model.wire import Connection, content_of, is_error
+from tests.model.wire import ModelConnection, content_of, is_error
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import Frame
@@ -57,7 +57,7 @@ class Follower:
     def __init__(self, parties: Parties) -> None:
         self.parties = parties
         self.world = parties.world
-        self.connection = Connection(parties.machine, self.hear, parties.broken)
+        self.connection = ModelConnection(parties.machine, self.hear, parties.broken)
         self._sessions: dict[int, str] = {}
         self._epochs: dict[str, int] = {}
         self.layouts: dict[str, list[Segment]] = {}

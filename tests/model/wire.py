@@ -16,7 +16,7 @@ Answer = Callable[[Any], None]
 Hear = Callable[[pb.BaseCommand, Frame], None]
 
 
-class Connection:
+class ModelConnection:
     """One connection, open until either side ends it."""
 
     def __init__(

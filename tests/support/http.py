@@ -59,7 +59,7 @@ class Answer:
         return str(self.json["reason"])
 
 
-class Connection:
+class HttpClientConnection:
     """A connection that carries one request after another."""
 
     def __init__(self, stream: trio.abc.Stream, host: str) -> None:
@@ -95,9 +95,9 @@ class Connection:
                 raise AssertionError(f"the server closed the connection without an answer: {event}")
 
 
-async def connect(address: Address) -> Connection:
+async def connect(address: Address) -> HttpClientConnection:
     """A connection to the server; close its `stream` when done."""
-    return Connection(await trio.open_tcp_stream(address.host, address.port), str(address))
+    return HttpClientConnection(await trio.open_tcp_stream(address.host, address.port), str(address))
 
 
 async def request(

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation
 from tidewire.spark.options import Address, parse_address
 from tidewire.wire.pulsar import commands
@@ -21,7 +21,7 @@ LOOKUP_REDIRECTS_MAX: Final = 20
 
 _Lookup = pb.CommandLookupTopicResponse
 
-Connect = Callable[[Address, Address | None], Connection]
+Connect = Callable[[Address, Address | None], BlockingConnection]
 """Connects to an address, which is to pass everything on to the second one, if there is one."""
 
 
@@ -48,7 +48,7 @@ class Brokers:
         """How long one may take to answer."""
         self._service = options.service
         self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
-        self._connections: dict[tuple[Address, Address | None], Connection] = {}
+        self._connections: dict[tuple[Address, Address | None], BlockingConnection] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -63,7 +63,7 @@ class Brokers:
         """End all connections."""
         self._open.close()
 
-    def service(self) -> Connection:
+    def service(self) -> BlockingConnection:
         """A connection to the broker that the user named.
 
         Raises:
@@ -71,7 +71,7 @@ class Brokers:
         """
         return self._connection(self._service)
 
-    def at(self, url: str, what: str) -> Connection:
+    def at(self, url: str, what: str) -> BlockingConnection:
         """A connection to a broker that another one named, as the one that serves `what`.
 
         Raises:
@@ -80,11 +80,11 @@ class Brokers:
         connection = self.service()
         return self._connection(_named(connection, what, url))
 
-    def connected(self) -> Iterable[Connection]:
+    def connected(self) -> Iterable[BlockingConnection]:
         """The connections that have been made."""
         return self._connections.values()
 
-    def owner_of(self, topic: str) -> Connection:
+    def owner_of(self, topic: str) -> BlockingConnection:
         """A connection to the broker that serves the topic, segment or partition now.
 
         Raises:
@@ -109,14 +109,14 @@ class Brokers:
                 raise BrokerUnreachable(f"{error}; {connection.address} names it as the broker of {topic}") from error
         raise ProtocolViolation(f"the lookup of {topic} was sent on more than {LOOKUP_REDIRECTS_MAX} times")
 
-    def _connection(self, address: Address, proxied_to: Address | None = None) -> Connection:
+    def _connection(self, address: Address, proxied_to: Address | None = None) -> BlockingConnection:
         key = (address, proxied_to)
         connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = self._open.enter_context(self._connected(address, proxied_to))
         return connection
 
-    def _connected(self, address: Address, proxied_to: Address | None) -> Connection:
+    def _connected(self, address: Address, proxied_to: Address | None) -> BlockingConnection:
         try:
             return self._connect(address, proxied_to)
         except BrokerUnreachable as error:
@@ -130,12 +130,12 @@ class Brokers:
             raise ProtocolViolation(f"{error}; {question}") from error
 
 
-def connect_by_tcp(timeout_seconds: float, address: Address, proxied_to: Address | None) -> Connection:
+def connect_by_tcp(timeout_seconds: float, address: Address, proxied_to: Address | None) -> BlockingConnection:
     """A connection that has shaken hands."""
-    return Connection.open(address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)
+    return BlockingConnection.open(address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)
 
 
-def _named(connection: Connection, topic: str, url: str) -> Address:
+def _named(connection: BlockingConnection, topic: str, url: str) -> Address:
     try:
         return parse_address(url)
     except ValueError as error:

@@ -62,7 +62,7 @@ class Socket(Protocol):
         ...
 
 
-class Connection:
+class BlockingConnection:
     """See the module's docstring. After it raised `ConnectionLost` or `ProtocolViolation` it is of no further use."""
 
     def __init__(

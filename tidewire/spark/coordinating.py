@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.connection import Connection, refusal
+from tidewire.spark.connection import BlockingConnection, refusal
 from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -105,7 +105,7 @@ class Coordinator:
             )
 
 
-def _leader(service: Connection, number: int | None) -> tuple[int, str]:
+def _leader(service: BlockingConnection, number: int | None) -> tuple[int, str]:
     """The number of a coordinator, and its broker."""
     service.send(commands.watch_tc_assignments(_WATCH_ID))
     deadline = service.deadline()

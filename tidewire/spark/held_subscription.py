@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final, TypeVar
 
 from tidewire.spark.brokers import Brokers, Connect, Contact
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.errors import ConnectionLost, ProtocolViolation, Refused
 from tidewire.spark.layouts import Part
@@ -47,7 +47,7 @@ class HeldSubscription:
         self._options = options
         self._connect = connect
         self._brokers = Brokers(options, connect)
-        self._consumers: dict[str, tuple[Connection, int]] = {}
+        self._consumers: dict[str, tuple[BlockingConnection, int]] = {}
         self._passing_over: set[int] = set()
         """Ids of consumers that let the broker go over the end of their part."""
         self._numbers = count(1)
@@ -63,7 +63,7 @@ class HeldSubscription:
         self._consumers.clear()
 
     @property
-    def connections(self) -> Collection[Connection]:
+    def connections(self) -> Collection[BlockingConnection]:
         """Those on which brokers may say that it is not held any more. Take what has arrived before."""
         return tuple(self._brokers.connected())
 
@@ -100,7 +100,7 @@ class HeldSubscription:
         """Whether the part is held, so that nobody else moves the subscription there."""
         return part.wire_name in self._consumers
 
-    def open(self, part: Part) -> tuple[Connection, int]:
+    def open(self, part: Part) -> tuple[BlockingConnection, int]:
         """The consumer of one part, which is opened if it is not open: its connection, and its id there.
 
         Raises:
@@ -123,7 +123,7 @@ class HeldSubscription:
             SourceError: nobody could be asked.
         """
 
-        def ask(owner: Connection, consumer_id: int) -> Position:
+        def ask(owner: BlockingConnection, consumer_id: int) -> Position:
             answer = owner.request(
                 partial(commands.get_last_message_id, consumer_id), pb.CommandGetLastMessageIdResponse
             )
@@ -144,7 +144,7 @@ class HeldSubscription:
             SourceError: it was refused, or not answered.
         """
 
-        def ask(owner: Connection, consumer_id: int) -> None:
+        def ask(owner: BlockingConnection, consumer_id: int) -> None:
             owner.request(
                 lambda request_id: commands.ack(
                     consumer_id, [message_id(*upto)], cumulative=True, txn=transaction, request_id=request_id
@@ -169,7 +169,7 @@ class HeldSubscription:
         owner.send(commands.flow(consumer_id, 1))
         self._passing_over.add(consumer_id)
 
-    def _asked(self, part: Part, ask: Callable[[Connection, int], _Answer], *, reopens: bool = True) -> _Answer:
+    def _asked(self, part: Part, ask: Callable[[BlockingConnection, int], _Answer], *, reopens: bool = True) -> _Answer:
         """An answer to a consumer that was open before and after it was asked."""
         for _ in range(SENT_AWAY_MAX):
             if not reopens and part.wire_name not in self._consumers:
@@ -185,7 +185,7 @@ class HeldSubscription:
                 return answer
         raise ProtocolViolation(f"the broker of {part.wire_name} closes every consumer of subscription {self._name}")
 
-    def _open(self, part: Part) -> tuple[Connection, int]:
+    def _open(self, part: Part) -> tuple[BlockingConnection, int]:
         owner = self._brokers.owner_of(part.wire_name)
         owner.unasked = partial(self._hear, owner)
         consumer_id = next(self._numbers)
@@ -203,7 +203,7 @@ class HeldSubscription:
         opened = self._consumers[part.wire_name] = (owner, consumer_id)
         return opened
 
-    def _hear(self, owner: Connection, frame: Frame) -> None:
+    def _hear(self, owner: BlockingConnection, frame: Frame) -> None:
         """A broker closes the consumers of a segment that it serves no more, or whose subscription somebody moved."""
         if frame.command.type == pb.BaseCommand.CLOSE_CONSUMER:
             gone = (owner, frame.command.close_consumer.consumer_id)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import Group, abort
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken, no_topic
 from tidewire.spark.following import Follower
@@ -108,7 +108,7 @@ class JobMemory:
         self._subscription.reset()
 
     @property
-    def connections(self) -> Collection[Connection]:
+    def connections(self) -> Collection[BlockingConnection]:
         """Those to wait on, after `arrived`."""
         return (*self._watch.connections, *self._subscription.connections)
 

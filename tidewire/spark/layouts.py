@@ -10,7 +10,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.connection import Connection, refusal
+from tidewire.spark.connection import BlockingConnection, refusal
 from tidewire.spark.errors import ProtocolViolation, Refused, no_topic
 from tidewire.spark.options import SCALABLE, Pattern, ReadOptions
 from tidewire.wire.pulsar import commands
@@ -61,7 +61,7 @@ def selected(options: ReadOptions, brokers: Brokers) -> list[str]:
     return sorted(came_and_went(watch, update, options.pattern)[0])
 
 
-def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> Connection:
+def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> BlockingConnection:
     """Ask the user's broker to push the scalable topics of a namespace; the connection on which that will happen.
 
     Raises:
@@ -75,7 +75,7 @@ def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> Connectio
 
 
 def came_and_went(
-    connection: Connection, update: pb.CommandWatchScalableTopicsUpdate, pattern: Pattern
+    connection: BlockingConnection, update: pb.CommandWatchScalableTopicsUpdate, pattern: Pattern
 ) -> tuple[list[str], list[str]]:
     """The topics that a push adds and removes, of those that match.
 
@@ -111,7 +111,7 @@ def parts_of(brokers: Brokers, topic: str) -> list[Part]:
     return segments(owner, topic, update)
 
 
-def open_layout(brokers: Brokers, topic: str, session_id: int) -> Connection:
+def open_layout(brokers: Brokers, topic: str, session_id: int) -> BlockingConnection:
     """Ask for a scalable topic's layout and its changes; the connection on which they will come.
 
     Raises:
@@ -124,7 +124,7 @@ def open_layout(brokers: Brokers, topic: str, session_id: int) -> Connection:
     return owner
 
 
-def segments(owner: Connection, topic: str, update: pb.CommandScalableTopicUpdate) -> list[Part]:
+def segments(owner: BlockingConnection, topic: str, update: pb.CommandScalableTopicUpdate) -> list[Part]:
     """The parts in a layout that was pushed, ordered by their numbers.
 
     Raises:

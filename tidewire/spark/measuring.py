@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, Self
 from uuid import uuid4
 
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused
 from tidewire.spark.positions import LATEST, Position
 from tidewire.wire.pulsar import commands
@@ -58,14 +58,14 @@ class End(NamedTuple):
 class Gauge:
     """A reader of a segment that gives no permits, and so is sent nothing and can ask."""
 
-    def __init__(self, owner: Connection, topic: str, consumer_id: int) -> None:
+    def __init__(self, owner: BlockingConnection, topic: str, consumer_id: int) -> None:
         self._owner = owner
         self._topic = topic
         self._consumer_id = consumer_id
 
     @classmethod
     @contextmanager
-    def opened(cls, owner: Connection, topic: str, consumer_id: int, *, uncommitted: bool) -> Iterator[Self]:
+    def opened(cls, owner: BlockingConnection, topic: str, consumer_id: int, *, uncommitted: bool) -> Iterator[Self]:
         """Subscribe, and close at the end.
 
         Raises:
@@ -109,7 +109,7 @@ def wanted(
     )
 
 
-def ask_end(owner: Connection, consumer_id: int, backlog_range: pb.BacklogRangeRequest | None) -> End:
+def ask_end(owner: BlockingConnection, consumer_id: int, backlog_range: pb.BacklogRangeRequest | None) -> End:
     """Ask on an open consumer.
 
     Raises:
@@ -144,7 +144,7 @@ def ask_end(owner: Connection, consumer_id: int, backlog_range: pb.BacklogRangeR
 
 
 def subscribe_reader(
-    owner: Connection, topic: str, consumer_id: int, *, after: Position, uncommitted: bool = False
+    owner: BlockingConnection, topic: str, consumer_id: int, *, after: Position, uncommitted: bool = False
 ) -> None:
     """Open a reader that remembers nothing and is sent what comes after a position, once it has given permits.
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import BrokerSilent, ConnectionLost, DataLost, SourceError, UnreadableMessage
 from tidewire.spark.measuring import subscribe_reader
 from tidewire.spark.partitions import SegmentRange
@@ -101,7 +101,7 @@ def entries(
 
 
 def _stream(
-    connection: Connection, partition: SegmentRange, after: Position, *, uncommitted: bool
+    connection: BlockingConnection, partition: SegmentRange, after: Position, *, uncommitted: bool
 ) -> Iterator[ReceivedEntry]:
     end = partition.end
     awaited = f"the next message of {partition.wire_name}, which reaches up to {end},"

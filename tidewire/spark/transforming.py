@@ -33,7 +33,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.errors import InvalidOption, SourceError, SubscriptionTaken
 from tidewire.spark.job_memory import Batch, JobMemory
@@ -193,7 +193,7 @@ class ConsumeTransformProduce:
                     raise
                 memory.reset()
                 return
-            waited_for: list[socket.socket | Connection] = [woken, *memory.connections]
+            waited_for: list[socket.socket | BlockingConnection] = [woken, *memory.connections]
             with selectors.DefaultSelector() as selector:
                 for readable in waited_for:
                     selector.register(readable, selectors.EVENT_READ)

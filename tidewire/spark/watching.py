@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from tidewire.spark.brokers import Brokers, Connect, connect_by_tcp
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import ProtocolViolation, Refused, SourceError
 from tidewire.spark.held_subscription import SENT_AWAY_MAX
 from tidewire.spark.layouts import (
@@ -45,7 +45,7 @@ class _Followed:
 
     def __init__(self, part: Part) -> None:
         self.part = part
-        self.owner: Connection | None = None
+        self.owner: BlockingConnection | None = None
         self.consumer_id = 0
         self.is_stale = True
         """Whether `known` may have changed."""
@@ -61,7 +61,7 @@ class _Topic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.session_id = 0
-        self.owner: Connection | None = None
+        self.owner: BlockingConnection | None = None
         self.parts: dict[str, Part] | None = None
         """By name; None until it is known."""
         self.is_gone = False
@@ -75,7 +75,7 @@ class Watch:
         self._options = options
         self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
         self._brokers = self._new_brokers()
-        self._connections: list[Connection] = []
+        self._connections: list[BlockingConnection] = []
         self._numbers = count(2)
         self._topics: dict[str, _Topic] = {}
         self._matching: set[str] | None = None
@@ -86,7 +86,7 @@ class Watch:
     def _new_brokers(self) -> Brokers:
         return Brokers(self._options, self._connected)
 
-    def _connected(self, address: Address, proxied_to: Address | None) -> Connection:
+    def _connected(self, address: Address, proxied_to: Address | None) -> BlockingConnection:
         made = self._connect(address, proxied_to)
         made.unasked = partial(self._take, made)
         self._connections.append(made)
@@ -124,7 +124,7 @@ class Watch:
         return news
 
     @property
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[BlockingConnection, ...]:
         """Those on which something may be pushed, for who waits for that. Take what has arrived before."""
         return tuple(self._connections)
 
@@ -282,7 +282,7 @@ class Watch:
         if (part.name or "") not in (self.parts(part.topic) or {}):
             raise LayoutChanged from refused
 
-    def _subscribe(self, followed: _Followed, after: Position) -> Connection:
+    def _subscribe(self, followed: _Followed, after: Position) -> BlockingConnection:
         name = followed.part.wire_name
         consumer_id = next(self._numbers)
         try:
@@ -308,12 +308,12 @@ class Watch:
             self._consumers.pop((id(owner), followed.consumer_id), None)
             owner.request(partial(commands.close_consumer, followed.consumer_id), pb.CommandSuccess)
 
-    def _wait_for(self, owner: Connection, awaited: str, has_come: Callable[[], bool]) -> None:
+    def _wait_for(self, owner: BlockingConnection, awaited: str, has_come: Callable[[], bool]) -> None:
         deadline = owner.deadline()
         while not has_come():
             self._take(owner, owner.receive(deadline, awaited))
 
-    def _take(self, connection: Connection, frame: Frame) -> None:
+    def _take(self, connection: BlockingConnection, frame: Frame) -> None:
         """Somebody pushed something."""
         command = frame.command
         if command.type == _T.MESSAGE:
@@ -341,7 +341,7 @@ class Watch:
             self._matching = (before | set(added)) - set(removed)
             self._has_news = True
 
-    def _is_stale(self, connection: Connection, consumer_id: int) -> None:
+    def _is_stale(self, connection: BlockingConnection, consumer_id: int) -> None:
         followed = self._consumers.get((id(connection), consumer_id))
         if followed is not None:
             followed.is_stale = self._has_news = True

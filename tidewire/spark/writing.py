@@ -25,7 +25,7 @@ from typing import Final
 
 from tidewire.spark.batching import Producing, SentFrame, Waiting, encode_frame
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.connection import Connection, refusal
+from tidewire.spark.connection import BlockingConnection, refusal
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import ProtocolViolation, Refused, SourceError, WriteFailed
@@ -57,7 +57,7 @@ class _Segment:
         self.part = part
         self.waiting = Waiting()
         self.unanswered: deque[SentFrame] = deque()
-        self.connection: Connection | None = None
+        self.connection: BlockingConnection | None = None
         """To its broker; None while there is no producer."""
         self.producing: Producing | None = None
         self.next_sequence_id = 0
@@ -73,7 +73,7 @@ class _Topic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.session_id = 0
-        self.connection: Connection | None = None
+        self.connection: BlockingConnection | None = None
         """The one on which layouts are pushed."""
         self.created_ms: dict[int, int] = {}
         """When its segments were made, by number."""
@@ -211,7 +211,7 @@ class Attempt:
         segment.next_sequence_id = answer.last_sequence_id + 1
         return True
 
-    def _producer(self, topic: _Topic, segment: _Segment) -> tuple[Connection, pb.CommandProducerSuccess, int]:
+    def _producer(self, topic: _Topic, segment: _Segment) -> tuple[BlockingConnection, pb.CommandProducerSuccess, int]:
         name = segment.part.wire_name
         owner = self._listening(self._brokers.owner_of(name))
         producer_id = next(self._producer_ids)
@@ -309,7 +309,7 @@ class Attempt:
 
     # --------------------------------------------------------------------------------------------------------- hearing
 
-    def _listening(self, connection: Connection) -> Connection:
+    def _listening(self, connection: BlockingConnection) -> BlockingConnection:
         connection.unasked = self._hear
         return connection
 
@@ -340,7 +340,7 @@ class Attempt:
             if topic is not None and topic.connection is not None:
                 self._take_layout(topic, topic.connection, command.scalable_topic_update)
 
-    def _take_layout(self, topic: _Topic, owner: Connection, update: pb.CommandScalableTopicUpdate) -> None:
+    def _take_layout(self, topic: _Topic, owner: BlockingConnection, update: pb.CommandScalableTopicUpdate) -> None:
         topic.parts = segments(owner, topic.name, update)
         topic.is_new = True
         for info in update.dag.segments:

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.addresses import Address
 from broker.http import listener as module
 from broker.http.application import build_application
-from broker.http.connection import Connection
+from broker.http.connection import HttpConnection
 from broker.http.listener import STOP_SECONDS_MAX, serve_http
 from storage.metadata.memory import MemoryStore
 from tests.support.http import HEALTH, LAYOUT, FakeMonitor, FakeTopics, connect, is_closed, read_all, request
@@ -58,7 +58,7 @@ async def test_an_evicted_client_gives_its_place_up_at_once() -> None:
     """E12: two that come in one moment take the places of two, not both that of one."""
     application = build_application(FakeTopics(), FakeMonitor(), MemoryStore())
     async with trio.SocketStream(trio.socket.socket()) as stream:
-        late, early, listening = [Connection(application, stream) for _ in range(3)]
+        late, early, listening = [HttpConnection(application, stream) for _ in range(3)]
         places = {late, early, listening}
         with late.waits(2), early.waits(1), listening.waits(0, is_listened_to=True):
             for evicted in (early, late, listening):

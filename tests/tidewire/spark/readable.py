@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.options import Address, ReadOptions
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_batch, message_metadata, single_message_metadata
@@ -110,12 +110,12 @@ class Readable:
         """All commands of a type that any peer was sent."""
         return [command for _, _, peer in self.peers for command in peer.received_of(kind)]
 
-    def _connect(self, address: Address, proxied_to: Address | None) -> Connection:
+    def _connect(self, address: Address, proxied_to: Address | None) -> BlockingConnection:
         answers: dict[int, Answer] = {}
         peer = BlockingPeer(answers)
         answers.update({kind: make(peer) for kind, make in self.answers.items()})
         self.peers.append((address, proxied_to, peer))
-        connection = Connection(peer, address, timeout_seconds=30, clock=peer.clock)
+        connection = BlockingConnection(peer, address, timeout_seconds=30, clock=peer.clock)
         connection.handshake(proxied_to)
         return connection
 

@@ -5,7 +5,7 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import SERVICE, Readable
 from tidewire.spark.brokers import LOOKUP_REDIRECTS_MAX, Brokers
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation, SourceError
 from tidewire.spark.options import Address
 from tidewire.wire.pulsar import commands
@@ -110,7 +110,7 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
     answering(world, [commands.lookup_connect(0, "pulsar://gone:1")])
     reached = world.brokers()
 
-    def connect(address: Address, proxied_to: Address | None) -> Connection:
+    def connect(address: Address, proxied_to: Address | None) -> BlockingConnection:
         if address == Address("gone", 1):
             raise BrokerUnreachable(f"no broker can be reached at {address}: nobody there")
         return reached._connect(address, proxied_to)
@@ -130,7 +130,7 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
     ],
 )
 def test_when_the_named_address_is_no_brokers_its_option_is_named(error: SourceError, advice: str) -> None:
-    def connect(address: Address, proxied_to: Address | None) -> Connection:
+    def connect(address: Address, proxied_to: Address | None) -> BlockingConnection:
         raise error
 
     with Brokers(Readable().options, connect) as brokers, pytest.raises(type(error)) as caught:

@@ -20,7 +20,7 @@ from tests.tidewire.spark.test_writing import stored
 from tidewire.spark import committing
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import Group, abort, commit
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import (
     BrokerSilent,
@@ -411,7 +411,7 @@ def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
         }
     )
     address = Address("scripted", 6650)
-    connection = Connection(peer, address, timeout_seconds=30, clock=peer.clock)
+    connection = BlockingConnection(peer, address, timeout_seconds=30, clock=peer.clock)
     return Brokers(WriteOptions(address), lambda address, proxied_to: connection)
 
 

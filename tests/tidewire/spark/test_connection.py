@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import (
     BrokerSilent,
     BrokerUnreachable,
@@ -33,8 +33,8 @@ def owner(command: pb.BaseCommand) -> list[bytes]:
     return [encode_command(commands.lookup_connect(request_id, "pulsar://scripted:6650"))]
 
 
-def connection_to(peer: BlockingPeer) -> Connection:
-    return Connection(peer, HERE, timeout_seconds=30, clock=peer.clock)
+def connection_to(peer: BlockingPeer) -> BlockingConnection:
+    return BlockingConnection(peer, HERE, timeout_seconds=30, clock=peer.clock)
 
 
 def asking(answer: Answer) -> tuple[BlockingPeer, Callable[[], pb.CommandLookupTopicResponse]]:
@@ -164,7 +164,7 @@ def test_nobody_at_the_address_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(*listener.getsockname())
     with pytest.raises(BrokerUnreachable, match=rf"^no broker can be reached at {address}: .*refused"):
-        Connection.open(address, timeout_seconds=30)
+        BlockingConnection.open(address, timeout_seconds=30)
 
 
 def test_a_connection_over_tcp_is_closed_when_the_handshake_fails_and_at_the_end_of_its_block() -> None:
@@ -190,8 +190,8 @@ def test_a_connection_over_tcp_is_closed_when_the_handshake_fails_and_at_the_end
         server.start()
         address = Address(*listener.getsockname())
         with pytest.raises(Refused, match="starting"):
-            Connection.open(address, timeout_seconds=30)
-        with Connection.open(address, timeout_seconds=30) as connection:
+            BlockingConnection.open(address, timeout_seconds=30)
+        with BlockingConnection.open(address, timeout_seconds=30) as connection:
             assert connection.features.supports_scalable_topics
         server.join(30)
     assert ended == [b"", b""]

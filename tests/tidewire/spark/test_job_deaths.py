@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.tidewire.spark.test_job_memory import Job, broker, job
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.job_memory import JobMemory
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.persisting import persistently
@@ -39,10 +39,10 @@ class Fate:
     def __init__(self) -> None:
         self.left: int | None = None
         self.is_done_first = False
-        self._request = Connection.request
+        self._request = BlockingConnection.request
 
-    def request(self, connection: Connection, make: Callable[[int], Any], expected: type[Message]) -> Message:
-        """In place of `Connection.request`."""
+    def request(self, connection: BlockingConnection, make: Callable[[int], Any], expected: type[Message]) -> Message:
+        """In place of `BlockingConnection.request`."""
         if self.left is None:
             return self._request(connection, make, expected)
         self.left -= 1
@@ -88,7 +88,7 @@ def test_each_message_is_written_once_wherever_the_driver_dies(
     target.administer("PUT", "?numInitialSegments=2")
     fate = Fate()
     fate.is_done_first = is_done_first
-    monkeypatch.setattr(Connection, "request", lambda *given: fate.request(*given))
+    monkeypatch.setattr(BlockingConnection, "request", lambda *given: fate.request(*given))
     sent = 0
     for number in range(REQUESTS_MAX):
         job.send(b"%d" % sent, b"%d" % (sent + 1))

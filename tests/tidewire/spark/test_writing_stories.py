@@ -14,7 +14,7 @@ from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import TOPIC, segment
 from tests.tidewire.spark.writable import T, Writable, rows
 from tidewire.spark import batching, writing
-from tidewire.spark.connection import Connection
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.encoding import NO_KEY
 from tidewire.spark.errors import WriteFailed
 from tidewire.spark.options import Address
@@ -43,7 +43,7 @@ class Drawn(Writable):
         for info in self.dag.segments:
             self._settle_down(info)
 
-    def _connect(self, address: Address, proxied_to: Address | None) -> Connection:
+    def _connect(self, address: Address, proxied_to: Address | None) -> BlockingConnection:
         made = super()._connect(address, proxied_to)
         peer = self.peers[-1][2]
         peer.say_when_empty = lambda: self._until_heard(peer)

@@ -13,13 +13,13 @@ from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
 from broker.pulsar.budgets import Budgets
 from broker.scalable.autoscale_policy import AutoScaleOverride
+from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_topic
 from broker.scalable.registrations import GroupId
-from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -35,7 +35,7 @@ class Administration:
     """Implements the HTTP room's `TopicService`."""
 
     def __init__(
-        self, controller: Controller, layouts: Layouts, topics: Topics, groups: StreamGroups, *, initial_segments: int
+        self, controller: Controller, layouts: Layouts, topics: Topics, groups: ConsumerGroups, *, initial_segments: int
     ) -> None:
         self._controller = controller
         self._groups = groups

@@ -37,13 +37,13 @@ from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
 from broker.scalable.autoscale_policy import AutoScalePolicy
 from broker.scalable.autoscaler import AutoScaler
+from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
 from broker.scalable.load_reports import LoadReporter
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
-from broker.scalable.stream_groups import StreamGroups
 from broker.schemas.registry import Schemas
 from broker.topic import Topic
 from broker.topic_services import TopicServices
@@ -253,7 +253,7 @@ async def _compose(
         return await Topic.open(name, services, claim)
 
     topics = Topics(claims, layouts, open_topic, services, nursery, session.id)
-    groups = StreamGroups(
+    groups = ConsumerGroups(
         topics,
         feeds,
         elections,

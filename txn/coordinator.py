@@ -14,7 +14,7 @@ from txn.alarm import Alarm
 from txn.counters import OpCounters
 from txn.errors import CoordinatorNotFound, GroupDecides, InvalidTxnStatus, TransactionNotFound
 from txn.groups import TransactionGroups
-from txn.headers import Group, Header, header_key, v5_id
+from txn.headers import Header, TransactionGroup, header_key, v5_id
 from txn.states import MOVES, TARGET, Answer, EndAction, TxnState
 from txn.statistics import CoordinatorStatistics
 
@@ -90,7 +90,7 @@ class Coordinator:
         return txn
 
     async def new_in_group(
-        self, tc_id: int, timeout_ms: int, group: Group, *, once: bool, origin: str | None = None
+        self, tc_id: int, timeout_ms: int, group: TransactionGroup, *, once: bool, origin: str | None = None
     ) -> TxnId | None:
         """As `new_transaction`, one of a group; None when the group is applied already, so that nothing is to be done.
 
@@ -111,7 +111,7 @@ class Coordinator:
     async def _new_id(self, tc_id: int) -> TxnId:
         return v5_id(tc_id, await self._reserve(tc_id))
 
-    async def _open(self, txn: TxnId, timeout_ms: int, group: Group | None, *conditions: Op) -> None:
+    async def _open(self, txn: TxnId, timeout_ms: int, group: TransactionGroup | None, *conditions: Op) -> None:
         now = self._now_ms()
         header = Header(TxnState.OPEN, now + min(timeout_ms, self._timeout_ms_max), now, group=group)
         await self._metadata.commit([header.to_put(txn, ABSENT), *conditions])

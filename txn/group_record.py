@@ -22,7 +22,7 @@ import orjson
 from storage.entry import TxnId
 from storage.metadata.store import IndexEntry, Put
 from txn.errors import UNREADABLE, AppliedOtherwise, RecordUnreadable
-from txn.headers import Group, fixed_width, txn_from_name, txn_name
+from txn.headers import TransactionGroup, fixed_width, txn_from_name, txn_name
 from txn.states import TxnState
 
 KEY_PREFIX: Final = "/txn/group/"
@@ -146,7 +146,7 @@ def standing(record: GroupRecord | None, batch: int) -> Standing:
     return Standing(is_applied, not is_applied and batch == record.batch)
 
 
-def require_same(record: GroupRecord | None, group: Group, content: Content | None) -> None:
+def require_same(record: GroupRecord | None, group: TransactionGroup, content: Content | None) -> None:
     """Hold that a batch which is applied is the one that is meant. None goes by the number alone.
 
     Whoever writes batch after batch repeats the last one only. So an earlier number comes from somebody who went back,
@@ -161,7 +161,7 @@ def require_same(record: GroupRecord | None, group: Group, content: Content | No
         raise AppliedOtherwise(group.application, group.batch, record.applied)
 
 
-def state_in(record: GroupRecord | None, group: Group, txn: TxnId) -> TxnState:
+def state_in(record: GroupRecord | None, group: TransactionGroup, txn: TxnId) -> TxnState:
     """What the group says of one of its transactions whose header is open.
 
     A record that is about a later batch says that this one is over: it was begun when the winners of this one, if there

@@ -43,7 +43,7 @@ from txn.group_record import (
     standing,
     state_in,
 )
-from txn.headers import BY_GROUP, Group, Header, group_members, header_key, txn_of_key
+from txn.headers import BY_GROUP, Header, TransactionGroup, group_members, header_key, txn_of_key
 from txn.states import TxnState
 from txn.statistics import CoordinatorStatistics
 from txn.unreadable import Unreadable
@@ -93,7 +93,7 @@ class TransactionGroups:
         self._aborting: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._settling: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
-    async def admission(self, group: Group, *, once: bool, origin: str | None = None) -> Op | None:
+    async def admission(self, group: TransactionGroup, *, once: bool, origin: str | None = None) -> Op | None:
         """What has to be committed with the header of a new transaction of the group; None when it is applied already.
 
         A Conflict on it means: ask again. What earlier batches of the application left open is ended on return.
@@ -128,7 +128,7 @@ class TransactionGroups:
 
     async def commit(
         self,
-        group: Group,
+        group: TransactionGroup,
         winners: Sequence[TxnId],
         *,
         once: bool,
@@ -193,7 +193,7 @@ class TransactionGroups:
             if await self._try([decided.to_put(group.application, found.version)]):
                 return
 
-    async def abort(self, group: Group, *, once: bool) -> int | None:
+    async def abort(self, group: TransactionGroup, *, once: bool) -> int | None:
         """Abort every open transaction of the group, unless it is applied.
 
         It may be tried again; not so when it is there `once`: whoever comes late to that is refused, since nobody would
@@ -216,7 +216,7 @@ class TransactionGroups:
             record, _ = await self._read(group.application)
         return None if record is None else record.applied
 
-    async def has_decided(self, txn: TxnId, group: Group) -> bool:
+    async def has_decided(self, txn: TxnId, group: TransactionGroup) -> bool:
         """Whether the group has decided this transaction of it, whose header was open; then the header says how.
 
         What the record says is no answer by itself: it may be about a later batch by now, and not name this one's
@@ -228,7 +228,7 @@ class TransactionGroups:
         await self.settle(group.application)
         return True
 
-    async def abort_alone(self, txn: TxnId, group: Group) -> None:
+    async def abort_alone(self, txn: TxnId, group: TransactionGroup) -> None:
         """Abort one transaction of the group, unless that has decided it; its header says what became of it."""
         # One after another: each writes the record anew, by which all others that look at it meanwhile are refused.
         async with self._aborting.setdefault(group.application, trio.Lock()):
@@ -318,7 +318,7 @@ class TransactionGroups:
         found = self._metadata.peek(group_key(application))
         return None if found is None else GroupRecord.from_value(found.value), found
 
-    def _require_member(self, txn: TxnId, group: Group) -> None:
+    def _require_member(self, txn: TxnId, group: TransactionGroup) -> None:
         found = self._metadata.peek(header_key(txn))
         header = None if found is None else Header.from_value(found.value)
         if header is None or header.group != group:
@@ -384,12 +384,12 @@ def _undecided(application: str, record: GroupRecord | None, found: Record | Non
     return record.to_put(application, found.version)
 
 
-def _require_going_on(record: GroupRecord | None, group: Group) -> None:
+def _require_going_on(record: GroupRecord | None, group: TransactionGroup) -> None:
     if record is not None and record.state is GroupState.ABORTED:
         raise GroupAborted(group.application)
 
 
-def _require_origin(record: GroupRecord | None, group: Group, origin: str | None) -> None:
+def _require_origin(record: GroupRecord | None, group: TransactionGroup, origin: str | None) -> None:
     """Hold that a batch which was applied is the one that is meant, as far as both said who numbers them."""
     if record is None or record.applied is None or record.origin is None or origin is None:
         return

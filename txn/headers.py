@@ -30,7 +30,7 @@ BY_FINAL_STATE: Final = "txn-by-final-state"
 BY_GROUP: Final = "txn-by-group"
 
 
-class Group(NamedTuple):
+class TransactionGroup(NamedTuple):
     """A batch of an application, all of whose transactions are decided at once."""
 
     application: str
@@ -126,7 +126,7 @@ class Header:
     created_ms: int
     finalized_ms: int | None = None
     """When it was decided; set in the same compare-and-set as the state (T6)."""
-    group: Group | None = None
+    group: TransactionGroup | None = None
     """The group that decides it, if it belongs to one."""
 
     def ended(self, state: TxnState, now_ms: int) -> "Header":
@@ -169,7 +169,7 @@ class Header:
                 fields["timeout_ms"],
                 fields["created_ms"],
                 fields.get("finalized_ms"),
-                None if group is None else Group(**group),
+                None if group is None else TransactionGroup(**group),
             )
         except UNREADABLE as damaged:
             raise RecordUnreadable(f"a transaction's header cannot be read: {damaged!r}") from damaged

@@ -34,8 +34,8 @@ from txn.group_record import group_key
 from txn.headers import (
     BY_DEADLINE,
     BY_FINAL_STATE,
-    Group,
     Header,
+    TransactionGroup,
     deadline_ms_of,
     deadline_range,
     final_state_range,
@@ -116,7 +116,7 @@ class TimeoutSweep:
         now = self._now_ms()
         async with aclosing(_pages(self._counters, self._metadata, BY_DEADLINE, *deadline_range(now))) as pages:
             async for due in pages:
-                groups: dict[TxnId, Group | None] = {}
+                groups: dict[TxnId, TransactionGroup | None] = {}
                 for hit in due:
                     with self._unreadable.reading(hit.record.key):
                         groups[txn_of_key(hit.record.key)] = Header.from_value(hit.record.value).group

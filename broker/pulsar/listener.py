@@ -22,11 +22,11 @@ from broker.pulsar.schemas import SchemaGate, SchemaHandler
 from broker.pulsar.session import Session
 from broker.pulsar.transactions import TransactionHandler
 from broker.pulsar.unserved import Peer
+from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
 from broker.scalable.namespaces import NamespaceFeeds
-from broker.scalable.stream_groups import StreamGroups
 from broker.schemas.registry import Schemas
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -57,7 +57,7 @@ class PulsarServices:
     layouts: Layouts
     feeds: LayoutFeeds
     namespaces: NamespaceFeeds
-    groups: StreamGroups
+    groups: ConsumerGroups
     elections: Elections
     schemas: Schemas
     coordinator: Coordinator

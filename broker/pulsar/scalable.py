@@ -14,11 +14,11 @@ from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.registered_consumers import RegisteredConsumer
 from broker.pulsar.requests import Inline, Request, require_name
+from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_of
 from broker.scalable.registrations import GroupId, GroupKind
-from broker.scalable.stream_groups import StreamGroups
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -38,7 +38,7 @@ class ScalableHandler:
         outbox: Outbox,
         layouts: Layouts,
         feeds: LayoutFeeds,
-        groups: StreamGroups,
+        groups: ConsumerGroups,
         elections: Elections,
         dags: EncodedDags,
         *,

@@ -20,7 +20,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.coordinator import Coordinator
 from txn.errors import WrongDomain
 from txn.group_record import UNKNOWN, Content
-from txn.headers import Group, is_v5
+from txn.headers import TransactionGroup, is_v5
 from txn.states import EndAction
 
 _ACTIONS = {pb.COMMIT: EndAction.COMMIT, pb.ABORT: EndAction.ABORT}
@@ -179,12 +179,12 @@ def _action_of(request: pb.CommandEndTxn) -> EndAction:
     return _ACTIONS[request.txn_action]
 
 
-def _group_of(group: pb.TransactionGroup) -> Group:
+def _group_of(group: pb.TransactionGroup) -> TransactionGroup:
     if not 0 < len(group.application) <= APPLICATION_CHARACTERS_MAX:
         raise NotSupported(f"the application of a group has a name of 1 to {APPLICATION_CHARACTERS_MAX} characters")
     if group.batch > BATCH_MAX:
         raise NotSupported(f"the batch of a group is a number of at most {BATCH_MAX}")
-    return Group(group.application, group.batch)
+    return TransactionGroup(group.application, group.batch)
 
 
 def _origin_of(group: pb.TransactionGroup) -> str | None:

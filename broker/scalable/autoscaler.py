@@ -15,11 +15,11 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.autoscale import Merge, SegmentLoad, Situation, Split, decide, next_look_ms, with_report
+from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.layouts import KEY_PREFIX as LAYOUTS_PREFIX
 from broker.scalable.layouts import Layouts, topic_of
 from broker.scalable.load_reports import decode_load, segment_of
-from broker.scalable.stream_groups import StreamGroups
 from broker.store_retry import RETRY_SECONDS
 from broker.traffic import LOAD_PREFIX
 from storage.clock import WallClock
@@ -39,7 +39,7 @@ class AutoScaler:
         self,
         controller: Controller,
         layouts: Layouts,
-        groups: StreamGroups,
+        groups: ConsumerGroups,
         *,
         metadata: MetadataStore,
         now_ms: WallClock,

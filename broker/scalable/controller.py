@@ -36,13 +36,13 @@ from broker.errors import (
 )
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
+from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout, create
 from broker.scalable.layout_parts import Intent
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_topic
 from broker.scalable.migration import Migrations
-from broker.scalable.stream_groups import StreamGroups
 from broker.scalable.subscriptions import ScalableSubscriptions
 from broker.scalable.turns import Turns
 from broker.scalable.unfinished import Unfinished, names_left
@@ -80,7 +80,7 @@ class Controller:
         layouts: Layouts,
         topics: Topics,
         feeds: LayoutFeeds,
-        groups: StreamGroups,
+        groups: ConsumerGroups,
         elections: Elections,
         *,
         now_ms: WallClock,

@@ -17,12 +17,12 @@ import trio
 
 from broker.errors import SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
 from broker.names import TopicName
+from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_of, segment_topic
 from broker.scalable.registrations import GroupId
-from broker.scalable.stream_groups import StreamGroups
 from broker.scalable.turns import Turns
 from broker.topic import Topic
 from broker.topics import Topics
@@ -40,7 +40,7 @@ class ScalableSubscriptions:
     """Creates, opens, deletes and moves subscriptions of scalable topics. Durable on return, all of it."""
 
     def __init__(
-        self, layouts: Layouts, topics: Topics, groups: StreamGroups, turns: Turns[TopicName], *, now_ms: WallClock
+        self, layouts: Layouts, topics: Topics, groups: ConsumerGroups, turns: Turns[TopicName], *, now_ms: WallClock
     ) -> None:
         """Set up; `turns` are those of changes of a topic's segments."""
         self._groups = groups

@@ -1,8 +1,8 @@
 """A broker's coordinator with its groups of transactions, and the tasks that a broker runs for them.
 
     async with running(Office(metadata)) as office:
-        txn = await office.join(Group("app", 1))
-        await office.commit(Group("app", 1), txn)
+        txn = await office.join(TransactionGroup("app", 1))
+        await office.commit(TransactionGroup("app", 1), txn)
 
 Several may share a store, as brokers do, or have a store each on one etcd. An office that does not run is a broker
 that has died: what it has begun stands in the store.
@@ -20,7 +20,7 @@ from txn.coordinator import Coordinator
 from txn.counters import OpCounters
 from txn.group_sweep import GroupSweep
 from txn.header_watch import HeaderWatch
-from txn.headers import Group, Header, header_key
+from txn.headers import Header, TransactionGroup, header_key
 from txn.states import TxnState
 from txn.sweeps import TimeoutSweep
 
@@ -52,15 +52,15 @@ class Office:
         self.groups = self.coordinator.groups
         self.headers = HeaderWatch(metadata, deadlines=self.timeouts)
 
-    async def join(self, group: Group, *, once: bool = False) -> TxnId:
+    async def join(self, group: TransactionGroup, *, once: bool = False) -> TxnId:
         txn = await self.coordinator.new_in_group(0, 60_000, group, once=once)
         assert txn is not None, "the group is not applied"
         return txn
 
-    async def is_applied(self, group: Group) -> bool:
+    async def is_applied(self, group: TransactionGroup) -> bool:
         return await self.coordinator.new_in_group(0, 60_000, group, once=False) is None
 
-    async def commit(self, group: Group, *winners: TxnId) -> None:
+    async def commit(self, group: TransactionGroup, *winners: TxnId) -> None:
         await self.groups.commit(group, winners, once=False)
 
     async def state(self, txn: TxnId) -> TxnState:

@@ -17,12 +17,12 @@ from broker.cluster.elections import Elections
 from broker.cluster.ownership import Claims
 from broker.names import TopicName
 from broker.retention_policies import RetentionPolicies
+from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layouts import Layouts
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.scalable.pruning import Pruner
-from broker.scalable.stream_groups import StreamGroups
 from broker.topic import Topic
 from broker.topic_services import TopicServices
 from broker.topics import Topics
@@ -90,7 +90,7 @@ class Rooms:
         self.opened: list[TopicName] = []
         """Every topic that was taken over, in order."""
         self.topics = Topics(self.claims, self.layouts, self._open_topic, self.services, nursery, 7)
-        self.groups = StreamGroups(
+        self.groups = ConsumerGroups(
             self.topics, self.feeds, self.elections, metadata=metadata, nursery=nursery, grace_seconds=grace_seconds
         )
         self.controller = Controller(

@@ -22,7 +22,7 @@ from tests.support.ledgers import DATA
 from tests.support.schedules import every_schedule
 from tests.support.segments import Office, Segment, office
 from txn.errors import OwnershipLost
-from txn.headers import Group
+from txn.headers import TransactionGroup
 
 SEGMENTS = ("segment://t/n/a/0000-7fff-0", "segment://t/n/a/8000-ffff-1")
 BATCHES = 3
@@ -46,7 +46,7 @@ class Job:
 
     async def run(self, desk: Office, segments: list[Segment]) -> None:
         while self.done < BATCHES:
-            group = Group("job", self.done)
+            group = TransactionGroup("job", self.done)
             winners: list[TxnId] = []
             async with trio.open_nursery() as tasks:
                 for task in range(2):
@@ -54,7 +54,9 @@ class Job:
             await desk.coordinator.groups.commit(group, winners, once=False)
             self.done += 1
 
-    async def _task(self, desk: Office, segments: list[Segment], group: Group, task: int, winners: list[TxnId]) -> None:
+    async def _task(
+        self, desk: Office, segments: list[Segment], group: TransactionGroup, task: int, winners: list[TxnId]
+    ) -> None:
         for attempt in range(2):
             txn = await desk.coordinator.new_in_group(0, 60_000, group, once=False)
             if txn is None:

@@ -4,7 +4,7 @@ import pytest
 
 from storage.metadata.store import Put
 from txn.group_record import Content, GroupRecord, GroupState, state_in
-from txn.headers import Group, v5_id
+from txn.headers import TransactionGroup, v5_id
 from txn.states import TxnState
 
 
@@ -39,4 +39,4 @@ def test_what_a_record_says_of_a_transaction() -> None:
         (undecided, 8, txn, TxnState.OPEN),
         (committed, 8, txn, TxnState.OPEN),
     ):
-        assert state_in(record, Group("app", batch), of) is expected
+        assert state_in(record, TransactionGroup("app", batch), of) is expected

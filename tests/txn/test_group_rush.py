@@ -12,10 +12,10 @@ from storage.metadata.store import Op
 from tests.support.group_offices import Office, running
 from tests.support.steered_store import SteeredStore
 from txn.errors import InvalidTxnStatus
-from txn.headers import Group, header_key
+from txn.headers import TransactionGroup, header_key
 from txn.states import EndAction, TxnState
 
-ONE, TWO = Group("app", 1), Group("app", 2)
+ONE, TWO = TransactionGroup("app", 1), TransactionGroup("app", 2)
 
 
 class Listener:

@@ -25,11 +25,11 @@ from txn.errors import (
 )
 from txn.group_record import KEY_PREFIX, Content, group_key
 from txn.groups import SETTLE_BATCH_MAX, WINNERS_MAX
-from txn.headers import BY_GROUP, Group, header_key, v5_id
+from txn.headers import BY_GROUP, TransactionGroup, header_key, v5_id
 from txn.states import EndAction, TxnState
 from txn.sweeps import TimeoutSweep
 
-ONE, TWO = Group("app", 1), Group("app", 2)
+ONE, TWO = TransactionGroup("app", 1), TransactionGroup("app", 2)
 
 
 @pytest.fixture
@@ -81,13 +81,13 @@ async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
 ) -> None:
     """D17: a query that lost its checkpoint counts anew; its first batch is not what another one's was."""
     coordinator, groups = office.coordinator, office.groups
-    for batch in (Group("app", 0), Group("app", 1)):
+    for batch in (TransactionGroup("app", 0), TransactionGroup("app", 1)):
         txn = await coordinator.new_in_group(0, 60_000, batch, once=False, origin="one")
         assert txn is not None
         await groups.commit(batch, [txn], once=False, origin="one")
     # Nobody but tasks says who counts, so a batch without rows says it not.
-    await groups.commit(Group("app", 2), [], once=False)
-    again = Group("app", 1)
+    await groups.commit(TransactionGroup("app", 2), [], once=False)
+    again = TransactionGroup("app", 1)
     assert await coordinator.new_in_group(0, 60_000, again, once=False, origin="one") is None
     assert await coordinator.new_in_group(0, 60_000, again, once=False) is None
     await groups.commit(again, [], once=False, origin="one")
@@ -99,7 +99,7 @@ async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
     with pytest.raises(AppliedByAnother):
         await groups.commit(again, [], once=False, origin="two")
     # One that goes on behind them has come by the numbers in some other way.
-    assert await coordinator.new_in_group(0, 60_000, Group("app", 3), once=False, origin="two") is not None
+    assert await coordinator.new_in_group(0, 60_000, TransactionGroup("app", 3), once=False, origin="two") is not None
 
 
 async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_applied(
@@ -119,7 +119,7 @@ async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_a
     await groups.commit(TWO, [left_open], once=False)
     with pytest.raises(AppliedOtherwise):
         await groups.commit(TWO, [], once=False, content=Content("plan", "rows"))
-    three = Group("app", 3)
+    three = TransactionGroup("app", 3)
     await groups.commit(three, [], once=False, content=Content("plan", "rows"))
     with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' comes again, but batches up to 3"):
         await groups.commit(ONE, [], once=False, content=Content("plan", "rows"))
@@ -154,7 +154,7 @@ async def test_a_job_that_runs_once_is_aborted_for_good(
     autojump_clock: MockClock, office: Office, is_begun: bool
 ) -> None:
     """Its driver aborts while tasks are still beginning: nobody would end what they write before its time-out."""
-    once = Group("once", 0)
+    once = TransactionGroup("once", 0)
     early = [await office.join(once, once=True) for _ in range(2 * is_begun)]
     for _ in range(2):
         assert await office.groups.abort(once, once=True) is None
@@ -169,7 +169,7 @@ async def test_a_job_that_runs_once_is_aborted_for_good(
 
 
 async def test_a_job_that_ran_once_and_is_committed_stays_so(autojump_clock: MockClock, office: Office) -> None:
-    once = Group("once", 0)
+    once = TransactionGroup("once", 0)
     txn = await office.join(once, once=True)
     await office.groups.commit(once, [txn], once=True)
     assert await office.groups.abort(once, once=True) == 0
@@ -207,7 +207,7 @@ async def test_winners_are_of_the_group(autojump_clock: MockClock, office: Offic
     """Bad input changes nothing."""
     mine = await office.join(ONE)
     stranger = await office.coordinator.new_transaction(0, 60_000)
-    elsewhere = await office.join(Group("other", 1))
+    elsewhere = await office.join(TransactionGroup("other", 1))
     revision = office.metadata.statistics().revision
     for wrong in (stranger, elsewhere, v5_id(0, 999_999)):
         with pytest.raises(TransactionNotFound):
@@ -220,8 +220,8 @@ async def test_winners_are_of_the_group(autojump_clock: MockClock, office: Offic
 async def test_names_of_applications_do_not_meet(autojump_clock: MockClock, office: Office) -> None:
     """T32: whatever is in a name, it is one name."""
     names = ["a", "a:1", "a%3A1", "a/b", "a\u00e9", "a "]
-    txns = [await office.join(Group(name, 1)) for name in names]
-    await office.commit(Group("a", 1), txns[0])
+    txns = [await office.join(TransactionGroup(name, 1)) for name in names]
+    await office.commit(TransactionGroup("a", 1), txns[0])
     await wait_all_tasks_blocked()
     assert await office.states(*txns) == "COMMITTED" + " OPEN" * 5
 
@@ -326,14 +326,14 @@ async def test_members_that_time_out_together_cost_few_change_sets(autojump_cloc
 
 async def test_jobs_that_ran_once_are_forgotten(autojump_clock: MockClock, office: Office) -> None:
     """Records of one-off jobs go when they are old; one whose attempts are still open stays, and so do applications."""
-    once = Group("once", 0)
+    once = TransactionGroup("once", 0)
     txn = await office.join(once, once=True)
     await office.groups.commit(once, [txn], once=True)
     await office.commit(ONE, await office.join(ONE))
-    await office.groups.commit(Group("empty", 0), [], once=True)
+    await office.groups.commit(TransactionGroup("empty", 0), [], once=True)
     await trio.sleep(AGE_MS / 1000 - 1)
     assert len(await keys(office.metadata, *starting_with(KEY_PREFIX))) == 3
-    await office.join(Group("long", 0), once=True)
+    await office.join(TransactionGroup("long", 0), once=True)
     await trio.sleep(2)
     assert await keys(office.metadata, *starting_with(KEY_PREFIX)) == [group_key("app"), group_key("long")]
     await trio.sleep(2 * AGE_MS / 1000)
@@ -345,7 +345,7 @@ async def test_a_long_job_that_ran_once_is_remembered_after_its_end(
     autojump_clock: MockClock, office: Office, is_committed: bool
 ) -> None:
     """D17: its driver asks again if the answer was lost, and tasks that do not know yet still begin."""
-    once = Group("once", 0)
+    once = TransactionGroup("once", 0)
     await office.join(once, once=True)
     await trio.sleep(AGE_MS / 1000 - 30)
     txn = await office.join(once, once=True)
@@ -443,7 +443,7 @@ async def test_a_large_batch_ends_without_reading_its_members_for_each_part(mock
     assert {await office.state(txn) for txn in members} == {TxnState.ABORTED}
     members = [await office.join(TWO) for _ in range(4 * SETTLE_BATCH_MAX)]
     asked = office.counters.index_queries
-    await office.join(Group(ONE.application, 3))
+    await office.join(TransactionGroup(ONE.application, 3))
     assert office.counters.index_queries - asked == 3
     assert {await office.state(txn) for txn in members} == {TxnState.ABORTED}
 
@@ -481,10 +481,10 @@ async def test_a_damaged_record_stops_no_other_group(autojump_clock: MockClock, 
     metadata = MemoryStore()
     await metadata.commit([damaged])
     async with running(Office(metadata)) as office:
-        winner, loser = await office.join(Group("other", 1)), await office.join(Group("other", 1))
-        await office.commit(Group("other", 1), winner)
+        winner, loser = await office.join(TransactionGroup("other", 1)), await office.join(TransactionGroup("other", 1))
+        await office.commit(TransactionGroup("other", 1), winner)
         await metadata.put(group_key("app"), b"[]")
         await metadata.put(group_key("app"), b"{}")
-        late = await office.join(Group("other", 2))
+        late = await office.join(TransactionGroup("other", 2))
         await trio.sleep(100)
         assert await office.states(winner, loser, late) == "COMMITTED ABORTED ABORTED"

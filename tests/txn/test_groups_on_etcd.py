@@ -18,7 +18,7 @@ from tests.support.etcd import HeldBack, etcd_store, fresh_root
 from tests.support.segments import Office, Segment, office
 from tidewire.cli.demo.etcd import EtcdProcess
 from txn.errors import InvalidTxnStatus, TransactionEnded, TransactionNotFound
-from txn.headers import Group, Header, header_key
+from txn.headers import Header, TransactionGroup, header_key
 from txn.states import TxnState
 
 LEFT, RIGHT = "segment://t/n/a/0000-7fff-0", "segment://t/n/a/8000-ffff-1"
@@ -34,18 +34,18 @@ class Broker(NamedTuple):
     segment: Segment
     store: EtcdStore
 
-    async def join(self, group: Group) -> TxnId:
+    async def join(self, group: TransactionGroup) -> TxnId:
         txn = await self.office.coordinator.new_in_group(0, 60_000, group, once=False)
         assert txn is not None, "the group is not applied"
         return txn
 
-    async def write(self, group: Group, payload: bytes) -> TxnId:
+    async def write(self, group: TransactionGroup, payload: bytes) -> TxnId:
         """A new member, with one row."""
         txn = await self.join(group)
         await self.segment.publish(payload, txn)
         return txn
 
-    async def commit(self, group: Group, *winners: TxnId) -> bool:
+    async def commit(self, group: TransactionGroup, *winners: TxnId) -> bool:
         """Whether it was, or had been before."""
         try:
             await self.office.coordinator.groups.commit(group, winners, once=False)
@@ -60,7 +60,7 @@ class Broker(NamedTuple):
             return False
         return True
 
-    async def is_applied(self, group: Group) -> bool:
+    async def is_applied(self, group: TransactionGroup) -> bool:
         return await self.office.coordinator.new_in_group(0, 60_000, group, once=False) is None
 
     async def rows(self) -> list[bytes]:
@@ -102,13 +102,15 @@ async def test_of_two_drivers_one_decides_both_segments(brokers: tuple[Broker, B
         await each.office.start_groups()
     expected: list[list[bytes]] = [[], []]
     for batch in range(ROUNDS):
-        group = Group("app", batch)
+        group = TransactionGroup("app", batch)
         choices = [
             [await broker.write(group, b"%d by %d" % (batch, driver)) for broker in brokers] for driver in range(2)
         ]
         answers: list[bool] = []
 
-        async def decide(broker: Broker, driver: int, group: Group, winners: list[TxnId], answers: list[bool]) -> None:
+        async def decide(
+            broker: Broker, driver: int, group: TransactionGroup, winners: list[TxnId], answers: list[bool]
+        ) -> None:
             answers.append(await broker.commit(group, *winners))
 
         async with trio.open_nursery() as nursery:
@@ -130,11 +132,11 @@ async def test_an_abort_of_a_winner_and_the_commit_exclude_each_other(brokers: t
         await each.office.start_groups()
     shown = []
     for batch in range(ROUNDS):
-        group = Group("app", batch)
+        group = TransactionGroup("app", batch)
         winners = [await broker.write(group, b"%d" % batch) for broker in brokers]
         answers: dict[str, bool] = {}
 
-        async def commit(group: Group, winners: list[TxnId], answers: dict[str, bool]) -> None:
+        async def commit(group: TransactionGroup, winners: list[TxnId], answers: dict[str, bool]) -> None:
             answers["commit"] = await one.commit(group, *winners)
 
         async def abort(txn: TxnId, answers: dict[str, bool], questions: int) -> None:
@@ -162,7 +164,7 @@ async def test_a_batch_that_is_there_is_not_written_again(brokers: tuple[Broker,
     one, two = brokers
     for each in brokers:
         await each.office.start_groups()
-    first, second = Group("app", 1), Group("app", 2)
+    first, second = TransactionGroup("app", 1), TransactionGroup("app", 2)
     winner, late = await one.write(first, b"won"), await two.write(first, b"lost")
     assert await one.commit(first, winner)
     assert await two.is_applied(first)
@@ -182,7 +184,7 @@ async def test_more_members_than_one_transaction_of_etcd_takes(brokers: tuple[Br
     """D17, M25: aborted, then tried again and committed, by a broker that opened none of them."""
     one, two = brokers
     await two.office.start_groups()
-    group = Group("app", 1)
+    group = TransactionGroup("app", 1)
     for end in (TxnState.ABORTED, TxnState.COMMITTED):
         members: list[TxnId] = []
 
@@ -201,7 +203,7 @@ async def test_more_members_than_one_transaction_of_etcd_takes(brokers: tuple[Br
 
 async def test_a_decision_is_told_by_another_broker_than_took_it(stores: tuple[EtcdStore, EtcdStore]) -> None:
     """D17: who took it has died between the record and the headers."""
-    group = Group("app", 1)
+    group = TransactionGroup("app", 1)
     async with office(stores[1], SimulatedFiles()) as alive:
         await alive.start_groups()
         two = Broker(alive, await alive.own(RIGHT), stores[1])
@@ -214,7 +216,7 @@ async def test_a_decision_is_told_by_another_broker_than_took_it(stores: tuple[E
 
 async def test_a_member_of_a_broker_that_is_gone_times_out(stores: tuple[EtcdStore, EtcdStore]) -> None:
     """T9, T10, D17: another one ends it, and the batch cannot count it, nor is anything of the batch decided."""
-    group = Group("app", 1)
+    group = TransactionGroup("app", 1)
     dead = group_offices.Office(stores[0])
     async with group_offices.running(group_offices.Office(stores[1])) as alive:
         slow = await dead.coordinator.new_in_group(0, 1, group, once=False)
@@ -234,7 +236,7 @@ async def test_a_member_of_a_broker_that_is_gone_times_out(stores: tuple[EtcdSto
 async def test_a_broker_that_is_behind_takes_nothing_more(brokers: tuple[Broker, Broker]) -> None:
     """T11, T12: neither of winner nor loser, and its driver learns that the batch is there, by the record alone."""
     one, two = brokers
-    group = Group("app", 1)
+    group = TransactionGroup("app", 1)
     winner, loser = await two.write(group, b"won"), await two.write(group, b"lost")
     unused = await two.join(group)
     held = HeldBack(two.store)
@@ -268,7 +270,7 @@ async def test_a_broker_that_is_behind_takes_nothing_more(brokers: tuple[Broker,
 async def test_a_broker_that_is_two_batches_behind_shows_both(brokers: tuple[Broker, Broker]) -> None:
     """D17: it learns in one go what the first decided and that the second has begun, whose record knows no winner."""
     one, two = brokers
-    first, second = Group("app", 1), Group("app", 2)
+    first, second = TransactionGroup("app", 1), TransactionGroup("app", 2)
     winner, loser = await two.write(first, b"won"), await two.write(first, b"lost")
     held = HeldBack(two.store)
     assert await one.commit(first, winner)

@@ -14,13 +14,13 @@ from tests.support.segments import office as segment_office
 from tests.support.steered_store import LaggingStore, SteeredStore, Stopped
 from txn.errors import TransactionEnded
 from txn.group_record import GroupRecord, GroupState, group_key
-from txn.headers import Group
+from txn.headers import TransactionGroup
 
-ONE = Group("app", 1)
+ONE = TransactionGroup("app", 1)
 LEFT, RIGHT = "segment://t/n/a/0000-7fff-0", "segment://t/n/a/8000-ffff-1"
 
 
-async def publish_in(office: Office, group: Group) -> TxnId:
+async def publish_in(office: Office, group: TransactionGroup) -> TxnId:
     txn = await office.coordinator.new_in_group(0, 60_000, group, once=False)
     assert txn is not None
     return txn

@@ -23,7 +23,7 @@ ABORT_SECONDS_MAX: Final = 5.0
 _log: Final = logging.getLogger(__name__)
 
 
-class Group(NamedTuple):
+class CommitGroup(NamedTuple):
     """A batch of an application."""
 
     application: str
@@ -42,7 +42,7 @@ class Group(NamedTuple):
         return pb.TransactionGroup(application=self.application, batch=self.batch, once=self.once, origin=self.origin)
 
 
-def commit(options: WriteOptions, group: Group, winners: list[TransactionId], *, rows: str | None = None) -> None:
+def commit(options: WriteOptions, group: CommitGroup, winners: list[TransactionId], *, rows: str | None = None) -> None:
     """Commit these transactions and no others of the group, unless the batch is committed already.
 
     Args:
@@ -84,7 +84,7 @@ def commit(options: WriteOptions, group: Group, winners: list[TransactionId], *,
         ) from error
 
 
-def abort(options: WriteOptions, group: Group) -> None:
+def abort(options: WriteOptions, group: CommitGroup) -> None:
     """Abort the group's transactions, if that can be done soon; a batch that is committed stays so."""
     try:
         with Brokers(_hurried(options)) as brokers:

@@ -14,7 +14,7 @@ from tidewire.spark.limits import Limit
 from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, ancestors, beginning, number_of, sharing
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.spark.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.spark.views import View
 
 ADVICE: Final = "set fail_on_data_loss to false to go on with what there is"
@@ -69,7 +69,7 @@ class _MadeAgain(Exception):
     """The places are of another topic, which had the same name."""
 
 
-WasRead = Callable[[str, str, Position], bool]
+WasRead = Callable[[str, str, EntryPosition], bool]
 """Whether a part, by topic and name, that was removed is known to have ended at a position."""
 
 
@@ -98,7 +98,7 @@ class Follower:
                     raise DataLost(f"starting_position names {topic}, which is not read; {ADVICE}")
         return {topic: self._first(topic) for topic in topics}
 
-    def resumed(self, read_to: Callable[[Part], Position]) -> Offsets:
+    def resumed(self, read_to: Callable[[Part], EntryPosition]) -> Offsets:
         """Where a stream goes on of which it is known how far each segment was read, of all that there are.
 
         Raises:
@@ -137,7 +137,7 @@ class Follower:
                 return self._from(parts, {})
         return self._from(parts, {parts[name].number: place for name, place in named.items()})
 
-    def _named(self, topic: str, parts: dict[str, Part]) -> dict[str, Position]:
+    def _named(self, topic: str, parts: dict[str, Part]) -> dict[str, EntryPosition]:
         named = {name: place for topic_, name, place in self._options.starting.places if topic_ == topic}
         for name in named.keys() - parts.keys():
             if self._options.fail_on_data_loss:
@@ -148,10 +148,10 @@ class Follower:
         self,
         parts: dict[str, Part],
         given: dict[int, Place],
-        start_of: Callable[[Part], Position] = lambda part: EARLIEST,
+        start_of: Callable[[Part], EntryPosition] = lambda part: EARLIEST,
     ) -> Places:
         by_number = {part.number: part for part in parts.values()}
-        starts: dict[int, Position] = {}
+        starts: dict[int, EntryPosition] = {}
 
         def is_over(number: int) -> bool:
             start = starts[number] = start_of(by_number[number])
@@ -164,7 +164,7 @@ class Follower:
             if part.number in there
         }
 
-    def _place(self, part: Part, position: Position) -> Place:
+    def _place(self, part: Part, position: EntryPosition) -> Place:
         if position == LATEST:
             found = self._view.behind(part, EARLIEST)
             return _end_of(found)
@@ -299,7 +299,7 @@ class Follower:
             raise DataLost(f"{sentence}; {ADVICE}")
 
 
-def _is_over(part: Part, place: Position, behind: BacklogRange) -> bool:
+def _is_over(part: Part, place: EntryPosition, behind: BacklogRange) -> bool:
     """Whether there is nothing to read behind the place, now or ever, and it is known what came of the part.
 
     A layout that does not say that the part is sealed is older than the part's end: what follows it is not in there

@@ -18,7 +18,7 @@ from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.errors import ConnectionLost, ProtocolViolation, Refused
 from tidewire.spark.layouts import Part
 from tidewire.spark.measuring import ask_end
-from tidewire.spark.positions import Position
+from tidewire.spark.positions import EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -108,7 +108,7 @@ class HeldSubscription:
         """
         return self._consumers.get(part.wire_name) or self._open(part)
 
-    def end(self, part: Part) -> Position:
+    def end(self, part: Part) -> EntryPosition:
         """The last entry of a part that is visible.
 
         Raises:
@@ -116,14 +116,14 @@ class HeldSubscription:
         """
         return self._asked(part, lambda owner, consumer_id: ask_end(owner, consumer_id, None).last)
 
-    def position(self, part: Part) -> Position:
+    def position(self, part: Part) -> EntryPosition:
         """Up to where all of a part is acknowledged, by every transaction that was committed before the call.
 
         Raises:
             SourceError: nobody could be asked.
         """
 
-        def ask(owner: BlockingConnection, consumer_id: int) -> Position:
+        def ask(owner: BlockingConnection, consumer_id: int) -> EntryPosition:
             answer = owner.request(
                 partial(commands.get_last_message_id, consumer_id), pb.CommandGetLastMessageIdResponse
             )
@@ -131,11 +131,11 @@ class HeldSubscription:
                 raise ProtocolViolation(
                     f"the broker of {part.wire_name} does not say where subscription {self._name} is"
                 )
-            return Position(*position(answer.consumer_mark_delete_position))
+            return EntryPosition(*position(answer.consumer_mark_delete_position))
 
         return self._asked(part, ask)
 
-    def acknowledge(self, part: Part, upto: Position, transaction: TransactionId | None = None) -> None:
+    def acknowledge(self, part: Part, upto: EntryPosition, transaction: TransactionId | None = None) -> None:
         """Let the subscription be there, when the transaction is committed if there is one; durable on return.
 
         Raises:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.committing import Group, abort
+from tidewire.spark.committing import CommitGroup, abort
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken, no_topic
@@ -19,7 +19,7 @@ from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, finished
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.persisting import passes
-from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Position
+from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, EntryPosition
 from tidewire.spark.views import Snapshot, View
 from tidewire.spark.watching import Watch
 from tidewire.spark.write_options import WriteOptions
@@ -39,8 +39,8 @@ class SegmentRange(NamedTuple):
     """What a batch reads of a segment."""
 
     part: Part
-    after: Position
-    upto: Position
+    after: EntryPosition
+    upto: EntryPosition
 
 
 class Batch(NamedTuple):
@@ -51,9 +51,9 @@ class Batch(NamedTuple):
     ranges: tuple[SegmentRange, ...]
 
     @property
-    def group(self) -> Group:
+    def group(self) -> CommitGroup:
         """Of its transactions."""
-        return Group(self.application, self.number)
+        return CommitGroup(self.application, self.number)
 
     @property
     def topics(self) -> str:
@@ -70,7 +70,7 @@ class Batch(NamedTuple):
         """The option for reading it."""
         return self._positions(lambda segment_range: segment_range.upto, {})
 
-    def _positions(self, of: Callable[[SegmentRange], Position], others: Mapping[str, str]) -> str:
+    def _positions(self, of: Callable[[SegmentRange], EntryPosition], others: Mapping[str, str]) -> str:
         by_topic: dict[str, dict[str, str]] = {}
         for segment_range in self.ranges:
             by_topic.setdefault(segment_range.part.topic, dict(others))[segment_range.part.name or ""] = str(
@@ -82,7 +82,7 @@ class Batch(NamedTuple):
 class JobMemory:
     """See the module's docstring."""
 
-    def __init__(self, name: str, source: ReadOptions, sink: WriteOptions, start: Position = EARLIEST) -> None:
+    def __init__(self, name: str, source: ReadOptions, sink: WriteOptions, start: EntryPosition = EARLIEST) -> None:
         """Nothing is asked yet; `start` is EARLIEST or LATEST, for a job that was never run."""
         self._name = name
         self._application: Final = APPLICATION_PREFIX + name
@@ -94,7 +94,7 @@ class JobMemory:
         self._snapshot: Snapshot | None = None
         self._next_number: int | None = None
         """Of the next batch, of which nothing is open; None when that is in doubt."""
-        self._read_to: dict[str, Position] = {}
+        self._read_to: dict[str, EntryPosition] = {}
         """By the last batch that was committed, of segments' names."""
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class JobMemory:
             return batch, self._acknowledged(Coordinator(brokers), batch.group, ends)
 
     def _acknowledged(
-        self, coordinator: Coordinator, group: Group, ends: Iterable[tuple[Part, Position]]
+        self, coordinator: Coordinator, group: CommitGroup, ends: Iterable[tuple[Part, EntryPosition]]
     ) -> TransactionId:
         """A transaction of the group, in which segments are acknowledged up to these places."""
         timeout_ms = round(self._sink.transaction_timeout_seconds * 1000)
@@ -246,7 +246,7 @@ class JobMemory:
         """The number of the next batch, of which nothing is open any more."""
         with Brokers(self._sink) as brokers:
             coordinator = Coordinator(brokers)
-            first = Group(self._application, 0)
+            first = CommitGroup(self._application, 0)
             last = coordinator.abort_group(first.on_the_wire)
             if last is None and self._start == LATEST:
                 # A batch of its own, which says for good that this was done: whatever comes later is the job's, also
@@ -257,10 +257,10 @@ class JobMemory:
                 return 1
             if last is None:
                 return 0
-            coordinator.abort_group(Group(self._application, last + 1).on_the_wire)
+            coordinator.abort_group(CommitGroup(self._application, last + 1).on_the_wire)
             return last + 1
 
-    def _place(self, parts: _Parts, part: Part) -> Position:
+    def _place(self, parts: _Parts, part: Part) -> EntryPosition:
         # One that was removed since was read before.
         is_there = (part.name or "") in parts.get(part.topic, {})
         return self._subscription.position(part) if is_there else LATEST

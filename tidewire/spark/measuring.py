@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused
-from tidewire.spark.positions import LATEST, Position
+from tidewire.spark.positions import LATEST, EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
@@ -22,8 +22,8 @@ from tidewire.wire.pulsar.message_ids import message_id, position
 class BacklogRange(NamedTuple):
     """What stands behind a place, up to the last entry that can be read or to as much as was wanted."""
 
-    after: Position
-    end: Position
+    after: EntryPosition
+    end: EntryPosition
     """Its last entry; `after` when it has none."""
     first_index: int
     """Of its first message, or the one that the next message gets."""
@@ -49,7 +49,7 @@ class BacklogRange(NamedTuple):
 class End(NamedTuple):
     """An answer to GET_LAST_MESSAGE_ID."""
 
-    last: Position
+    last: EntryPosition
     """The last entry that can be read now, or EARLIEST."""
     backlog_range: BacklogRange | None
     """None of a broker that does not measure."""
@@ -75,12 +75,12 @@ class Gauge:
         yield cls(owner, topic, consumer_id)
         owner.request(partial(commands.close_consumer, consumer_id), pb.CommandSuccess)
 
-    def end(self) -> Position:
+    def end(self) -> EntryPosition:
         """The last entry that can be read now, or EARLIEST."""
         return ask_end(self._owner, self._consumer_id, None).last
 
     def behind(
-        self, after: Position, *, messages_max: int | None = None, bytes_max: int | None = None
+        self, after: EntryPosition, *, messages_max: int | None = None, bytes_max: int | None = None
     ) -> BacklogRange | None:
         """What stands behind a place; None when the broker does not measure."""
         return ask_end(self._owner, self._consumer_id, wanted(after, messages_max, bytes_max)).backlog_range
@@ -101,7 +101,7 @@ class Gauge:
 
 
 def wanted(
-    after: Position, messages_max: int | None = None, bytes_max: int | None = None, until_ms: int | None = None
+    after: EntryPosition, messages_max: int | None = None, bytes_max: int | None = None, until_ms: int | None = None
 ) -> pb.BacklogRangeRequest:
     """Asks for a backlog range: at least one entry if one was taken by then, and no more than said after it."""
     return pb.BacklogRangeRequest(
@@ -123,15 +123,15 @@ def ask_end(owner: BlockingConnection, consumer_id: int, backlog_range: pb.Backl
         if refused.code == pb.PersistenceError:
             raise DataLost(str(refused)) from refused
         raise
-    last = Position(*position(answer.last_message_id))
+    last = EntryPosition(*position(answer.last_message_id))
     if not answer.HasField("backlog_range"):
         return End(last, None)
     found = answer.backlog_range
     return End(
         last,
         BacklogRange(
-            Position(*position(found.after)),
-            Position(*position(found.end)),
+            EntryPosition(*position(found.after)),
+            EntryPosition(*position(found.end)),
             found.first_index,
             found.messages,
             found.bytes,
@@ -144,7 +144,7 @@ def ask_end(owner: BlockingConnection, consumer_id: int, backlog_range: pb.Backl
 
 
 def subscribe_reader(
-    owner: BlockingConnection, topic: str, consumer_id: int, *, after: Position, uncommitted: bool = False
+    owner: BlockingConnection, topic: str, consumer_id: int, *, after: EntryPosition, uncommitted: bool = False
 ) -> None:
     """Open a reader that remembers nothing and is sent what comes after a position, once it has given permits.
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 
 _SEGMENT: Final = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-\d+")
 _PLACE: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})@(\d{1,19})(?:#([0-9a-f]{1,64}))?")
@@ -27,7 +27,7 @@ _PLACE: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})@(\d{1,19})(?:#([0-9a-f]{1
 class Place(NamedTuple):
     """How far a segment was read."""
 
-    position: Position
+    position: EntryPosition
     """Its last entry that was read."""
     next_index: int
     """Of the message behind that."""
@@ -95,7 +95,7 @@ def parse_place(text: str) -> Place:
     found = _PLACE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no place in a segment; expected LEDGER:ENTRY@INDEX")
-    return Place(Position(int(found[1]), int(found[2])), int(found[3]), found[4] or "")
+    return Place(EntryPosition(int(found[1]), int(found[2])), int(found[3]), found[4] or "")
 
 
 def number_of(name: str) -> int:

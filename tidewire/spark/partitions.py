@@ -2,7 +2,7 @@
 
 from pyspark.sql.datasource import InputPartition
 
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 
 
 class SegmentRange(InputPartition):
@@ -14,8 +14,8 @@ class SegmentRange(InputPartition):
         segment: str | None,
         wire_name: str,
         *,
-        end: Position,
-        start: Position = EARLIEST,
+        end: EntryPosition,
+        start: EntryPosition = EARLIEST,
         messages_max: int | None = None,
     ) -> None:
         """A range to read.

@@ -16,7 +16,7 @@ from tidewire.spark.layouts import Part, is_gone, parts_of, selected
 from tidewire.spark.measuring import BacklogRange, Gauge
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Boundary, Position
+from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Boundary, EntryPosition
 
 
 def plan(options: ReadOptions, brokers: Brokers, pushed: Pushed = NOTHING_PUSHED) -> list[SegmentRange]:
@@ -71,7 +71,7 @@ def _ranges(options: ReadOptions, part: Part, gauge: Gauge) -> Iterator[SegmentR
 
 
 def divided(
-    part: Part, piece_behind: Callable[[Position], BacklogRange | None], start: Position, end: Position
+    part: Part, piece_behind: Callable[[EntryPosition], BacklogRange | None], start: EntryPosition, end: EntryPosition
 ) -> Iterator[SegmentRange]:
     """What stands behind `start`, up to and with `end`, in ranges that are no larger than the pieces asked for.
 

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 
-class Position(NamedTuple):
+class EntryPosition(NamedTuple):
     """The place of an entry, which holds one message or one batch. Ordered within a segment."""
 
     ledger: int
@@ -31,13 +31,13 @@ class Position(NamedTuple):
         return f"{self.ledger}:{self.entry}"
 
 
-EARLIEST: Final = Position(-1, -1)
+EARLIEST: Final = EntryPosition(-1, -1)
 """Before every entry."""
 
-LATEST: Final = Position(2**63 - 1, 2**63 - 1)
+LATEST: Final = EntryPosition(2**63 - 1, 2**63 - 1)
 """Behind every entry."""
 
-Place = Position | int
+Place = EntryPosition | int
 """A position, or a time in milliseconds since the epoch."""
 
 
@@ -46,7 +46,7 @@ class Boundary(NamedTuple):
 
     everywhere: Place | None
     """The same in every segment; None when `places` says where."""
-    places: tuple[tuple[str, str, Position], ...] = ()
+    places: tuple[tuple[str, str, EntryPosition], ...] = ()
     """Topic, segment, and position."""
     creations: tuple[tuple[str, str, str], ...] = ()
     """Topic, segment, and the creation id of that, where a stream's offsets were given."""
@@ -55,7 +55,7 @@ class Boundary(NamedTuple):
         """The creation id of the segment that a place is in; empty when nobody said it."""
         return next((found for *named, found in self.creations if named == [topic, segment or ""]), "")
 
-    def of(self, topic: str, segment: str | None, default: Position) -> Place:
+    def of(self, topic: str, segment: str | None, default: EntryPosition) -> Place:
         """The place in a segment; the default when it is left out."""
         if self.everywhere is not None:
             return self.everywhere
@@ -97,7 +97,7 @@ def parse_boundary(text: str) -> Boundary:
     return Boundary(max(0, round(time.astimezone(UTC).timestamp() * 1000)))
 
 
-def parse_position(text: object) -> Position:
+def parse_position(text: object) -> EntryPosition:
     """Read `LEDGER:ENTRY`, `earliest` or `latest`.
 
     Raises:
@@ -109,7 +109,7 @@ def parse_position(text: object) -> Position:
     found = _POSITION.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise ValueError(f"{text!r} is no position; expected LEDGER:ENTRY, earliest or latest")
-    return Position(int(found[1]), int(found[2]))
+    return EntryPosition(int(found[1]), int(found[2]))
 
 
 def _by_segment(text: str) -> Boundary:

@@ -23,7 +23,7 @@ from tidewire.spark.errors import BrokerSilent, ConnectionLost, DataLost, Source
 from tidewire.spark.measuring import subscribe_reader
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.persisting import RETRY_SECONDS, passes
-from tidewire.spark.positions import Position
+from tidewire.spark.positions import EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
@@ -41,7 +41,7 @@ _CONSUMER_ID: Final = 1
 class ReceivedEntry(NamedTuple):
     """One entry, whose checksum was verified."""
 
-    position: Position
+    position: EntryPosition
     metadata: pb.MessageMetadata
     body: memoryview
     """As it was sent: a message or a batch, perhaps compressed."""
@@ -101,7 +101,7 @@ def entries(
 
 
 def _stream(
-    connection: BlockingConnection, partition: SegmentRange, after: Position, *, uncommitted: bool
+    connection: BlockingConnection, partition: SegmentRange, after: EntryPosition, *, uncommitted: bool
 ) -> Iterator[ReceivedEntry]:
     end = partition.end
     awaited = f"the next message of {partition.wire_name}, which reaches up to {end},"
@@ -121,7 +121,7 @@ def _stream(
         if command.type != pb.BaseCommand.MESSAGE:
             continue
         assert payload is not None, "the codec hands out no MESSAGE without payload"
-        place = Position(*position(command.message.message_id))
+        place = EntryPosition(*position(command.message.message_id))
         entry = _open(partition, place, payload, tuple(command.message.ack_set))
         if place > after:
             after = place
@@ -135,7 +135,7 @@ def _stream(
             used_messages = 0
 
 
-def _open(partition: SegmentRange, place: Position, payload: bytes, ack_set: tuple[int, ...]) -> ReceivedEntry:
+def _open(partition: SegmentRange, place: EntryPosition, payload: bytes, ack_set: tuple[int, ...]) -> ReceivedEntry:
     try:
         verify_payload(payload)
         metadata, body = parse_payload(payload)

@@ -27,7 +27,7 @@ from tidewire.spark import encoding
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.checkpoints import query_of
 from tidewire.spark.columns import FrameColumns, column, find_columns
-from tidewire.spark.committing import Group, abort, abort_one, commit
+from tidewire.spark.committing import CommitGroup, abort, abort_one, commit
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import ProtocolViolation, UnwritableRow
@@ -52,7 +52,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 class Written(WriterCommitMessage):
     """A task's report."""
 
-    group: Group
+    group: CommitGroup
     transaction: TransactionId | None
     """None when it had no rows, or the batch is committed already."""
     is_late: bool = False
@@ -79,7 +79,7 @@ class RowWriting:
     def _values(self) -> Values:
         return values_of(self._options.form, self._schema.fields[self._columns.value].dataType)
 
-    def write(self, group: Group, batches: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, group: CommitGroup, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write all rows; on return they are stored, and their transaction is open.
 
         Raises:
@@ -104,7 +104,7 @@ class RowWriting:
                 raise
         return Written(group, transaction, rows=written)
 
-    def _begin(self, group: Group) -> tuple[Brokers, Coordinator, TransactionId | None]:
+    def _begin(self, group: CommitGroup) -> tuple[Brokers, Coordinator, TransactionId | None]:
         # Until there is a transaction nothing is in doubt; what of it was not answered ends by its time-out.
         timeout_ms = round(self._options.transaction_timeout_seconds * 1000)
 
@@ -120,7 +120,7 @@ class RowWriting:
         return persistently(ask, self._options.operation_timeout_seconds)
 
     def _write(
-        self, attempt: Attempt | None, group: Group, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]
+        self, attempt: Attempt | None, group: CommitGroup, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]
     ) -> Fingerprint:
         """Write all rows, if there is an attempt to write them in; what they are."""
         values = self._values()
@@ -186,9 +186,9 @@ class TidewireWriter(DataSourceArrowWriter):
         application, version = options.txn_app_id, options.txn_version
         # Spark pickles this object, so tasks and commit have the same one.
         self._group: Final = (
-            Group(uuid.uuid4().hex, 0, once=True)
+            CommitGroup(uuid.uuid4().hex, 0, once=True)
             if application is None or version is None
-            else Group(application, version)
+            else CommitGroup(application, version)
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -251,7 +251,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         if group is not None:
             abort(self._options, group)
         elif named is not None:
-            abort(self._options, Group(named, batchId))
+            abort(self._options, CommitGroup(named, batchId))
         else:
             _log.warning(
                 "micro-batch %d is aborted before a task has said of which query it is: what killed tasks have written"
@@ -261,7 +261,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
             )
 
 
-def _reported(messages: Sequence[WriterCommitMessage | None], batch: int) -> Group | None:
+def _reported(messages: Sequence[WriterCommitMessage | None], batch: int) -> CommitGroup | None:
     """The micro-batch's group; None when no task has reported, for Spark tells nobody else of which query it is."""
     groups = {message.group for message in messages if isinstance(message, Written)}
     if len(groups) > 1 or any(group.batch != batch for group in groups):
@@ -269,7 +269,7 @@ def _reported(messages: Sequence[WriterCommitMessage | None], batch: int) -> Gro
     return next(iter(groups), None)
 
 
-def group_of_task(application: str | None) -> Group:
+def group_of_task(application: str | None) -> CommitGroup:
     """The group that a stream's task writes for.
 
     Raises:
@@ -281,7 +281,7 @@ def group_of_task(application: str | None) -> Group:
     if not query or not batch:
         raise ProtocolViolation(f"this Spark does not tell a task its {QUERY_ID} and {BATCH_ID}; pyspark 4.3 does")
     # A query that lost its checkpoint is another one, whose batches have numbers that were used for others.
-    return Group(application, int(batch), origin=query) if application else Group(query, int(batch))
+    return CommitGroup(application, int(batch), origin=query) if application else CommitGroup(query, int(batch))
 
 
 def _rows(messages: Sequence[WriterCommitMessage | None]) -> str:
@@ -289,7 +289,7 @@ def _rows(messages: Sequence[WriterCommitMessage | None]) -> str:
     return str(sum((message.rows for message in messages if isinstance(message, Written)), NOTHING))
 
 
-def _winners(group: Group, messages: Sequence[WriterCommitMessage | None]) -> list[TransactionId]:
+def _winners(group: CommitGroup, messages: Sequence[WriterCommitMessage | None]) -> list[TransactionId]:
     reports = [message for message in messages if isinstance(message, Written)]
     if any(report.is_late for report in reports):
         # As it should be after a restart; a job that wonders where its rows are should be able to read it, too.

@@ -12,7 +12,7 @@ from tidewire.spark.held_subscription import HeldSubscription
 from tidewire.spark.layouts import Part, is_gone
 from tidewire.spark.offsets import Places, finished, number_of
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.positions import Position
+from tidewire.spark.positions import EntryPosition
 
 
 class QuerySubscription:
@@ -21,7 +21,7 @@ class QuerySubscription:
     def __init__(self, name: str, options: ReadOptions, connect: Connect | None = None) -> None:
         """Nothing is opened yet."""
         self._held = HeldSubscription(name, options, connect)
-        self._cursors: dict[tuple[str, str], Position] = {}
+        self._cursors: dict[tuple[str, str], EntryPosition] = {}
         """By topic and the part's name, where it was when it was held last."""
         self._newest: dict[str, int] = {}
         """By topic, the newest part that there was when the subscription was held there first."""
@@ -61,7 +61,7 @@ class QuerySubscription:
                     if not is_gone(refused):
                         raise
 
-    def held_until_read(self, topic: str, name: str, position: Position) -> bool:
+    def held_until_read(self, topic: str, name: str, position: EntryPosition) -> bool:
         """Whether a part that was removed ended there: nothing behind the subscription would have gone."""
         cursor = self._cursors.get((topic, name))
         if cursor is None:
@@ -75,7 +75,7 @@ class QuerySubscription:
         # Nothing is left to be sent, but entries of aborted transactions.
         self._held.pass_over(part)
 
-    def _acknowledge(self, part: Part, position: Position) -> None:
+    def _acknowledge(self, part: Part, position: EntryPosition) -> None:
         key = (part.topic, part.name or "")
         if key not in self._cursors or not self._held.is_open(part):
             # Where nothing was read yet the subscription is held, too.

@@ -39,7 +39,7 @@ from tidewire.spark.errors import InvalidOption, SourceError, SubscriptionTaken
 from tidewire.spark.job_memory import Batch, JobMemory
 from tidewire.spark.options import READ_NAMES, SCALABLE, ReadOptions, Use, by_name
 from tidewire.spark.persisting import passes, persistently
-from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, Position
+from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, EntryPosition
 from tidewire.spark.write_options import WRITE_NAMES, WriteOptions
 
 _PLANNED: Final = ("topic", "topic_pattern", "starting_position", "max_rows_per_trigger", "max_bytes_per_trigger")
@@ -205,7 +205,7 @@ def _may_pass(error: SourceError) -> bool:
     return isinstance(error, SubscriptionTaken) or passes(error)
 
 
-def _source_options(given: Mapping[str, str]) -> tuple[ReadOptions, Position]:
+def _source_options(given: Mapping[str, str]) -> tuple[ReadOptions, EntryPosition]:
     """The options of the source, and where a job begins that was never run.
 
     Raises:

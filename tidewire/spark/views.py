@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 
 
 class View(Protocol):
@@ -25,7 +25,7 @@ class View(Protocol):
     def behind(
         self,
         part: Part,
-        after: Position,
+        after: EntryPosition,
         *,
         messages_max: int | None = None,
         bytes_max: int | None = None,
@@ -44,7 +44,7 @@ class View(Protocol):
             LayoutChanged: the part is gone.
         """
 
-    def since(self, part: Part, time_ms: int) -> Position:
+    def since(self, part: Part, time_ms: int) -> EntryPosition:
         """The place behind which stands what the broker took at this time or later.
 
         Raises:
@@ -87,7 +87,7 @@ class Snapshot:
     def behind(
         self,
         part: Part,
-        after: Position,
+        after: EntryPosition,
         *,
         messages_max: int | None = None,
         bytes_max: int | None = None,
@@ -105,7 +105,7 @@ class Snapshot:
             cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
             return cut._replace(is_final=whole.is_final)
 
-    def since(self, part: Part, time_ms: int) -> Position:
+    def since(self, part: Part, time_ms: int) -> EntryPosition:
         """See `View`."""
         with self._noticing_changes(part):
             return min(self._view.since(part, time_ms), self._ends[part.wire_name].end)

@@ -31,7 +31,7 @@ from tidewire.spark.layouts import (
 )
 from tidewire.spark.measuring import BacklogRange, ask_end, subscribe_reader, wanted
 from tidewire.spark.options import SCALABLE, Address, ReadOptions
-from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.spark.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -51,7 +51,7 @@ class _Followed:
         """Whether `known` may have changed."""
         self.known: BacklogRange | None = None
         """The last answer."""
-        self.armed_at: Position | None = None
+        self.armed_at: EntryPosition | None = None
         """Where the reader stands that will be sent a message when there is one."""
 
 
@@ -210,7 +210,7 @@ class Watch:
     def behind(
         self,
         part: Part,
-        after: Position,
+        after: EntryPosition,
         *,
         messages_max: int | None = None,
         bytes_max: int | None = None,
@@ -237,7 +237,7 @@ class Watch:
             self._arm(followed, after)
         return known
 
-    def since(self, part: Part, time_ms: int) -> Position:
+    def since(self, part: Part, time_ms: int) -> EntryPosition:
         """The place behind which stands what the broker took at this time or later.
 
         Raises:
@@ -282,7 +282,7 @@ class Watch:
         if (part.name or "") not in (self.parts(part.topic) or {}):
             raise LayoutChanged from refused
 
-    def _subscribe(self, followed: _Followed, after: Position) -> BlockingConnection:
+    def _subscribe(self, followed: _Followed, after: EntryPosition) -> BlockingConnection:
         name = followed.part.wire_name
         consumer_id = next(self._numbers)
         try:
@@ -296,7 +296,7 @@ class Watch:
         self._consumers[id(owner), consumer_id] = followed
         return owner
 
-    def _arm(self, followed: _Followed, after: Position) -> None:
+    def _arm(self, followed: _Followed, after: EntryPosition) -> None:
         """Have the broker send a message when there is one behind `after`; if there is one by now, it does at once."""
         self._close_consumer(followed)
         followed.armed_at = after

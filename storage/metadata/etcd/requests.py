@@ -9,7 +9,7 @@
 
 Change sets that wait at the same time share a transaction, as they share a sync in the embedded store: they are judged
 one by one, each all or nothing, and have the same revision. That is as good as one after another because no one of them
-writes what another one writes or is conditioned on (`Group.add`).
+writes what another one writes or is conditioned on (`ChangeSetBatch.add`).
 
 The slot makes it safe to send the same transaction again after a lost answer: at most one of its copies finds the slot
 as it was, and the others see from it and the markers what was made. The tip is what a read barrier asks for.
@@ -209,7 +209,7 @@ class ChangeSet:
         return assigned, last
 
 
-class Group:
+class ChangeSetBatch:
     """Change sets that go in one transaction."""
 
     def __init__(self, keys: Keys) -> None:

@@ -29,9 +29,9 @@ from storage.metadata.etcd.requests import (
     REQUEST_BYTES_MAX,
     Answer,
     ChangeSet,
+    ChangeSetBatch,
     Counter,
     CounterMoved,
-    Group,
     Slot,
     SlotLost,
     TakenKey,
@@ -147,7 +147,7 @@ class Writer:
 
         The others wait at the head. They are concurrent, so that being passed by changes nothing for them.
         """
-        group = Group(self._keys)
+        group = ChangeSetBatch(self._keys)
         taken: list[_Proposal] = []
         left: list[_Proposal] = []
         for _ in range(min(len(self._waiting), LOOKED_AT_MAX)):
@@ -179,7 +179,7 @@ class Writer:
     async def _make(self, proposals: "list[_Proposal]") -> None:
         if self._counter.revision < self._follower.counter.revision:
             self._counter = self._follower.counter
-        group = Group(self._keys)
+        group = ChangeSetBatch(self._keys)
         for proposal in proposals:
             group.add(proposal.change_set, proposal.size)
         attempts = self._retry.attempts(until=min(proposal.until for proposal in proposals))
@@ -209,7 +209,7 @@ class Writer:
             self._put_back(again)
             return
 
-    async def _ask(self, group: Group, slot: Slot, counter: Counter, attempts: Attempts) -> Answer:
+    async def _ask(self, group: ChangeSetBatch, slot: Slot, counter: Counter, attempts: Attempts) -> Answer:
         """The transaction's answer, whichever of its copies gets one.
 
         Raises:

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import NotSupported
-from broker.scalable import stream_groups
+from broker.scalable import consumer_groups
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.registrations import KEY_PREFIX, GroupId, Registrations, registration_key
@@ -265,7 +265,7 @@ async def test_a_damaged_record_harms_no_others(broker: Rooms) -> None:
 
 
 async def test_a_group_has_a_bound(broker: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_groups, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(consumer_groups, "MEMBERS_MAX", 2)
     await topic_with(broker, 1)
     a = await joined(broker, "a")
     broker.groups.lose(GROUP, a)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.options import Address, ReadOptions
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 
 X = "topic://public/default/x"
 OPTIONS = ReadOptions(Address("b", 1), (X,))
@@ -38,7 +38,7 @@ class Segment:
         return self.times[entry] if self.times else entry
 
     def behind(
-        self, after: Position, messages_max: int | None, bytes_max: int | None, until_ms: int | None
+        self, after: EntryPosition, messages_max: int | None, bytes_max: int | None, until_ms: int | None
     ) -> BacklogRange:
         begin = 0 if after.ledger < self.ledger else len(self.entries)
         if after.ledger == self.ledger:
@@ -52,7 +52,7 @@ class Segment:
             if count and (more > (messages_max or 1 << 60) or more * 10 > (bytes_max or 1 << 60)):
                 break
             count, messages = count + 1, more
-        end = Position(self.ledger, begin + count - 1) if count else after
+        end = EntryPosition(self.ledger, begin + count - 1) if count else after
         is_final = self.is_final and begin + count == len(self.entries)
         first = sum(self.entries[:begin])
         first_ms, last_ms = (self.time(begin), self.time(begin + count - 1)) if count else (None, None)
@@ -90,7 +90,7 @@ class Topics:
     def behind(
         self,
         part: Part,
-        after: Position,
+        after: EntryPosition,
         *,
         messages_max: int | None = None,
         bytes_max: int | None = None,
@@ -105,12 +105,12 @@ class Topics:
     def opening(self, part: Part) -> BacklogRange:
         return self.behind(part, EARLIEST)
 
-    def since(self, part: Part, time_ms: int) -> Position:
+    def since(self, part: Part, time_ms: int) -> EntryPosition:
         segment = self.segments.get(part.topic, {}).get(part.name or "")
         if segment is None:
             raise LayoutChanged
         at = min(time_ms, len(segment.entries)) - 1
-        return EARLIEST if at < 0 else Position(segment.ledger, at)
+        return EARLIEST if at < 0 else EntryPosition(segment.ledger, at)
 
     def forget(self, part: Part) -> None:
         pass

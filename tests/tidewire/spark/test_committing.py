@@ -19,7 +19,7 @@ from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.spark.test_writing import stored
 from tidewire.spark import committing
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.committing import Group, abort, commit
+from tidewire.spark.committing import CommitGroup, abort, commit
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import (
@@ -48,8 +48,8 @@ def options(broker: RunningBroker, topic: str) -> WriteOptions:
 
 
 @pytest.fixture
-def group() -> Group:
-    return Group(f"application {next(NUMBERS)}", 5)
+def group() -> CommitGroup:
+    return CommitGroup(f"application {next(NUMBERS)}", 5)
 
 
 def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
@@ -58,7 +58,7 @@ def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"key": [f"k{number}"], "value": [b"%d" % number]})
 
 
-def attempt(options: WriteOptions, group: Group, *numbers: int) -> Written:
+def attempt(options: WriteOptions, group: CommitGroup, *numbers: int) -> Written:
     return RowWriting(options, SCHEMA).write(group, rows(*numbers))
 
 
@@ -71,7 +71,7 @@ def values(broker: RunningBroker, topic: str) -> list[int]:
 
 
 def test_only_the_attempts_that_are_named_are_read(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
     """D17: an attempt that failed after it wrote, and a speculative one that was slower, leave nothing."""
     failed, winner, slower = (attempt(options, group, 1, 2) for _ in range(3))
@@ -83,7 +83,7 @@ def test_only_the_attempts_that_are_named_are_read(
 
 
 def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
     """D17: a task that comes late, and a batch that runs again, write nothing; a later batch does."""
     commit(options, group, ids(attempt(options, group, 1)))
@@ -92,9 +92,9 @@ def test_an_attempt_after_the_decision_takes_its_rows_and_writes_nothing(
     assert (late.transaction, late.is_late, late.rows.count) == (None, True, 3)
     assert list(left) == []
     commit(options, group, ids(late))
-    commit(options, Group(group.application, 3), ids(attempt(options, Group(group.application, 3), 4)))
+    commit(options, CommitGroup(group.application, 3), ids(attempt(options, CommitGroup(group.application, 3), 4)))
     assert values(broker, topic) == [1]
-    later = Group(group.application, 6)
+    later = CommitGroup(group.application, 6)
     commit(options, later, ids(attempt(options, later, 2)))
     assert values(broker, topic) == [1, 2]
 
@@ -121,7 +121,7 @@ def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> Non
 
     A transaction that was never decided has come to its time-out, and cannot be committed.
     """
-    group = Group("application", 1)
+    group = CommitGroup("application", 1)
     with running_broker(tmp_path / "data", "--txn-retention-seconds", "0") as broker:
         topic = Admin(broker.http_url).new_topic()
         options = WriteOptions.parse({"service_url": broker.service_url, "topic": topic}, Use.BATCH)
@@ -143,7 +143,7 @@ def test_a_batch_that_runs_again_long_after_is_recognised(tmp_path: Path) -> Non
 
 
 def test_a_task_without_rows_opens_no_transaction(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
     empty = pa.RecordBatch.from_pydict({"key": pa.array([], pa.string()), "value": pa.array([], pa.binary())})
     report = RowWriting(options, SCHEMA).write(group, iter([empty, empty]))
@@ -154,7 +154,7 @@ def test_a_task_without_rows_opens_no_transaction(
 
 
 def test_an_aborted_batch_may_be_tried_again_and_a_committed_one_stays(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
     """D17: Spark asks to abort, too, when a commit came to an error after it was done."""
     first = attempt(options, group, 1)
@@ -168,7 +168,7 @@ def test_an_aborted_batch_may_be_tried_again_and_a_committed_one_stays(
 
 
 def test_a_commit_whose_answer_is_lost_is_asked_again(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = attempt(options, group, 1)
     asked = []
@@ -187,7 +187,7 @@ def test_a_commit_whose_answer_is_lost_is_asked_again(
 
 
 def test_a_commit_waits_for_a_broker_that_restarts(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
     report = attempt(options, group, 1)
     patient = WriteOptions(options.service, topic, operation_timeout_seconds=300)
@@ -200,7 +200,7 @@ def test_a_commit_waits_for_a_broker_that_restarts(
 
 
 def test_a_commit_that_nobody_answers_says_whether_it_may_be_asked_again(
-    options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
+    options: WriteOptions, group: CommitGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D17: what was committed after all is written a second time by a job that counts its batches by nothing."""
 
@@ -214,7 +214,7 @@ def test_a_commit_that_nobody_answers_says_whether_it_may_be_asked_again(
     with pytest.raises(
         CommitFailed, match=r"to commit the rows for .*; they may be there all the same, so look before"
     ):
-        commit(impatient, Group("x", 0, once=True), [])
+        commit(impatient, CommitGroup("x", 0, once=True), [])
     # What led to an abort is what the user is to see.
     abort(impatient, group)
 
@@ -234,7 +234,7 @@ def too_large() -> Iterator[pa.RecordBatch]:
 )
 def test_an_attempt_that_fails_aborts_its_transaction(
     options: WriteOptions,
-    group: Group,
+    group: CommitGroup,
     monkeypatch: pytest.MonkeyPatch,
     source: Callable[[], Iterator[pa.RecordBatch]],
     error: type[Exception],
@@ -256,7 +256,7 @@ def test_an_attempt_that_fails_aborts_its_transaction(
     assert len(begun) == 1
 
 
-def test_rows_without_a_topic_that_can_be_written_are_refused(broker: RunningBroker, group: Group) -> None:
+def test_rows_without_a_topic_that_can_be_written_are_refused(broker: RunningBroker, group: CommitGroup) -> None:
     options = WriteOptions.parse({"service_url": broker.service_url}, Use.BATCH)
     schema = StructType([StructField("value", BinaryType()), StructField("topic", StringType())])
     for topic, sentence in (
@@ -270,7 +270,7 @@ def test_rows_without_a_topic_that_can_be_written_are_refused(broker: RunningBro
 
 
 def test_a_large_record_batch_is_encoded_in_parts(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidewire.spark.sink.ENCODED_BYTES_MAX", 100)
     batch = pa.Table.from_batches(rows(*range(100))).combine_chunks().to_batches()[0]
@@ -293,7 +293,7 @@ def test_a_writer_of_a_batch_is_the_same_after_it_was_pickled(
 
 
 def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group, caplog: pytest.LogCaptureFixture
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
     report = attempt(options, group, 1)
     TidewireStreamWriter(options, SCHEMA).commit([report, Written(group, None)], group.batch)
@@ -301,20 +301,20 @@ def test_a_stream_knows_its_group_from_its_tasks_or_by_its_option(
     TidewireStreamWriter(options, SCHEMA).commit([attempt(options, group, 1)], group.batch)
     assert caplog.messages == [f"{group} was committed before, so what runs again now is not written"]
     named = WriteOptions(options.service, topic, txn_app_id=group.application)
-    again = Group(group.application, 6)
+    again = CommitGroup(group.application, 6)
     TidewireStreamWriter(named, SCHEMA).commit([attempt(options, again, 2)], 6)
-    TidewireStreamWriter(options, SCHEMA).abort([attempt(options, Group(group.application, 7), 3), None], 7)
+    TidewireStreamWriter(options, SCHEMA).abort([attempt(options, CommitGroup(group.application, 7), 3), None], 7)
     assert values(broker, topic) == [1, 2]
 
 
-def written(options: WriteOptions, group: Group, *tasks: tuple[int, ...]) -> None:
+def written(options: WriteOptions, group: CommitGroup, *tasks: tuple[int, ...]) -> None:
     """A micro-batch of these tasks, as Spark has it written and committed."""
     reports = [attempt(options, group, *numbers) for numbers in tasks]
     TidewireStreamWriter(options, SCHEMA).commit([*reports], group.batch)
 
 
 def test_a_batch_is_known_by_its_rows_and_not_by_its_number(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
     """E19, D17: however tasks divide them; a checkpoint that was restored has the numbers count other rows."""
     written(options, group, (1, 2), (3,), ())
@@ -332,7 +332,7 @@ def test_a_batch_is_known_by_its_rows_and_not_by_its_number(
 
 
 def test_a_batch_of_the_same_plan_is_the_same_whatever_its_rows(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group, tmp_path: Path
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup, tmp_path: Path
 ) -> None:
     """E19: a query may compute other rows each time; Spark plans a batch once."""
     planned = tmp_path / "offsets" / str(group.batch)
@@ -353,7 +353,7 @@ def test_a_batch_of_the_same_plan_is_the_same_whatever_its_rows(
 
 @pytest.mark.parametrize("by", ["txn_app_id", "checkpoint"])
 def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_not_at_all(
-    options: WriteOptions, group: Group, caplog: pytest.LogCaptureFixture, tmp_path: Path, by: str
+    options: WriteOptions, group: CommitGroup, caplog: pytest.LogCaptureFixture, tmp_path: Path, by: str
 ) -> None:
     """D17: as by `query.stop()`; only the tasks and the checkpoint know the query's id."""
     killed = attempt(options, group, 1)
@@ -371,7 +371,7 @@ def test_tasks_that_were_killed_before_any_has_reported_are_aborted_by_name_or_n
 
 
 def test_a_micro_batch_without_tasks_is_nobodys(
-    broker: RunningBroker, topic: str, options: WriteOptions, group: Group
+    broker: RunningBroker, topic: str, options: WriteOptions, group: CommitGroup
 ) -> None:
     """D17: or another query's rows of that number would be taken as written, since nobody has said whose it was."""
     named = WriteOptions(options.service, topic, txn_app_id=group.application)
@@ -381,7 +381,7 @@ def test_a_micro_batch_without_tasks_is_nobodys(
     assert values(broker, topic) == [1]
 
 
-def test_reports_of_another_micro_batch_are_an_error(options: WriteOptions, group: Group) -> None:
+def test_reports_of_another_micro_batch_are_an_error(options: WriteOptions, group: CommitGroup) -> None:
     with pytest.raises(ProtocolViolation, match="tasks of micro-batch 6 report batch 5 of"):
         TidewireStreamWriter(options, SCHEMA).commit([Written(group, None)], 6)
 
@@ -416,7 +416,7 @@ def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
 
 
 def test_a_broker_that_knows_no_groups_is_told_apart() -> None:
-    wire = Group("a", 0).on_the_wire
+    wire = CommitGroup("a", 0).on_the_wire
     coordinator = Coordinator(scripted(lambda command: commands.new_txn_response(command.new_txn.request_id, (0, 1))))
     with pytest.raises(ProtocolViolation, match="scripted:6650 knows no groups of transactions; writing from Spark"):
         coordinator.new_transaction(wire, 1000)
@@ -433,7 +433,7 @@ def test_a_coordinator_that_nobody_leads_is_asked_for_again() -> None:
 
 
 def test_a_refusal_of_another_kind_is_told_in_the_brokers_words(
-    options: WriteOptions, group: Group, monkeypatch: pytest.MonkeyPatch
+    options: WriteOptions, group: CommitGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Coordinator, named: pb.TransactionGroup, winners: list[TransactionId]) -> None:
         refused = Refused("broker:6650 refuses END_TXN: a batch of 10001 transactions [NotAllowedError]")

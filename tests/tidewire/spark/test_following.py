@@ -12,7 +12,7 @@ from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, encode
 from tidewire.spark.options import Pattern, ReadOptions
-from tidewire.spark.positions import EARLIEST, LATEST, LATEST_START, Boundary, Position, parse_boundary
+from tidewire.spark.positions import EARLIEST, LATEST, LATEST_START, Boundary, EntryPosition, parse_boundary
 from tidewire.spark.views import Snapshot
 
 
@@ -65,7 +65,7 @@ def test_a_segment_is_not_left_before_the_layout_says_what_came_of_it() -> None:
 
 
 @pytest.mark.parametrize("starting", [EARLIEST, LATEST])
-def test_a_topic_without_segments_that_ends_is_read_once(starting: Position) -> None:
+def test_a_topic_without_segments_that_ends_is_read_once(starting: EntryPosition) -> None:
     """As one ends that a scalable topic is made of; nothing says what came of it."""
     topics = Topics()
     plain = "persistent://public/default/x"
@@ -96,14 +96,14 @@ def test_who_knows_how_far_each_segment_was_read_goes_on_there() -> None:
     topics.add("0000-7fff-1", 3, 3, parents=(0,)).is_final = True
     topics.add("8000-ffff-2", 1, parents=(0,))
     topics.add("0000-3fff-3", 5, parents=(1,))
-    read = {"0000-ffff-0": Position(1, 0), "0000-7fff-1": Position(2, 0)}
+    read = {"0000-ffff-0": EntryPosition(1, 0), "0000-7fff-1": EntryPosition(2, 0)}
 
     def goes_on() -> dict[str, dict[str, str]]:
         return encode(following(topics).resumed(lambda part: read.get(part.name or "", EARLIEST)))
 
     assert goes_on() == {X: {"0000-7fff-1": "2:0@3", "8000-ffff-2": "-1:-1@0"}}
-    read["0000-7fff-1"] = Position(2, 1)
-    read["8000-ffff-2"] = Position(3, 0)
+    read["0000-7fff-1"] = EntryPosition(2, 1)
+    read["8000-ffff-2"] = EntryPosition(3, 0)
     assert goes_on() == {X: {"0000-3fff-3": "-1:-1@0", "8000-ffff-2": "3:0@1"}}
     read.clear()
     assert goes_on() == {X: {"0000-ffff-0": "-1:-1@0"}}
@@ -136,7 +136,9 @@ def test_a_stream_may_begin_at_a_time_or_at_positions() -> None:
     named = following(topics, replace(OPTIONS, starting=given)).first()
     assert encode(named) == {X: {"0000-7fff-1": "2:1@2", "8000-ffff-2": "-1:-1@0"}}
     latest = parse_boundary(f'{{"{X}": {{"0000-7fff-1": "latest"}}}}')
-    assert following(topics, replace(OPTIONS, starting=latest)).first()[X]["0000-7fff-1"].position == Position(2, 4)
+    assert following(topics, replace(OPTIONS, starting=latest)).first()[X]["0000-7fff-1"].position == EntryPosition(
+        2, 4
+    )
 
 
 def test_a_position_in_a_segment_that_is_gone_is_data_loss() -> None:

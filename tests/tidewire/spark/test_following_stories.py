@@ -12,7 +12,7 @@ from tidewire.spark.following import Follower
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, decode, encode, finished
-from tidewire.spark.positions import Position
+from tidewire.spark.positions import EntryPosition
 from tidewire.spark.views import Snapshot
 
 Answer = TypeVar("Answer")
@@ -28,7 +28,7 @@ class Story(Topics):
         self.gone: dict[str, Segment] = {}
         self.parents: dict[int, tuple[int, ...]] = {}
         """Of all segments, also those that were removed."""
-        self.moved_to: dict[str, Position] = {}
+        self.moved_to: dict[str, EntryPosition] = {}
         """Where the subscription is, of the segments in which it was moved."""
         self.begin(0, 0x7FFF)
         self.begin(0x8000, 0xFFFF)
@@ -77,7 +77,7 @@ class Story(Topics):
     def remove(self) -> None:
         """What is at its end, and has all it came from behind it."""
         for name, segment in tuple(self.segments[X].items()):
-            end = Position(segment.ledger, len(segment.entries) - 1) if segment.entries else BEGINNING.position
+            end = EntryPosition(segment.ledger, len(segment.entries) - 1) if segment.entries else BEGINNING.position
             if (
                 segment.is_final
                 and not segment.part.parents
@@ -100,11 +100,11 @@ class Story(Topics):
         for part in finished(parts, places):
             segment = self.segments[X].get(part.name or "")
             if segment is not None and segment.entries:
-                self.moved_to[part.name or ""] = Position(segment.ledger, len(segment.entries) - 1)
+                self.moved_to[part.name or ""] = EntryPosition(segment.ledger, len(segment.entries) - 1)
             elif segment is not None:
                 self.moved_to[part.name or ""] = BEGINNING.position
 
-    def was_read(self, topic: str, name: str, position: Position) -> bool:
+    def was_read(self, topic: str, name: str, position: EntryPosition) -> bool:
         return self.moved_to.get(name) == position
 
     def decide(self) -> None:

@@ -8,7 +8,7 @@ from tests.tidewire.spark.followed import Segment, Topics
 from tidewire.spark.frontier import PROBES_ENOUGH, advance
 from tidewire.spark.limits import Limit
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 
 A_WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -45,10 +45,10 @@ class Asked:
         return taken
 
     def left(self) -> list[int]:
-        ends = [Position(one.ledger, len(one.entries) - 1) for one in self.segments]
+        ends = [EntryPosition(one.ledger, len(one.entries) - 1) for one in self.segments]
         return [time for at, end in enumerate(ends) for time in self._times(at, self.places[at], end)]
 
-    def _times(self, number: int, after: Position, upto: Position) -> list[int]:
+    def _times(self, number: int, after: EntryPosition, upto: EntryPosition) -> list[int]:
         one = self.segments[number]
         begin = 0 if after == EARLIEST else after.entry + 1
         return one.times[begin : upto.entry + 1]

@@ -9,7 +9,7 @@ from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
 from tidewire.spark.errors import ProtocolViolation, Refused
 from tidewire.spark.held_subscription import SENT_AWAY_MAX, HeldSubscription
 from tidewire.spark.layouts import Part
-from tidewire.spark.positions import Position
+from tidewire.spark.positions import EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -75,8 +75,8 @@ def test_acknowledgements_are_cumulative_and_in_the_transaction() -> None:
     world = World()
     held = world.held()
     held.hold(PARTS)
-    assert held.position(SECOND) == Position(LEDGER, 1)
-    held.acknowledge(SECOND, Position(LEDGER, 2), TXN)
+    assert held.position(SECOND) == EntryPosition(LEDGER, 1)
+    held.acknowledge(SECOND, EntryPosition(LEDGER, 2), TXN)
     (command,) = world.commands_of(T.ACK)
     assert command.ack.ack_type == pb.CommandAck.Cumulative
     assert (command.ack.txnid_most_bits, command.ack.txnid_least_bits) == TXN
@@ -89,7 +89,7 @@ def test_a_consumer_that_is_sent_away_is_opened_anew_and_asks_again() -> None:
     held = world.held()
     held.hold(PARTS)
     world.sends_away = 2
-    assert held.position(FIRST) == Position(LEDGER, 1)
+    assert held.position(FIRST) == EntryPosition(LEDGER, 1)
     assert len(world.commands_of(T.GET_LAST_MESSAGE_ID)) == 3
     assert len(world.commands_of(T.SUBSCRIBE)) == len(PARTS) + 2
 

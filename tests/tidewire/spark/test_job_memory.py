@@ -20,7 +20,7 @@ from tidewire.spark.job_memory import Batch, JobMemory, SegmentRange
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.persisting import persistently
-from tidewire.spark.positions import EARLIEST, LATEST, Position
+from tidewire.spark.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.spark.schema import SCHEMA
 from tidewire.spark.sink import TidewireWriter
 from tidewire.spark.write_options import WriteOptions
@@ -84,7 +84,7 @@ class Job:
                         return
         raise AssertionError("the broker has ended the watch")
 
-    def memory(self, start: Position = EARLIEST, **options: str) -> JobMemory:
+    def memory(self, start: EntryPosition = EARLIEST, **options: str) -> JobMemory:
         given = {"service_url": self.broker.service_url, "topic": self.topic, **options}
         return JobMemory(self.name, ReadOptions.parse(given, Use.STREAM), self.sink, start)
 
@@ -346,9 +346,9 @@ def test_a_batch_says_spark_what_to_read_and_nothing_else_of_its_topics() -> Non
         "a",
         3,
         (
-            SegmentRange(part("topic://a/b/x", "0000-7fff-0"), Position(5, 1), Position(5, 4)),
-            SegmentRange(part("topic://a/b/x", "8000-ffff-1"), EARLIEST, Position(6, 0)),
-            SegmentRange(part("topic://a/b/w", "0000-ffff-0"), EARLIEST, Position(7, 0)),
+            SegmentRange(part("topic://a/b/x", "0000-7fff-0"), EntryPosition(5, 1), EntryPosition(5, 4)),
+            SegmentRange(part("topic://a/b/x", "8000-ffff-1"), EARLIEST, EntryPosition(6, 0)),
+            SegmentRange(part("topic://a/b/w", "0000-ffff-0"), EARLIEST, EntryPosition(7, 0)),
         ),
     )
     assert batch.topics == "topic://a/b/w,topic://a/b/x"

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from tidewire.spark.limits import Limit, divide
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 
 
 class Topic:
@@ -15,7 +15,7 @@ class Topic:
 
     def backlog_range(self, number: int, count: int) -> BacklogRange:
         messages = sum(self.segments[number][:count])
-        end = Position(0, count - 1) if count else EARLIEST
+        end = EntryPosition(0, count - 1) if count else EARLIEST
         return BacklogRange(EARLIEST, end, 0, messages, messages * 10, self.waited[number] if messages else None)
 
     @property
@@ -65,7 +65,7 @@ def test_a_limit_is_kept_unless_one_entry_is_larger_and_something_is_always_take
     assert bool(taken) == any(topic.segments)
     assert all(one.messages for one in taken)
     total = sum(one.messages for one in taken)
-    is_one_entry = len(taken) == 1 and taken[0].end == Position(0, 0)
+    is_one_entry = len(taken) == 1 and taken[0].end == EntryPosition(0, 0)
     assert is_one_entry or ((messages is None or total <= messages) and (size is None or total * 10 <= size))
     if messages is None and size is None:
         assert total == sum(map(sum, topic.segments))

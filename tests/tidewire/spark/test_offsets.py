@@ -19,7 +19,7 @@ from tidewire.spark.offsets import (
     parse_place,
     waiting,
 )
-from tidewire.spark.positions import EARLIEST, Position, parse_boundary, parse_position
+from tidewire.spark.positions import EARLIEST, EntryPosition, parse_boundary, parse_position
 
 
 class Segment(NamedTuple):
@@ -35,25 +35,25 @@ SPLIT_AND_MERGE = layout({0: (), 1: (), 2: (0,), 3: (0,), 4: (3, 1)})
 
 
 def test_offsets_are_small_json_and_come_back() -> None:
-    offsets = {"topic://a/b/c": {"0000-7fff-0": Place(Position(5, 41), 1042), "8000-ffff-1": BEGINNING}}
+    offsets = {"topic://a/b/c": {"0000-7fff-0": Place(EntryPosition(5, 41), 1042), "8000-ffff-1": BEGINNING}}
     kept = encode(offsets)
     assert json.dumps(kept) == '{"topic://a/b/c": {"0000-7fff-0": "5:41@1042", "8000-ffff-1": "-1:-1@0"}}'
     assert decode(json.loads(json.dumps(kept))) == offsets
 
 
 def test_offsets_can_be_given_as_a_starting_position() -> None:
-    offsets = {"topic://a/b/c": {"0000-7fff-0": Place(Position(5, 41), 1042), "8000-ffff-1": BEGINNING}}
+    offsets = {"topic://a/b/c": {"0000-7fff-0": Place(EntryPosition(5, 41), 1042), "8000-ffff-1": BEGINNING}}
     boundary = parse_boundary(json.dumps(encode(offsets)))
-    assert boundary.of("topic://a/b/c", "0000-7fff-0", EARLIEST) == Position(5, 41)
-    assert boundary.of("topic://a/b/c", "8000-ffff-1", Position(1, 1)) == EARLIEST
+    assert boundary.of("topic://a/b/c", "0000-7fff-0", EARLIEST) == EntryPosition(5, 41)
+    assert boundary.of("topic://a/b/c", "8000-ffff-1", EntryPosition(1, 1)) == EARLIEST
 
 
 def test_offsets_carry_which_segment_they_are_in() -> None:
     """E19: its name may be another one's in another data folder."""
-    place = Place(Position(5, 41), 1042, "8b1fc2a07d3e4956")
+    place = Place(EntryPosition(5, 41), 1042, "8b1fc2a07d3e4956")
     assert str(place) == "5:41@1042#8b1fc2a07d3e4956"
     assert parse_place(str(place)) == place
-    assert parse_position(str(place)) == Position(5, 41)
+    assert parse_position(str(place)) == EntryPosition(5, 41)
     assert place.is_elsewhere("90ab34cd12ef5678")
     assert not place.is_elsewhere("8b1fc2a07d3e4956")
     assert not place.is_elsewhere("")

@@ -2,7 +2,7 @@ import pytest
 
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.options import Address, ReadOptions, Use, parse_address
-from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, Position
+from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, EntryPosition
 
 GIVEN = {"service_url": "pulsar://127.0.0.1:6650", "topic": "topic://public/default/x"}
 
@@ -110,7 +110,7 @@ def test_a_pattern_matches_whole_names_of_its_namespace() -> None:
         ("1960-01-01T00:00:00Z", 0),
     ],
 )
-def test_a_place_is_a_word_or_a_time(text: str, place: Position | int) -> None:
+def test_a_place_is_a_word_or_a_time(text: str, place: EntryPosition | int) -> None:
     options = ReadOptions.parse({**GIVEN, "starting_position": text})
     assert options.starting.of("topic://public/default/x", "0000-ffff-0", LATEST) == place
 
@@ -118,7 +118,7 @@ def test_a_place_is_a_word_or_a_time(text: str, place: Position | int) -> None:
 def test_a_place_by_segment_leaves_the_others_as_they_are_by_default() -> None:
     text = '{"topic://a/b/c": {"0000-7fff-0": "5:41", "8000-ffff-1": "latest"}, "persistent://a/b/d": {"": "earliest"}}'
     starting = ReadOptions.parse({**GIVEN, "starting_position": text}).starting
-    assert starting.of("topic://a/b/c", "0000-7fff-0", EARLIEST) == Position(5, 41)
+    assert starting.of("topic://a/b/c", "0000-7fff-0", EARLIEST) == EntryPosition(5, 41)
     assert starting.of("topic://a/b/c", "8000-ffff-1", EARLIEST) == LATEST
     assert starting.of("topic://a/b/c", "8000-ffff-2", LATEST) == LATEST
     assert starting.of("persistent://a/b/d", None, LATEST) == EARLIEST

@@ -11,7 +11,7 @@ from tidewire.spark.errors import DataLost, InvalidOption, ProtocolViolation, Re
 from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
-from tidewire.spark.positions import EARLIEST, Position, parse_boundary
+from tidewire.spark.positions import EARLIEST, EntryPosition, parse_boundary
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import key_hash
 
@@ -24,7 +24,7 @@ def planned(world: Readable) -> list[SegmentRange]:
         return plan(world.options, brokers)
 
 
-def described(ranges: list[SegmentRange]) -> list[tuple[str, str | None, str, Position, Position]]:
+def described(ranges: list[SegmentRange]) -> list[tuple[str, str | None, str, EntryPosition, EntryPosition]]:
     return [(made.topic, made.segment, made.wire_name, made.start, made.end) for made in ranges]
 
 
@@ -36,8 +36,8 @@ def test_every_segment_with_messages_is_a_range_sealed_ones_too_in_order_of_thei
     for count, name in enumerate(names):
         world.add(f"segment://public/default/x/{name}", [batch(b"v")] * count)
     assert described(planned(world)) == [
-        (TOPIC, names[2], f"segment://public/default/x/{names[2]}", EARLIEST, Position(LEDGER, 1)),
-        (TOPIC, names[1], f"segment://public/default/x/{names[1]}", EARLIEST, Position(LEDGER, 0)),
+        (TOPIC, names[2], f"segment://public/default/x/{names[2]}", EARLIEST, EntryPosition(LEDGER, 1)),
+        (TOPIC, names[1], f"segment://public/default/x/{names[1]}", EARLIEST, EntryPosition(LEDGER, 0)),
     ]
 
 
@@ -63,7 +63,7 @@ def test_a_layout_that_changes_as_it_is_let_go_of_is_not_taken_for_the_next_topi
 
 
 def test_a_range_survives_the_way_to_its_executor() -> None:
-    made = SegmentRange(TOPIC, "0000-ffff-1", "segment://public/default/x/0000-ffff-1", end=Position(3, 4))
+    made = SegmentRange(TOPIC, "0000-ffff-1", "segment://public/default/x/0000-ffff-1", end=EntryPosition(3, 4))
     read = pickle.loads(pickle.dumps(made))
     assert described([read]) == described([made])
     assert repr(read) == "SegmentRange(segment://public/default/x/0000-ffff-1, after -1:-1, up to 3:4)"
@@ -136,9 +136,9 @@ def test_a_large_segment_is_divided_among_tasks_without_gap_or_overlap() -> None
     world.options = replace(world.options, partition_bytes=2 * len(world.topics[name][0]))
     ranges = planned(world)
     assert [(made.start, made.end, made.messages_max) for made in ranges] == [
-        (EARLIEST, Position(LEDGER, 1), 2),
-        (Position(LEDGER, 1), Position(LEDGER, 3), 2),
-        (Position(LEDGER, 3), Position(LEDGER, 4), 1),
+        (EARLIEST, EntryPosition(LEDGER, 1), 2),
+        (EntryPosition(LEDGER, 1), EntryPosition(LEDGER, 3), 2),
+        (EntryPosition(LEDGER, 3), EntryPosition(LEDGER, 4), 1),
     ]
 
 
@@ -147,7 +147,7 @@ def test_a_broker_that_does_not_measure_is_read_in_one_piece() -> None:
     world.measures = False
     sized(world, 3, 3)
     (made,) = planned(world)
-    assert (made.start, made.end, made.messages_max) == (EARLIEST, Position(LEDGER, 1), None)
+    assert (made.start, made.end, made.messages_max) == (EARLIEST, EntryPosition(LEDGER, 1), None)
 
 
 @pytest.mark.parametrize(
@@ -244,14 +244,14 @@ def test_the_segments_that_are_not_named_may_have_a_place_of_their_own() -> None
         world.add(f"segment://public/default/x/{name}", [batch(b"v")] * 3)
     starting = parse_boundary(f'{{"{TOPIC}": {{"*": "latest", "0000-7fff-0": "{LEDGER}:0"}}}}')
     world.options = replace(world.options, starting=starting)
-    assert [(made.segment, made.start) for made in planned(world)] == [("0000-7fff-0", Position(LEDGER, 0))]
+    assert [(made.segment, made.start) for made in planned(world)] == [("0000-7fff-0", EntryPosition(LEDGER, 0))]
     assert len(world.commands_of(T.SUBSCRIBE)) == 1, "who reads nothing asks nothing"
     world.options = replace(
         world.options,
         starting=parse_boundary("earliest"),
         ending=parse_boundary(f'{{"{TOPIC}": {{"*": "{LEDGER}:1"}}}}'),
     )
-    assert [made.end for made in planned(world)] == [Position(LEDGER, 1)] * 2
+    assert [made.end for made in planned(world)] == [EntryPosition(LEDGER, 1)] * 2
 
 
 def test_a_segment_that_goes_while_it_is_planned_is_planned_without() -> None:

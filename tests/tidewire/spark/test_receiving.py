@@ -8,7 +8,7 @@ from tidewire.spark.brokers import Brokers
 from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, DataLost, Refused, UnreadableMessage
 from tidewire.spark.measuring import Gauge
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 from tidewire.spark.receiving import WINDOW_MESSAGES, entries
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
@@ -24,8 +24,8 @@ def world_of(*payloads: bytes) -> Readable:
     return world
 
 
-def up_to(entry: int, *, after: Position = EARLIEST) -> SegmentRange:
-    return SegmentRange(TOPIC, "0000-ffff-0", NAME, end=Position(LEDGER, entry), start=after)
+def up_to(entry: int, *, after: EntryPosition = EARLIEST) -> SegmentRange:
+    return SegmentRange(TOPIC, "0000-ffff-0", NAME, end=EntryPosition(LEDGER, entry), start=after)
 
 
 def read(world: Readable, partition: SegmentRange) -> list[int]:
@@ -56,13 +56,13 @@ def test_a_range_is_read_to_its_end_and_not_beyond() -> None:
 
 def test_a_range_may_begin_behind_an_entry_and_may_be_empty() -> None:
     world = world_of(*[batch(b"v")] * 5)
-    assert read(world, up_to(3, after=Position(LEDGER, 1))) == [2, 3]
-    assert read(world, up_to(1, after=Position(LEDGER, 1))) == []
+    assert read(world, up_to(3, after=EntryPosition(LEDGER, 1))) == [2, 3]
+    assert read(world, up_to(1, after=EntryPosition(LEDGER, 1))) == []
 
 
 def test_an_end_whose_entry_the_broker_skips_is_passed_by_a_later_one() -> None:
     world = world_of(*[batch(b"v")] * 5)
-    assert read(world, SegmentRange(TOPIC, None, NAME, end=Position(LEDGER - 1, 7))) == []
+    assert read(world, SegmentRange(TOPIC, None, NAME, end=EntryPosition(LEDGER - 1, 7))) == []
 
 
 def test_permits_are_renewed_by_what_was_used_when_half_the_window_is() -> None:

@@ -14,7 +14,7 @@ from tidewire.spark.decoding import Decoder
 from tidewire.spark.errors import UnreadableMessage
 from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 from tidewire.spark.receiving import ReceivedEntry
 from tidewire.spark.rows import (
     ARROW_SCHEMA,
@@ -41,7 +41,7 @@ from tidewire.wire.pulsar.message_ids import ack_set_of_bits
 from tidewire.wire.pulsar.messages import parse_payload, split_messages
 
 TOPIC = "topic://public/default/x"
-RANGE = SegmentRange(TOPIC, "0000-ffff-0", "segment://public/default/x/0000-ffff-0", end=Position(9, 9))
+RANGE = SegmentRange(TOPIC, "0000-ffff-0", "segment://public/default/x/0000-ffff-0", end=EntryPosition(9, 9))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PUBLISHED_MS = 1_700_000_000_123
 # A timestamp counts microseconds in 63 bits.
@@ -73,7 +73,7 @@ plain_messages = st.builds(
 batches = st.lists(plain_messages, min_size=1, max_size=5) | st.lists(messages, min_size=1, max_size=5)
 
 
-def entry(payload: bytes, ack_set: tuple[int, ...] = (), place: Position = EARLIEST) -> ReceivedEntry:
+def entry(payload: bytes, ack_set: tuple[int, ...] = (), place: EntryPosition = EARLIEST) -> ReceivedEntry:
     metadata, body = parse_payload(payload)
     return ReceivedEntry(place, metadata, body, ack_set)
 
@@ -145,7 +145,7 @@ def test_what_spark_is_told_and_what_it_gets_are_one_schema() -> None:
     )
 )
 def test_rows_are_the_messages_that_the_codec_reads(payloads: list[tuple[bytes, tuple[int, ...]]]) -> None:
-    received = [entry(payload, ack_set, Position(3, place)) for place, (payload, ack_set) in enumerate(payloads)]
+    received = [entry(payload, ack_set, EntryPosition(3, place)) for place, (payload, ack_set) in enumerate(payloads)]
     # Every other broker tells the index.
     received = [one._replace(last_index=100 * place) if place % 2 else one for place, one in enumerate(received)]
     rows = [row for one, (payload, _) in zip(received, payloads, strict=True) for row in expected(one, payload)]
@@ -213,7 +213,7 @@ def test_a_batch_that_does_not_add_up_is_named_by_its_place() -> None:
     described.num_messages_in_batch = 2
     body = encode_batch([(single_message_metadata(0), b"v")])
     with pytest.raises(UnreadableMessage, match=rf"^{RANGE.wire_name} 4:2: "):
-        table([entry(build_payload(described, body), place=Position(4, 2))])
+        table([entry(build_payload(described, body), place=EntryPosition(4, 2))])
 
 
 @pytest.mark.parametrize("odd", ["encrypted", "in chunks"])
@@ -253,9 +253,9 @@ def test_an_entry_that_looked_well_is_named_by_its_place_among_others() -> None:
     cut = encode_batch([(single_message_metadata(0), b"value"), (single_message_metadata(1), b"value")])[:-1]
     good = batch_payload([(single_message_metadata(0), b"value")])
     received = [
-        entry(good, place=Position(4, 1)),
-        entry(build_payload(described, cut), place=Position(4, 2)),
-        entry(good, place=Position(4, 3)),
+        entry(good, place=EntryPosition(4, 1)),
+        entry(build_payload(described, cut), place=EntryPosition(4, 2)),
+        entry(good, place=EntryPosition(4, 3)),
     ]
     with pytest.raises(UnreadableMessage, match=rf"^{RANGE.wire_name} 4:2: "):
         table(received)

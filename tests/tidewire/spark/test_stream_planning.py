@@ -18,7 +18,7 @@ from tidewire.spark.errors import DataLost
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Place
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.positions import Position
+from tidewire.spark.positions import EntryPosition
 from tidewire.spark.streaming import _Planner
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -44,7 +44,7 @@ def world_of(*entries: bytes) -> Readable:
 
 def read_to(entry: int) -> Offsets:
     """Entries have one message each."""
-    return {TOPIC: {NAME: Place(Position(LEDGER, entry), entry + 1)}}
+    return {TOPIC: {NAME: Place(EntryPosition(LEDGER, entry), entry + 1)}}
 
 
 def refused_acknowledgements(world: Readable) -> list[pb.ServerError]:
@@ -165,7 +165,7 @@ def test_a_batch_that_was_planned_of_another_topic_is_not_read() -> None:
     refused_acknowledgements(world)
     planner = _Planner(world.options, world._connect)
     assert planner.ranges(start, end) == []
-    assert planner.next(end, Limit()) == {TOPIC: {NAME: Place(Position(LEDGER, 1), 2, "bb")}}
+    assert planner.next(end, Limit()) == {TOPIC: {NAME: Place(EntryPosition(LEDGER, 1), 2, "bb")}}
     # The subscription of the new topic stays where it is until that is read.
     assert not world.commands_of(T.ACK)
 

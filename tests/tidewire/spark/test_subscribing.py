@@ -9,7 +9,7 @@ from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
 from tidewire.spark.errors import Refused
 from tidewire.spark.layouts import Part
 from tidewire.spark.offsets import BEGINNING, Place
-from tidewire.spark.positions import Position
+from tidewire.spark.positions import EntryPosition
 from tidewire.spark.subscribing import QuerySubscription
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -52,14 +52,14 @@ def acknowledged(world: Readable) -> dict[str, tuple[int, int]]:
 def test_what_is_read_is_acknowledged_and_what_is_to_come_is_not() -> None:
     """T20: a segment that was finished is done to its end, with permits to pass over what was aborted there."""
     world, subscription = subscribed()
-    subscription.move(TOPIC, PARTS, {NAMES[1]: Place(Position(LEDGER, 0), 1), NAMES[2]: BEGINNING})
+    subscription.move(TOPIC, PARTS, {NAMES[1]: Place(EntryPosition(LEDGER, 0), 1), NAMES[2]: BEGINNING})
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 2), NAMES[1]: (LEDGER, 0)}
     assert len(world.commands_of(T.FLOW)) == 1
     opened = [command.subscribe for command in world.commands_of(T.SUBSCRIBE)]
     assert {one.topic.rpartition("/")[2] for one in opened} == set(NAMES[:3])
     assert all(one.durable and one.subscription == "query" for one in opened)
     assert all(command.ack.ack_type == pb.CommandAck.Cumulative for command in world.commands_of(T.ACK))
-    places = {NAMES[2]: Place(Position(LEDGER, 1), 2), NAMES[3]: BEGINNING, NAMES[4]: BEGINNING}
+    places = {NAMES[2]: Place(EntryPosition(LEDGER, 1), 2), NAMES[3]: BEGINNING, NAMES[4]: BEGINNING}
     subscription.move(TOPIC, PARTS, places)
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 2), NAMES[1]: (LEDGER, 2), NAMES[2]: (LEDGER, 1)}
 
@@ -91,21 +91,21 @@ def test_a_segments_end_is_passed_over_by_each_consumer_once() -> None:
 
 def test_the_same_places_say_nothing_new() -> None:
     world, subscription = subscribed()
-    places = {NAMES[0]: Place(Position(LEDGER, 0), 1)}
+    places = {NAMES[0]: Place(EntryPosition(LEDGER, 0), 1)}
     for _ in range(3):
         subscription.move(TOPIC, PARTS, places)
     assert len(world.commands_of(T.ACK)) == len(world.commands_of(T.SUBSCRIBE)) == 1
     subscription.reset()
-    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 1), 2)})
+    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(EntryPosition(LEDGER, 1), 2)})
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 1)}
 
 
 def test_a_consumer_that_the_broker_closes_is_opened_anew() -> None:
     world, subscription = subscribed()
-    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 0), 1)})
+    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(EntryPosition(LEDGER, 0), 1)})
     _, _, peer = world.peers[-1]
     peer.say(encode_command(commands.close_consumer(world.commands_of(T.SUBSCRIBE)[-1].subscribe.consumer_id)))
-    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 1), 2)})
+    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(EntryPosition(LEDGER, 1), 2)})
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 1)}
     assert len(world.commands_of(T.SUBSCRIBE)) == 2
 
@@ -114,12 +114,12 @@ def test_a_segment_that_goes_once_it_is_read_is_not_missed() -> None:
     """D16: the layout that is known here may be older than that. One that is still to be read is."""
     world, subscription = subscribed()
     del world.topics[PARTS[NAMES[0]].wire_name]
-    subscription.move(TOPIC, PARTS, {NAMES[1]: Place(Position(LEDGER, 0), 1), NAMES[2]: BEGINNING})
+    subscription.move(TOPIC, PARTS, {NAMES[1]: Place(EntryPosition(LEDGER, 0), 1), NAMES[2]: BEGINNING})
     assert acknowledged(world) == {NAMES[1]: (LEDGER, 0)}
     del world.topics[PARTS[NAMES[2]].wire_name]
     subscription.reset()
     # All of it, that is to say nothing, was read.
-    places = {NAMES[1]: Place(Position(LEDGER, 1), 2), NAMES[2]: BEGINNING}
+    places = {NAMES[1]: Place(EntryPosition(LEDGER, 1), 2), NAMES[2]: BEGINNING}
     subscription.move(TOPIC, PARTS, places)
     assert acknowledged(world) == {NAMES[1]: (LEDGER, 1)}
     with pytest.raises(Refused, match="TopicNotFound"):
@@ -132,14 +132,14 @@ def test_of_a_segment_that_a_subscription_had_passed_before_nobody_knows_whether
     segment = PARTS[NAMES[0]].wire_name
     world.acknowledged[segment] = 2
     for entry in (-1, 0, 1, 2):
-        place = BEGINNING if entry < 0 else Place(Position(LEDGER, entry), entry + 1)
+        place = BEGINNING if entry < 0 else Place(EntryPosition(LEDGER, entry), entry + 1)
         subscription.move(TOPIC, PARTS, {NAMES[0]: place})
         assert subscription.held_until_read(TOPIC, NAMES[0], place.position) is (entry == 2)
     assert not acknowledged(world)
     # Whoever holds it again asks where it is by now.
     subscription.reset()
     world.acknowledged[segment] = 1
-    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(Position(LEDGER, 2), 3)})
+    subscription.move(TOPIC, PARTS, {NAMES[0]: Place(EntryPosition(LEDGER, 2), 3)})
     assert acknowledged(world) == {NAMES[0]: (LEDGER, 2)}
 
 
@@ -163,7 +163,7 @@ def test_what_came_of_a_segment_that_is_gone_was_not_read() -> None:
     """T20: the stream was at the end of one that was split and removed meanwhile, and is about to go on with these."""
     world, subscription = subscribed()
     left = {name: PARTS[name] for name in NAMES[1:3]}
-    subscription.move(TOPIC, left, {NAMES[0]: Place(Position(LEDGER, 2), 3)})
+    subscription.move(TOPIC, left, {NAMES[0]: Place(EntryPosition(LEDGER, 2), 3)})
     assert not acknowledged(world)
-    subscription.move(TOPIC, left, {NAMES[1]: Place(Position(LEDGER, 1), 2), NAMES[2]: BEGINNING})
+    subscription.move(TOPIC, left, {NAMES[1]: Place(EntryPosition(LEDGER, 1), 2), NAMES[2]: BEGINNING})
     assert acknowledged(world) == {NAMES[1]: (LEDGER, 1)}

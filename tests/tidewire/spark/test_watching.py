@@ -11,7 +11,7 @@ from tidewire.spark.errors import ConnectionLost, ProtocolViolation, Refused
 from tidewire.spark.held_subscription import SENT_AWAY_MAX
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import Pattern
-from tidewire.spark.positions import EARLIEST, Position
+from tidewire.spark.positions import EARLIEST, EntryPosition
 from tidewire.spark.watching import Watch
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -39,7 +39,7 @@ def spoken(world: Readable) -> int:
 
 def test_nothing_is_asked_while_nothing_happens() -> None:
     world, watch, part = watched(batch(b"a"))
-    end = Position(LEDGER, 0)
+    end = EntryPosition(LEDGER, 0)
     assert watch.behind(part, EARLIEST).end == end
     assert watch.behind(part, end).messages == 0
     watch.arrived()
@@ -57,7 +57,7 @@ def test_what_becomes_readable_is_told_by_one_message() -> None:
     watch.arrived()
     world.append(WIRE, batch(b"a", b"b"), batch(b"c"))
     assert watch.arrived()
-    assert (watch.behind(part, EARLIEST).messages, watch.behind(part, EARLIEST).end) == (3, Position(LEDGER, 1))
+    assert (watch.behind(part, EARLIEST).messages, watch.behind(part, EARLIEST).end) == (3, EntryPosition(LEDGER, 1))
     assert [command.flow.message_permits for command in world.commands_of(T.FLOW)] == [1]
 
 
@@ -90,7 +90,7 @@ def test_what_a_segment_began_with_is_asked_once() -> None:
 
 def test_what_comes_while_a_reader_is_moved_is_not_missed() -> None:
     world, watch, part = watched(batch(b"a"))
-    end = Position(LEDGER, 0)
+    end = EntryPosition(LEDGER, 0)
     asked = world.answers[T.CLOSE_CONSUMER]
 
     def closing(peer: BlockingPeer) -> Answer:
@@ -126,7 +126,7 @@ def test_a_layout_is_pushed() -> None:
 def test_a_final_end_is_not_waited_behind() -> None:
     world, watch, part = watched(batch(b"a"))
     world.final.add(WIRE)
-    assert watch.behind(part, Position(LEDGER, 0)).is_final
+    assert watch.behind(part, EntryPosition(LEDGER, 0)).is_final
     assert not world.commands_of(T.FLOW)
 
 

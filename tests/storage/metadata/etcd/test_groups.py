@@ -12,9 +12,9 @@ from storage.metadata.etcd.requests import (
     GROUP_MAX,
     OPERATIONS_MAX,
     ChangeSet,
+    ChangeSetBatch,
     Counter,
     CounterMoved,
-    Group,
     Made,
     MadeEarlier,
     Slot,
@@ -40,8 +40,8 @@ SLOT = Slot(b"/t/w1/1", 7, 3)
 COUNTER = Counter(10, 5)
 
 
-def group_of(*change_sets: list[Op]) -> Group:
-    group = Group(KEYS)
+def group_of(*change_sets: list[Op]) -> ChangeSetBatch:
+    group = ChangeSetBatch(KEYS)
     for ops in change_sets:
         assert group.add(ChangeSet(ops, KEYS), 100)
     return group
@@ -82,7 +82,7 @@ def found(*values: pb.KeyValue) -> pb.ResponseOp:
 )
 def test_who_may_share_a_transaction(first: list[Op], second: list[Op], together: bool) -> None:
     """M1, M24: only those of which none writes what another one writes or is conditioned on."""
-    group = Group(KEYS)
+    group = ChangeSetBatch(KEYS)
     assert group.add(ChangeSet(first, KEYS), 100)
     assert group.add(ChangeSet(second, KEYS), 100) is together
     assert len(group.members) == 1 + together
@@ -93,7 +93,7 @@ def test_a_group_stays_within_etcds_limit() -> None:
     wide = [Put(f"/{number}", b"") for number in range(OPERATIONS_MAX)]
     group = group_of(list(wide))
     assert not group.add(ChangeSet([Put("/x", b"")], KEYS), 100)
-    narrow = Group(KEYS)
+    narrow = ChangeSetBatch(KEYS)
     while narrow.add(ChangeSet([Put(f"/{len(narrow.members)}", b"")], KEYS), 100):
         pass
     assert len(narrow.members) == GROUP_MAX

@@ -1,7 +1,7 @@
 """One group of consumers that share a topic's segments: what is known of the segments, and who was told what.
 
 Everything here happens in one step, without a pause; what takes time (registering, grace periods) is
-`broker.scalable.stream_groups`'.
+`broker.scalable.consumer_groups`'.
 """
 
 from collections.abc import Callable
@@ -35,13 +35,13 @@ class Member(Protocol):
         """These segments are the consumer's now. Must not block."""
 
 
-class Group:
+class ConsumerGroup:
     """See the module's docstring."""
 
     def __init__(
         self,
         id_: GroupId,
-        shares_changed: Callable[["Group"], None],
+        shares_changed: Callable[["ConsumerGroup"], None],
         *,
         topics: Topics,
         feeds: LayoutFeeds,

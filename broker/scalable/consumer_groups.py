@@ -1,8 +1,8 @@
 """Consumers that share a scalable topic's segments: who reads which segment, pushed at every change.
 
-A group (`broker.scalable.group`) is the consumers of one ordered subscription, or the checkpoint consumers of one name.
-Whenever the layout changes, a segment is drained, or a consumer comes or goes, the assignment is computed anew
-(`broker.scalable.assignment`, pure) and pushed to those for whom it changed. A child of an ordered subscription is
+A group (`broker.scalable.consumer_group`) is the consumers of one ordered subscription, or the checkpoint consumers of
+one name. Whenever the layout changes, a segment is drained, or a consumer comes or goes, the assignment is computed
+anew (`broker.scalable.assignment`, pure) and pushed to those for whom it changed. A child of an ordered subscription is
 handed out only when its parents are drained, that is when the subscription's durable mark-delete stands at their sealed
 end (`broker.scalable.draining`).
 
@@ -22,9 +22,9 @@ from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import NotSupported, TopicNotFound
 from broker.names import NAME_BYTES_MAX, TopicName
+from broker.scalable.consumer_group import ConsumerGroup, Member
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.grace import GracePeriods
-from broker.scalable.group import Group, Member
 from broker.scalable.registrations import GroupId, Registrations
 from broker.scalable.turns import Turns
 from broker.topics import Topics
@@ -36,7 +36,7 @@ MEMBERS_MAX: Final = 4096
 log = structlog.get_logger(__name__)
 
 
-class StreamGroups:
+class ConsumerGroups:
     """The groups that this broker coordinates."""
 
     def __init__(
@@ -66,7 +66,7 @@ class StreamGroups:
         self._nursery = nursery
         self._registrations = Registrations(metadata)
         self._graces: GracePeriods[tuple[GroupId, str]] = GracePeriods(grace_seconds, self._expired, nursery)
-        self._groups: dict[GroupId, Group] = {}
+        self._groups: dict[GroupId, ConsumerGroup] = {}
         self._taken_over: dict[TopicName, Check] = {}
         """The election of this broker after which the registrations of before were read, by topic."""
         self._turns: Turns[TopicName] = Turns()
@@ -97,10 +97,10 @@ class StreamGroups:
         group = self._groups.get(id_)
         return 0 if group is None else sum(member is not None for member in group.members.values())
 
-    def _group(self, id_: GroupId) -> Group:
+    def _group(self, id_: GroupId) -> ConsumerGroup:
         group = self._groups.get(id_)
         if group is None:
-            group = self._groups[id_] = Group(
+            group = self._groups[id_] = ConsumerGroup(
                 id_,
                 self._note_unwritten,
                 topics=self._topics,
@@ -174,7 +174,7 @@ class StreamGroups:
                 raise TopicNotFound(f"{id_.topic} does not exist")
             await group.turned.wait()
 
-    async def _register(self, group: Group, name: str, claim: Check) -> None:
+    async def _register(self, group: ConsumerGroup, name: str, claim: Check) -> None:
         if len(group.members) >= MEMBERS_MAX:
             raise NotSupported(f"{group.id.name} has {MEMBERS_MAX} consumers, and no more may share it")
         if len(name.encode()) > NAME_BYTES_MAX:
@@ -210,7 +210,7 @@ class StreamGroups:
         log.info("a consumer did not come back", topic=str(id_.topic), group=id_.name, consumer=name)
         self._remove(self._groups[id_], name)
 
-    def _remove(self, group: Group, name: str) -> None:
+    def _remove(self, group: ConsumerGroup, name: str) -> None:
         del group.members[name]
         group.pushed.pop(name, None)
         self._note_unwritten(group)
@@ -245,7 +245,7 @@ class StreamGroups:
 
     # Registrations
 
-    def _note_unwritten(self, group: Group) -> None:
+    def _note_unwritten(self, group: ConsumerGroup) -> None:
         """See to it that the registrations are written as they are, soon."""
         self._unwritten[group.id] = None
         if not self._is_writing:
@@ -265,7 +265,7 @@ class StreamGroups:
         finally:
             self._is_writing = False
 
-    async def _write(self, group: Group) -> None:
+    async def _write(self, group: ConsumerGroup) -> None:
         gone = group.recorded.keys() - group.members.keys()
         shares = {name: group.assignment.get(name, frozenset()) for name in group.members}
         changed = {name: share for name, share in shares.items() if group.recorded.get(name) != share}

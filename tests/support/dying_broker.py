@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from broker.addresses import Address
 from tests.support.dying_process import Death, DyingProcess
-from tests.support.processes import Address
 
 
 class DyingBroker(DyingProcess):
@@ -53,7 +53,7 @@ class DyingBroker(DyingProcess):
         if told is None:
             return False
         said = dict(word.split("=", 1) for word in told.split(" ") if "=" in word)
-        self.pulsar, self.http = (_address(said[listener]) for listener in ("pulsar", "http"))
+        self.pulsar, self.http = (Address.parse(said[listener]) for listener in ("pulsar", "http"))
         return True
 
 
@@ -65,8 +65,3 @@ def dying_broker(data_dir: Path, *arguments: str) -> Iterator[DyingBroker]:
         yield broker
     finally:
         broker.close()
-
-
-def _address(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    return Address(host, int(port))

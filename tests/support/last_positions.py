@@ -8,7 +8,7 @@ import trio
 
 from tidewire.client.connection import Connection
 from tidewire.client.errors import TidewireError
-from tidewire.client.names import Address
+from tidewire.client.names import BrokerUrl
 from tidewire.client.network import dial_tcp
 from tidewire.client.recipients import Kind
 from tidewire.wire.pulsar import commands
@@ -34,7 +34,7 @@ async def last_positions(host: str, port: int, topics: Iterable[str]) -> dict[st
     Raises:
         TidewireError, OSError: the broker is not there, or refuses.
     """
-    address = Address(host, port)
+    address = BrokerUrl(host, port)
     connection = Connection(
         await dial_tcp(address),
         address,

@@ -22,7 +22,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
+
+from broker.addresses import Address
 
 START_SECONDS_MAX: Final = 120.0
 """From the start of the process to its ready line."""
@@ -35,21 +37,11 @@ KILL_SECONDS_MAX: Final = 60.0
 
 BROKER_COMMAND: Final = (sys.executable, "-m", "tidewire.cli", "broker")
 
-_READY = re.compile(r"ready pulsar=(\S+):([0-9]+) http=(\S+):([0-9]+) data=(.+)")
+_READY = re.compile(r"ready pulsar=(\S+:[0-9]+) http=(\S+:[0-9]+) data=(.+)")
 
 
 class BrokerFailure(AssertionError):
     """The broker did not start, ended by itself, or ended badly; carries what it wrote to standard error."""
-
-
-class Address(NamedTuple):
-    """Where a listener of the broker is reached."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class RunningBroker:
@@ -133,8 +125,8 @@ class RunningBroker:
         if ready is None:
             self.kill()
             raise self._failure(f"said {line!r} instead of that it is ready")
-        self.pulsar = Address(ready[1], int(ready[2]))
-        self.http = Address(ready[3], int(ready[4]))
+        self.pulsar = Address.parse(ready[1])
+        self.http = Address.parse(ready[2])
 
     def kill(self) -> None:
         """End it as a crash would (kill -9), and wait until it is gone."""

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 import trio
 
+from broker.addresses import Address
 from storage.metadata import store as contract
 from storage.metadata.store import (
     Change,
@@ -29,7 +30,6 @@ from storage.metadata.store import (
     StoreUnavailable,
 )
 from tests.support.frames import Peer
-from tests.support.processes import Address
 
 T = TypeVar("T")
 

@@ -23,12 +23,12 @@ from typing import Any, Final
 
 import trio
 
+from broker.addresses import Address
 from storage.files import DiskFiles
 from storage.metadata.embedded import SNAPSHOT_LOG_BYTES, EmbeddedStore
 from storage.metadata.store import Conflict, KeyWatch, MetadataError, MetadataStore, RangeWatch
 from tests.support.dying_process import Death, DyingProcess
 from tests.support.frames import Peer
-from tests.support.processes import Address
 
 HOST: Final = "127.0.0.1"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import processes
-from tests.support.processes import Address, BrokerFailure, running_broker
+from tests.support.processes import BrokerFailure, running_broker
 
 _STAND_IN = """
 import argparse, signal, socket, sys
@@ -126,7 +126,3 @@ def test_a_failing_test_shows_what_the_broker_wrote(tmp_path: Path, capsys: pyte
         story()
     assert "this is moody" in capsys.readouterr().err
     assert running[0].returncode == -signal.SIGKILL
-
-
-def test_an_address_prints_as_the_flag_takes_it() -> None:
-    assert str(Address("127.0.0.1", 6650)) == "127.0.0.1:6650"

@@ -21,7 +21,7 @@ from tidewire.client.consumers import Consumer, Initial, Receiving, Subscription
 from tidewire.client.coordinators import Coordinators
 from tidewire.client.dead_letters import DeadLetterPolicy
 from tidewire.client.errors import is_retriable
-from tidewire.client.names import Address, parse_address
+from tidewire.client.names import BrokerUrl, parse_broker_url
 from tidewire.client.network import CLOSE_SECONDS_MAX, Network, Settings, dial_tcp
 from tidewire.client.producer import Compression, Producer
 from tidewire.client.queue_consumer import AT_ONCE, NEGATIVE_ACK_BACKOFF_DEFAULT, QueueConsumer
@@ -375,12 +375,12 @@ async def connect(
         Refused, ProtocolViolation: somebody does, but not as hoped.
     """
     settings = Settings(connect_timeout_seconds, operation_timeout_seconds, reconnect_seconds_max)
-    async with open_client(parse_address(url), settings) as client:
+    async with open_client(parse_broker_url(url), settings) as client:
         yield client
 
 
 @asynccontextmanager
-async def open_client(address: Address, settings: Settings, *, dial: Dial = dial_tcp) -> AsyncIterator[Client]:
+async def open_client(address: BrokerUrl, settings: Settings, *, dial: Dial = dial_tcp) -> AsyncIterator[Client]:
     """As `connect`, over streams that `dial` opens.
 
     Raises:

@@ -26,7 +26,7 @@ from tidewire.client.errors import (
     fresh,
     refusal,
 )
-from tidewire.client.names import Address
+from tidewire.client.names import BrokerUrl
 from tidewire.client.recipients import Kind, Listener, Question, Recipients
 from tidewire.client.waking import Changes, Signal
 from tidewire.wire.pulsar import commands
@@ -67,9 +67,9 @@ class Connection:
     def __init__(
         self,
         stream: anyio.abc.ByteStream,
-        address: Address,
+        address: BrokerUrl,
         *,
-        proxied_to: Address | None = None,
+        proxied_to: BrokerUrl | None = None,
         connect_timeout_seconds: float,
         operation_timeout_seconds: float,
     ) -> None:
@@ -298,7 +298,7 @@ class Connection:
             raise fresh(self._lost)
 
 
-Dial: TypeAlias = Callable[[Address], Awaitable[anyio.abc.ByteStream]]
+Dial: TypeAlias = Callable[[BrokerUrl], Awaitable[anyio.abc.ByteStream]]
 """Opens a stream to an address; raises OSError when nobody answers there."""
 
 

@@ -11,8 +11,8 @@ _SCALABLE: Final = "topic://"
 _PERSISTENT: Final = "persistent://"
 
 
-class Address(NamedTuple):
-    """Where a broker listens."""
+class BrokerUrl(NamedTuple):
+    """Where a broker listens, as `pulsar://HOST:PORT`."""
 
     host: str
     port: int
@@ -23,7 +23,7 @@ class Address(NamedTuple):
         return f"pulsar://{host}:{self.port}"
 
 
-def parse_address(url: str) -> Address:
+def parse_broker_url(url: str) -> BrokerUrl:
     """Read `pulsar://HOST[:PORT]`; the port is 6650 unless given.
 
     Raises:
@@ -38,7 +38,7 @@ def parse_address(url: str) -> Address:
         raise InvalidName(f"{url!r}: this client does not speak TLS; use pulsar://")
     if parts.scheme != "pulsar" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
         raise InvalidName(f"{url!r} is no broker address; expected pulsar://HOST:PORT")
-    return Address(parts.hostname, DEFAULT_PORT if port is None else port)
+    return BrokerUrl(parts.hostname, DEFAULT_PORT if port is None else port)
 
 
 def is_scalable(topic: str) -> bool:

@@ -29,7 +29,7 @@ from tidewire.client.errors import (
     TidewireError,
     refusal,
 )
-from tidewire.client.names import Address, parse_address
+from tidewire.client.names import BrokerUrl, parse_broker_url
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -63,7 +63,7 @@ class Settings:
     """The longest pause between two attempts to reach a broker that is not there."""
 
 
-async def dial_tcp(address: Address) -> anyio.abc.ByteStream:
+async def dial_tcp(address: BrokerUrl) -> anyio.abc.ByteStream:
     """A TCP connection whose small packets are not held back and whose dead peer is noticed by the kernel.
 
     Raises:
@@ -86,7 +86,7 @@ class Network:
 
     def __init__(
         self,
-        service: Address,
+        service: BrokerUrl,
         tasks: anyio.abc.TaskGroup,
         *,
         settings: Settings,
@@ -107,8 +107,8 @@ class Network:
         self._background = Background(tasks)
         self._dial = dial
         self._random = random or Random()  # noqa: S311 - spreads reconnects, guards nothing
-        self._connections: dict[tuple[Address, Address | None], Connection] = {}
-        self._dialing: dict[tuple[Address, Address | None], anyio.Lock] = {}
+        self._connections: dict[tuple[BrokerUrl, BrokerUrl | None], Connection] = {}
+        self._dialing: dict[tuple[BrokerUrl, BrokerUrl | None], anyio.Lock] = {}
 
     def statistics(self) -> list[ConnectionStatistics]:
         """The connections that are open."""
@@ -139,7 +139,7 @@ class Network:
         """
         return await self.connection(self.service_address)
 
-    async def connection(self, address: Address, proxied_to: Address | None = None) -> Connection:
+    async def connection(self, address: BrokerUrl, proxied_to: BrokerUrl | None = None) -> Connection:
         """The connection to a broker, made if there is none. One at a time is made to each address.
 
         Raises:
@@ -155,11 +155,11 @@ class Network:
             self._connections[key] = connection
             return connection
 
-    def _open(self, key: tuple[Address, Address | None]) -> Connection | None:
+    def _open(self, key: tuple[BrokerUrl, BrokerUrl | None]) -> Connection | None:
         connection = self._connections.get(key)
         return connection if connection is not None and connection.is_open else None
 
-    async def _connect(self, address: Address, proxied_to: Address | None) -> Connection:
+    async def _connect(self, address: BrokerUrl, proxied_to: BrokerUrl | None) -> Connection:
         self._background.check_open()
         settings = self.settings
         try:
@@ -250,13 +250,13 @@ class Network:
                         tasks.start_soon(connection.aclose)
 
 
-def parse_broker(url: str) -> Address:
+def parse_broker(url: str) -> BrokerUrl:
     """The address a broker named; one it cannot have is its mistake, not our caller's.
 
     Raises:
         ProtocolViolation: it is none.
     """
     try:
-        return parse_address(url)
+        return parse_broker_url(url)
     except ValueError as error:
         raise ProtocolViolation(f"a broker named {url!r} as a broker's address") from error

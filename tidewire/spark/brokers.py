@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self
 
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation
-from tidewire.spark.options import Address, parse_address
+from tidewire.spark.options import BrokerAddress, parse_address
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -21,7 +21,7 @@ LOOKUP_REDIRECTS_MAX: Final = 20
 
 _Lookup = pb.CommandLookupTopicResponse
 
-Connect = Callable[[Address, Address | None], BlockingConnection]
+Connect = Callable[[BrokerAddress, BrokerAddress | None], BlockingConnection]
 """Connects to an address, which is to pass everything on to the second one, if there is one."""
 
 
@@ -29,7 +29,7 @@ class Contact(Protocol):
     """What the options say of brokers."""
 
     @property
-    def service(self) -> Address:
+    def service(self) -> BrokerAddress:
         """The one that the user named."""
         ...
 
@@ -48,7 +48,7 @@ class Brokers:
         """How long one may take to answer."""
         self._service = options.service
         self._connect = connect or partial(connect_by_tcp, options.operation_timeout_seconds)
-        self._connections: dict[tuple[Address, Address | None], BlockingConnection] = {}
+        self._connections: dict[tuple[BrokerAddress, BrokerAddress | None], BlockingConnection] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -109,14 +109,14 @@ class Brokers:
                 raise BrokerUnreachable(f"{error}; {connection.address} names it as the broker of {topic}") from error
         raise ProtocolViolation(f"the lookup of {topic} was sent on more than {LOOKUP_REDIRECTS_MAX} times")
 
-    def _connection(self, address: Address, proxied_to: Address | None = None) -> BlockingConnection:
+    def _connection(self, address: BrokerAddress, proxied_to: BrokerAddress | None = None) -> BlockingConnection:
         key = (address, proxied_to)
         connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = self._open.enter_context(self._connected(address, proxied_to))
         return connection
 
-    def _connected(self, address: Address, proxied_to: Address | None) -> BlockingConnection:
+    def _connected(self, address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         try:
             return self._connect(address, proxied_to)
         except BrokerUnreachable as error:
@@ -130,12 +130,14 @@ class Brokers:
             raise ProtocolViolation(f"{error}; {question}") from error
 
 
-def connect_by_tcp(timeout_seconds: float, address: Address, proxied_to: Address | None) -> BlockingConnection:
+def connect_by_tcp(
+    timeout_seconds: float, address: BrokerAddress, proxied_to: BrokerAddress | None
+) -> BlockingConnection:
     """A connection that has shaken hands."""
     return BlockingConnection.open(address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)
 
 
-def _named(connection: BlockingConnection, topic: str, url: str) -> Address:
+def _named(connection: BlockingConnection, topic: str, url: str) -> BrokerAddress:
     try:
         return parse_address(url)
     except ValueError as error:

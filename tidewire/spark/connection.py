@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self, TypeVar
 from google.protobuf.message import Message as ProtobufMessage
 
 from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, ProtocolViolation, Refused
-from tidewire.spark.options import Address
+from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command
@@ -68,7 +68,7 @@ class BlockingConnection:
     def __init__(
         self,
         connected: Socket,
-        address: Address,
+        address: BrokerAddress,
         *,
         timeout_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -94,7 +94,7 @@ class BlockingConnection:
         """Is given what arrives while an answer is waited for and is no answer to it; dropped when there is nobody."""
 
     @classmethod
-    def open(cls, address: Address, *, timeout_seconds: float, proxied_to: Address | None = None) -> Self:
+    def open(cls, address: BrokerAddress, *, timeout_seconds: float, proxied_to: BrokerAddress | None = None) -> Self:
         """Connect, and shake hands.
 
         Raises:
@@ -130,7 +130,7 @@ class BlockingConnection:
         """Of its socket, to wait until `arrived` has something to take."""
         return self._socket.fileno()
 
-    def handshake(self, proxied_to: Address | None = None) -> None:
+    def handshake(self, proxied_to: BrokerAddress | None = None) -> None:
         """Say who we are and hear who answers.
 
         Args:

@@ -78,7 +78,7 @@ class Use(Enum):
     STREAM = "a stream"
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Where a broker listens."""
 
     host: str
@@ -89,7 +89,7 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str) -> BrokerAddress:
     """Read `pulsar://HOST[:PORT]`; the port is 6650 unless given.
 
     Raises:
@@ -102,7 +102,7 @@ def parse_address(url: str) -> Address:
     port = parts.port
     if parts.scheme != "pulsar" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
         raise ValueError("expected pulsar://HOST:PORT")
-    return Address(parts.hostname, DEFAULT_PORT if port is None else port)
+    return BrokerAddress(parts.hostname, DEFAULT_PORT if port is None else port)
 
 
 class Pattern(NamedTuple):
@@ -121,7 +121,7 @@ class Pattern(NamedTuple):
 class ReadOptions:
     """Options that were checked."""
 
-    service: Address
+    service: BrokerAddress
     topics: tuple[str, ...] = ()
     """In full; empty when there is a pattern."""
     pattern: Pattern | None = None
@@ -199,7 +199,7 @@ def _bare(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def service_of(options: Mapping[str, str]) -> Address:
+def service_of(options: Mapping[str, str]) -> BrokerAddress:
     """The broker that the user named.
 
     Raises:

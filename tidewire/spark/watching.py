@@ -30,7 +30,7 @@ from tidewire.spark.layouts import (
     segments,
 )
 from tidewire.spark.measuring import BacklogRange, ask_end, subscribe_reader, wanted
-from tidewire.spark.options import SCALABLE, Address, ReadOptions
+from tidewire.spark.options import SCALABLE, BrokerAddress, ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
@@ -86,7 +86,7 @@ class Watch:
     def _new_brokers(self) -> Brokers:
         return Brokers(self._options, self._connected)
 
-    def _connected(self, address: Address, proxied_to: Address | None) -> BlockingConnection:
+    def _connected(self, address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         made = self._connect(address, proxied_to)
         made.unasked = partial(self._take, made)
         self._connections.append(made)

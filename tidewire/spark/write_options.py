@@ -43,7 +43,7 @@ from tidewire.spark.options import (
     SCALABLE,
     TOPIC,
     WRITE_ONLY_NAMES,
-    Address,
+    BrokerAddress,
     Use,
     by_name,
     choice_of,
@@ -75,7 +75,7 @@ class Form(Enum):
 class WriteOptions:
     """Options that were checked."""
 
-    service: Address
+    service: BrokerAddress
     topic: str | None = None
     """In full; None when a column says it."""
     form: Form = Form.NONE

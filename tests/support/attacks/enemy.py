@@ -8,8 +8,8 @@ from typing import Final
 
 import trio
 
+from broker.addresses import Address
 from tests.support.attacks.witness import within
-from tests.support.processes import Address
 from tests.support.wire import WireClient
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -22,14 +22,14 @@ from tidewire.client.errors import (
     TidewireError,
     TopicNotFound,
 )
-from tidewire.client.names import Address
+from tidewire.client.names import BrokerUrl
 from tidewire.client.recipients import Kind
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 T = pb.BaseCommand.Type
-ADDRESS = Address("broker", 6650)
+ADDRESS = BrokerUrl("broker", 6650)
 
 
 class Peer:

@@ -1,21 +1,21 @@
 import pytest
 
 from tidewire.client.errors import InvalidName
-from tidewire.client.names import Address, is_scalable, parse_address, partition_topic, segment_topic
+from tidewire.client.names import BrokerUrl, is_scalable, parse_broker_url, partition_topic, segment_topic
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("pulsar://127.0.0.1:6650", Address("127.0.0.1", 6650)),
-        ("pulsar://broker.example", Address("broker.example", 6650)),
-        ("pulsar://[::1]:7000", Address("::1", 7000)),
-        ("pulsar://host:1/", Address("host", 1)),
+        ("pulsar://127.0.0.1:6650", BrokerUrl("127.0.0.1", 6650)),
+        ("pulsar://broker.example", BrokerUrl("broker.example", 6650)),
+        ("pulsar://[::1]:7000", BrokerUrl("::1", 7000)),
+        ("pulsar://host:1/", BrokerUrl("host", 1)),
     ],
 )
-def test_an_address_is_read(url: str, expected: Address) -> None:
-    assert parse_address(url) == expected
-    assert parse_address(str(expected)) == expected
+def test_an_address_is_read(url: str, expected: BrokerUrl) -> None:
+    assert parse_broker_url(url) == expected
+    assert parse_broker_url(str(expected)) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_an_address_is_read(url: str, expected: Address) -> None:
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidName):
-        parse_address(url)
+        parse_broker_url(url)
 
 
 def test_tls_is_refused_by_name() -> None:
     with pytest.raises(InvalidName, match="does not speak TLS"):
-        parse_address("pulsar+ssl://host:6651")
+        parse_broker_url("pulsar+ssl://host:6651")
 
 
 def test_the_two_kinds_of_topics_are_told_apart() -> None:

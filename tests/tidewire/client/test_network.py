@@ -13,7 +13,7 @@ from tidewire.client.errors import (
     Refused,
     TopicNotFound,
 )
-from tidewire.client.names import Address
+from tidewire.client.names import BrokerUrl
 from tidewire.client.network import LOOKUP_REDIRECTS_MAX, Network, Settings
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
@@ -75,7 +75,7 @@ async def test_nobody_there_is_said_with_the_address() -> None:
 
 @on_trio
 async def test_a_dial_that_hangs_fails_at_the_deadline() -> None:
-    async def hang(address: Address) -> anyio.abc.ByteStream:
+    async def hang(address: BrokerUrl) -> anyio.abc.ByteStream:
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -100,7 +100,7 @@ async def test_a_topics_owner_is_found_through_redirects() -> None:
 
         broker.on(T.LOOKUP, redirect)
         owner = await network.owner_of(X)
-        assert owner.address == Address("third", 1)
+        assert owner.address == BrokerUrl("third", 1)
         addresses = {statistics.address for statistics in network.statistics()}
         assert addresses == {"pulsar://broker:6650", "pulsar://second:1", "pulsar://third:1"}
 

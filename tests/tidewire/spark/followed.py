@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.options import Address, ReadOptions
+from tidewire.spark.options import BrokerAddress, ReadOptions
 from tidewire.spark.positions import EARLIEST, EntryPosition
 
 X = "topic://public/default/x"
-OPTIONS = ReadOptions(Address("b", 1), (X,))
+OPTIONS = ReadOptions(BrokerAddress("b", 1), (X,))
 
 
 @dataclass

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.options import Address, ReadOptions
+from tidewire.spark.options import BrokerAddress, ReadOptions
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_batch, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.errors import MessageError
@@ -25,7 +25,7 @@ from tidewire.wire.pulsar.message_ids import message_id, position
 from tidewire.wire.pulsar.messages import parse_payload
 
 T = pb.BaseCommand.Type
-SERVICE = Address("service", 6650)
+SERVICE = BrokerAddress("service", 6650)
 TOPIC = "topic://public/default/x"
 LEDGER = 5
 
@@ -62,7 +62,7 @@ class Readable:
         self.dag = pb.ScalableTopicDAG(epoch=1)
         self.partitions = 0
         self.features = commands.broker_features()
-        self.peers: list[tuple[Address, Address | None, BlockingPeer]] = []
+        self.peers: list[tuple[BrokerAddress, BrokerAddress | None, BlockingPeer]] = []
         self.creation: dict[str, str] = {}
         """Of segments, where it is known."""
         self.final: set[str] = set()
@@ -110,7 +110,7 @@ class Readable:
         """All commands of a type that any peer was sent."""
         return [command for _, _, peer in self.peers for command in peer.received_of(kind)]
 
-    def _connect(self, address: Address, proxied_to: Address | None) -> BlockingConnection:
+    def _connect(self, address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         answers: dict[int, Answer] = {}
         peer = BlockingPeer(answers)
         answers.update({kind: make(peer) for kind, make in self.answers.items()})

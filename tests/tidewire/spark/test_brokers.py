@@ -7,7 +7,7 @@ from tests.tidewire.spark.readable import SERVICE, Readable
 from tidewire.spark.brokers import LOOKUP_REDIRECTS_MAX, Brokers
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation, SourceError
-from tidewire.spark.options import Address
+from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -31,7 +31,7 @@ def answering(world: Readable, answers: Sequence[pb.BaseCommand]) -> None:
     world.answers[LOOKUP] = for_peer
 
 
-def connected_to(world: Readable) -> list[tuple[Address, Address | None]]:
+def connected_to(world: Readable) -> list[tuple[BrokerAddress, BrokerAddress | None]]:
     return [(address, proxied_to) for address, proxied_to, _ in world.peers]
 
 
@@ -46,7 +46,7 @@ def test_a_topic_at_the_service_address_needs_one_connection_which_ends_with_the
 
 def test_redirects_are_followed_as_told_and_each_broker_is_connected_to_once() -> None:
     world = Readable()
-    one, two = Address("one", 1), Address("two", 2)
+    one, two = BrokerAddress("one", 1), BrokerAddress("two", 2)
     answering(
         world,
         [
@@ -70,7 +70,7 @@ def test_a_broker_behind_a_proxy_is_reached_through_it() -> None:
     answering(world, [commands.lookup_connect(0, "pulsar://inside:6650", proxy_through_service_url=True)])
     with world.brokers() as brokers:
         brokers.owner_of(TOPIC)
-    assert connected_to(world) == [(SERVICE, None), (SERVICE, Address("inside", 6650))]
+    assert connected_to(world) == [(SERVICE, None), (SERVICE, BrokerAddress("inside", 6650))]
 
 
 def test_brokers_that_send_each_other_on_for_ever_are_left() -> None:
@@ -110,8 +110,8 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
     answering(world, [commands.lookup_connect(0, "pulsar://gone:1")])
     reached = world.brokers()
 
-    def connect(address: Address, proxied_to: Address | None) -> BlockingConnection:
-        if address == Address("gone", 1):
+    def connect(address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
+        if address == BrokerAddress("gone", 1):
             raise BrokerUnreachable(f"no broker can be reached at {address}: nobody there")
         return reached._connect(address, proxied_to)
 
@@ -130,7 +130,7 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
     ],
 )
 def test_when_the_named_address_is_no_brokers_its_option_is_named(error: SourceError, advice: str) -> None:
-    def connect(address: Address, proxied_to: Address | None) -> BlockingConnection:
+    def connect(address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         raise error
 
     with Brokers(Readable().options, connect) as brokers, pytest.raises(type(error)) as caught:

@@ -30,7 +30,7 @@ from tidewire.spark.errors import (
     Refused,
     UnwritableRow,
 )
-from tidewire.spark.options import Address, Use
+from tidewire.spark.options import BrokerAddress, Use
 from tidewire.spark.sink import RowWriting, TidewireStreamWriter, TidewireWriter, Written, group_of_task
 from tidewire.spark.write_options import WriteOptions
 from tidewire.wire.pulsar import commands
@@ -410,7 +410,7 @@ def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
             T.END_TXN: lambda command: [encode_command(answer(command))],
         }
     )
-    address = Address("scripted", 6650)
+    address = BrokerAddress("scripted", 6650)
     connection = BlockingConnection(peer, address, timeout_seconds=30, clock=peer.clock)
     return Brokers(WriteOptions(address), lambda address, proxied_to: connection)
 

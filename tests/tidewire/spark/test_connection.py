@@ -14,12 +14,12 @@ from tidewire.spark.errors import (
     ProtocolViolation,
     Refused,
 )
-from tidewire.spark.options import Address
+from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
-HERE = Address("scripted", 6650)
+HERE = BrokerAddress("scripted", 6650)
 T = pb.BaseCommand.Type
 ask = partial(commands.lookup, "persistent://public/default/x")
 
@@ -55,7 +55,7 @@ def test_a_handshake_says_what_we_can_and_keeps_what_the_broker_can(piece_bytes_
 
 def test_a_proxy_is_told_which_broker_is_meant() -> None:
     peer = BlockingPeer({T.CONNECT: connected})
-    connection_to(peer).handshake(Address("::1", 6651))
+    connection_to(peer).handshake(BrokerAddress("::1", 6651))
     assert peer.received[0].connect.proxy_to_broker_url == "[::1]:6651"
 
 
@@ -162,7 +162,7 @@ def test_sending_over_a_broken_connection_says_so() -> None:
 
 def test_nobody_at_the_address_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = Address(*listener.getsockname())
+        address = BrokerAddress(*listener.getsockname())
     with pytest.raises(BrokerUnreachable, match=rf"^no broker can be reached at {address}: .*refused"):
         BlockingConnection.open(address, timeout_seconds=30)
 
@@ -188,7 +188,7 @@ def test_a_connection_over_tcp_is_closed_when_the_handshake_fails_and_at_the_end
         listener.settimeout(30)
         server = threading.Thread(target=serve, args=(listener,))
         server.start()
-        address = Address(*listener.getsockname())
+        address = BrokerAddress(*listener.getsockname())
         with pytest.raises(Refused, match="starting"):
             BlockingConnection.open(address, timeout_seconds=30)
         with BlockingConnection.open(address, timeout_seconds=30) as connection:

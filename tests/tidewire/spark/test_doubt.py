@@ -13,7 +13,7 @@ from tests.tidewire.spark.readable import TOPIC, segment
 from tests.tidewire.spark.writable import T, Writable, rows
 from tidewire.spark import batching, persisting, writing
 from tidewire.spark.errors import BrokerSilent, ProtocolViolation, Refused, WriteFailed
-from tidewire.spark.options import Address
+from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -151,7 +151,7 @@ def test_a_producer_that_is_closed_when_all_is_answered_is_opened_again() -> Non
     attempt.write(TOPIC, rows((0, 1)))
     attempt.finish()
     world.close_producers()
-    world.owners[SEGMENT] = Address("other", 6650)
+    world.owners[SEGMENT] = BrokerAddress("other", 6650)
     attempt.write(TOPIC, rows((0, 2)))
     attempt.finish()
     assert world.stored == {ALL: [1, 2]}

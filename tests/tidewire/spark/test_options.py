@@ -1,7 +1,7 @@
 import pytest
 
 from tidewire.spark.errors import InvalidOption
-from tidewire.spark.options import Address, ReadOptions, Use, parse_address
+from tidewire.spark.options import BrokerAddress, ReadOptions, Use, parse_address
 from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, EntryPosition
 
 GIVEN = {"service_url": "pulsar://127.0.0.1:6650", "topic": "topic://public/default/x"}
@@ -9,12 +9,12 @@ GIVEN = {"service_url": "pulsar://127.0.0.1:6650", "topic": "topic://public/defa
 
 def test_the_two_required_options_are_enough() -> None:
     options = ReadOptions.parse(GIVEN)
-    assert options == ReadOptions(Address("127.0.0.1", 6650), ("topic://public/default/x",))
+    assert options == ReadOptions(BrokerAddress("127.0.0.1", 6650), ("topic://public/default/x",))
 
 
 def test_names_are_compared_as_spark_does() -> None:
     given = {"SERVICE_URL": "pulsar://b", "Topic": "persistent://a/b/c/d", "operation_Timeout_seconds": "0.5"}
-    assert ReadOptions.parse(given) == ReadOptions(Address("b", 6650), ("persistent://a/b/c/d",), None, 0.5)
+    assert ReadOptions.parse(given) == ReadOptions(BrokerAddress("b", 6650), ("persistent://a/b/c/d",), None, 0.5)
 
 
 @pytest.mark.parametrize(

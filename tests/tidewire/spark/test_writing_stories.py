@@ -17,7 +17,7 @@ from tidewire.spark import batching, writing
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.encoding import NO_KEY
 from tidewire.spark.errors import WriteFailed
-from tidewire.spark.options import Address
+from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -25,7 +25,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 SEGMENTS_MAX = 12
 KEYS = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x8000, 0xBFFF, 0xFFFF)
 """Their hashes."""
-ELSEWHERE = Address("other", 6650)
+ELSEWHERE = BrokerAddress("other", 6650)
 
 
 class Drawn(Writable):
@@ -43,7 +43,7 @@ class Drawn(Writable):
         for info in self.dag.segments:
             self._settle_down(info)
 
-    def _connect(self, address: Address, proxied_to: Address | None) -> BlockingConnection:
+    def _connect(self, address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         made = super()._connect(address, proxied_to)
         peer = self.peers[-1][2]
         peer.say_when_empty = lambda: self._until_heard(peer)

@@ -20,7 +20,7 @@ from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import SERVICE, Readable, segment
 from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.encoding import Columns, Rows, encode
-from tidewire.spark.options import Address
+from tidewire.spark.options import BrokerAddress
 from tidewire.spark.writing import Attempt
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
@@ -48,7 +48,7 @@ class Writable(Readable):
             self.dag.segments.append(segment(number, number * width, (number + 1) * width - 1))
         self.stored: dict[str, list[int]] = defaultdict(list)
         self.holds = False
-        self.owners: dict[str, Address] = {}
+        self.owners: dict[str, BrokerAddress] = {}
         """Of topics and segments that are not at SERVICE."""
         self._held: list[tuple[BlockingPeer, pb.CommandSend, bytes]] = []
         self._producers: dict[tuple[BlockingPeer, int], str] = {}

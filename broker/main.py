@@ -2,7 +2,7 @@
 
     metadata store
       └ ledger store (journal)
-          └ a reign, for as long as one metadata session lasts (`reigns.py`)
+          └ what lives as long as one metadata session (`metadata_sessions.py`)
               └ claims, headers, coordinator, sweeps, topics, controller
                   └ front ends: Pulsar, HTTP
 
@@ -28,11 +28,11 @@ from broker.http.listener import serve_http
 from broker.listening import open_listener
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
+from broker.metadata_sessions import again, close_connections, refuse_http, serve_sessions
 from broker.names import TopicName
 from broker.place import take_place
 from broker.pulsar.budgets import Budgets
 from broker.pulsar.listener import PulsarServices, serve_pulsar
-from broker.reigns import again, close_connections, refuse_http, serve_reigns
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
 from broker.scalable.autoscale_policy import AutoScalePolicy
@@ -131,10 +131,10 @@ async def serve(
         now_ms = SteadyClock()
         traffic = Traffic()
 
-        async def reign(session: Session) -> None:
+        async def serve_session(session: Session) -> None:
             async with trio.open_nursery() as tasks:
-                # Of an earlier reign: who took over its topics meanwhile need not fence the journal of all of them.
-                # On a full disk that waits for space, and this reign serves what can be read.
+                # Ledgers of an earlier session. Whoever took over its topics need not fence the journal of all of them.
+                # On a full disk that waits for space, and meanwhile the broker serves what can be read.
                 await tasks.start(ledgers.close_all)
                 await place.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
                 composed = await _compose(
@@ -179,7 +179,9 @@ async def serve(
                 front_ends.start_soon(serve_http, refuse_http, again(http))
 
         is_ready = trio.Event()
-        await serve_reigns(metadata, place.session, reign, turn_away, stop, timeout_seconds=SESSION_TIMEOUT_SECONDS)
+        await serve_sessions(
+            metadata, place.session, serve_session, turn_away, stop, timeout_seconds=SESSION_TIMEOUT_SECONDS
+        )
         nursery.cancel_scope.cancel()
 
 

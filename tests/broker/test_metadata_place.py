@@ -91,7 +91,7 @@ async def test_a_broker_without_its_session_goes_on_with_a_new_one(
                 async with await trio.open_tcp_stream(*ready.pulsar) as watching:
                     proxy.cut()
                     assert await is_closed(watching)
-                # Between two reigns: turned away, and told so.
+                # Between two sessions: turned away, and told so.
                 async with await trio.open_tcp_stream(*ready.pulsar) as turned_away:
                     assert await is_closed(turned_away)
                 refused = await request(ready.http, "GET", "/admin/v2/brokers/health")
@@ -112,7 +112,7 @@ async def test_a_broker_without_its_session_goes_on_with_a_new_one(
 async def test_a_broker_that_waits_for_a_session_can_be_stopped(
     etcd_server: EtcdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E14: SIGTERM between two reigns ends it in good order."""
+    """E14: SIGTERM between two sessions ends it in good order."""
     monkeypatch.setattr(broker.main, "SESSION_TIMEOUT_SECONDS", 2.0)
     async with open_proxy(etcd_server.endpoint) as proxy, trio.open_nursery() as nursery:
         stop = trio.Event()

@@ -1,15 +1,15 @@
-"""Reigns: a broker serves by one metadata session after another, in one process.
+"""The broker serves under one metadata session after another, in one process.
 
-Claims, elections and whatever else says what a broker owns hang on its session. When etcd was away for longer than the
-session lasts, others may own the topics now. So nothing is served from that moment on: connections are closed, by which
-clients reconnect, and every task that rests on the session is cancelled, as by a crash. The next reign begins as a new
-process would, with a new session, elections and claims. Listeners, journal and ledger store stay: they rest on no
-session, and nobody fences a journal because a session ended.
+Claims, elections and every other record of what a broker owns belong to its session. When etcd is away for longer than
+the session's timeout, other brokers may own the topics. So the broker stops serving when its session ends. It closes
+all connections, so that clients reconnect, and cancels every task that rests on the session, as a crash would. Under
+the next session it begins as a new process would, with new elections and claims. Listeners, journal and ledger store
+stay: they rest on no session, and nobody fences a journal because a session ended.
 
-| what ends a reign                                        | what follows                                       |
+| what ends the serving under a session                    | what follows                                       |
 |----------------------------------------------------------|----------------------------------------------------|
 | the broker is told to stop                               | the end                                            |
-| its session is lost                                      | turn clients away; a new session; the next reign   |
+| the session is lost                                      | turn clients away until there is a new session     |
 | a task of it had no answer from the metadata store       | the same, behind a pause; the old session is ended |
 | the metadata store of this process has ended             | raised: only a new process can open it again       |
 | anything else                                            | raised                                             |
@@ -25,28 +25,28 @@ from broker.http.refusals import refusal
 from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import MetadataStore, Session, SessionLost, StoreEnded, StoreUnavailable
 
-Reign = Callable[[Session], Awaitable[None]]
+ServeSession = Callable[[Session], Awaitable[None]]
 """Serves by a session until the broker is told to stop. Cancelled when the session is lost."""
 
 log = structlog.get_logger(__name__)
 
 
-async def serve_reigns(
+async def serve_sessions(
     metadata: MetadataStore,
     first: Session,
-    reign: Reign,
+    serve: ServeSession,
     turn_away: Callable[[], Awaitable[None]],
     stop: trio.Event,
     *,
     timeout_seconds: float,
 ) -> None:
-    """Run one reign after another until one returns because of `stop`.
+    """Serve under one session after another, until `serve` returns because of `stop`.
 
     Args:
         metadata: the store of the sessions.
-        first: the session of the first reign.
-        reign: one reign.
-        turn_away: answers clients between two reigns; cancelled when the next one begins.
+        first: the first session.
+        serve: serves under one session.
+        turn_away: answers clients while there is no session; cancelled when there is one.
         stop: told to stop.
         timeout_seconds: the timeout of the sessions.
 
@@ -55,7 +55,7 @@ async def serve_reigns(
     """
     session: Session | None = first
     while session is not None:
-        ended = await _run(reign, session)
+        ended = await _run(serve, session)
         if ended is None or stop.is_set():
             return
         log.warning("nothing is served until there is a new metadata session", reason=str(ended))
@@ -64,13 +64,13 @@ async def serve_reigns(
             log.info("a new metadata session: claims begin anew", session=session.id)
 
 
-async def _run(reign: Reign, session: Session) -> Exception | None:
-    """Run a reign; why it ended early, or None."""
+async def _run(serve: ServeSession, session: Session) -> Exception | None:
+    """Serve under a session. Returns why that ended early, or None."""
     ended: list[Exception] = []
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_require, session)
-            await reign(session)
+            await serve(session)
             nursery.cancel_scope.cancel()
     except* (SessionLost, StoreUnavailable) as lost:
         ended = _errors(lost)
@@ -99,8 +99,7 @@ async def _next_session(
         while session is None:
             try:
                 if not is_lost:
-                    # Claims of a reign that ended by itself go at once, and what it could not have is not asked for
-                    # again without a pause.
+                    # The session still lives: give its claims up at once. Pause first, as the store gave no answer.
                     await trio.sleep(RETRY_SECONDS)
                     await before.close()
                     is_lost = True
@@ -120,7 +119,7 @@ async def _cancel_at(stop: trio.Event, scope: trio.CancelScope) -> None:
 
 
 async def refuse_http(scope: Scope, receive: Receive, send: Send) -> None:
-    """The HTTP application between two reigns: 503 for everything."""
+    """The HTTP application while there is no session: 503 for everything."""
     if scope["type"] == "http":
         reason = "The broker has lost its session in the metadata store and waits for a new one. Check the store."
         await refusal(503, reason)(scope, receive, send)
@@ -136,7 +135,7 @@ async def close_connections(listener: trio.SocketListener) -> None:
 
 
 def again(listener: trio.SocketListener) -> trio.SocketListener:
-    """Another handle of a listening socket: it is served by one reign after another, and each closes its own."""
+    """Another handle of a listening socket: it is served under one session after another, and each closes its own."""
     return trio.SocketListener(listener.socket.dup())
 
 

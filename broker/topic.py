@@ -17,12 +17,12 @@ from broker.deduplication.sequences import SendId, Stored
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.errors import ProducerNameTaken, TopicClosed
 from broker.names import Domain, TopicName
-from broker.retaining import Retaining
 from broker.topic_clients import TopicClient, TopicProducer
 from broker.topic_removal import remove_what_stands_beside
 from broker.topic_services import TopicServices
 from broker.topic_source import TopicSource
 from broker.traffic import SegmentTraffic
+from broker.trimming import LedgerTrimmer
 from dispatch.consumer import Consumer
 from dispatch.source import Source
 from dispatch.subscription import Subscription
@@ -77,7 +77,7 @@ class Topic(TopicSource):
         # Those of them that take messages of whatever schema the topic has.
         self._undemanding: set[Consumer] = set()
         self._durable = DurableSubscriptions(self, ledger, services, claim, takes_transactions=self._buffer is not None)
-        self._retaining = Retaining(
+        self._trimmer = LedgerTrimmer(
             name, ledger, self.readable, self._durable, services.retention, services.now_ms, self.deduplication
         )
         self._is_closed = False
@@ -127,7 +127,7 @@ class Topic(TopicSource):
                 await nursery.start(self.ledger.run)
                 await self._durable.load(nursery)
                 # Behind the subscriptions: what any of them has not acknowledged is kept.
-                nursery.start_soon(self._retaining.run)
+                nursery.start_soon(self._trimmer.run)
                 task_status.started()
         finally:
             self._nursery = None

@@ -12,7 +12,7 @@ from broker.traffic import load_key
 from storage.cursor import cursor_key
 from storage.managed_ledger_removal import remove_managed_ledger
 from storage.metadata.store import Check, Conflict, Delete, DeleteRange, MetadataStore, Op, exactly, starting_with
-from txn.abort_memory import aborted_records
+from txn.aborted_transactions import aborted_records
 from txn.errors import OwnershipLost
 from txn.op_removal import remove_ops
 from txn.ops import ACKS_BY_SUBSCRIPTION, WRITES_BY_SEGMENT, acks_of_segment, acks_of_subscription, writes_of_segment

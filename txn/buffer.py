@@ -24,7 +24,7 @@ from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, S
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
 from storage.watermark import Watermark
-from txn.abort_memory import AbortMemory, Span
+from txn.aborted_transactions import AbortedTransactions, Span
 from txn.counters import OpCounters, OutstandingOps
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
@@ -86,7 +86,7 @@ class TransactionBuffer:
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
         self._writes: dict[TxnId, _Write] = {}
         self._held = HeldPositions()
-        self._aborted = AbortMemory(ledger)
+        self._aborted = AbortedTransactions(ledger)
         self._settling: list[_Write] = []
         self._settle = Signal()
         self._lost: str | None = None

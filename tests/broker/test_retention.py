@@ -102,7 +102,7 @@ async def test_by_default_everything_is_kept(autojump_clock: MockClock) -> None:
         await fill(topic)
         with TaskSteps() as steps:
             await trio.sleep(60)
-            assert steps.of("Retaining.run") == 0
+            assert steps.of("LedgerTrimmer.run") == 0
         assert len(await kept(topic)) == 8
 
 

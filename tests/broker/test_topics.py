@@ -29,7 +29,7 @@ from tests.support.outlet import recording_consumer
 from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore
-from txn.abort_memory import KEY_PREFIX as SEGMENT_STATE
+from txn.aborted_transactions import KEY_PREFIX as SEGMENT_STATE
 from txn.errors import OwnershipLost, RecordUnreadable
 from txn.ops import KEY_PREFIX as OPS
 from txn.states import EndAction

@@ -297,7 +297,7 @@ async def test_position_requests_answer_behind_every_decision(desk: Office) -> N
     assert segment.buffer.readable.value == position
 
 
-# -- abort memory
+# -- aborted transactions
 
 
 async def test_an_aborted_transaction_stays_hidden_when_its_header_is_gone(desk: Office) -> None:

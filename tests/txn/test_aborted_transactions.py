@@ -19,7 +19,7 @@ from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
 from tests.support.segments import office
-from txn.abort_memory import INDEXES_CACHED_MAX, KEY_PREFIX, AbortMemory, Span
+from txn.aborted_transactions import INDEXES_CACHED_MAX, KEY_PREFIX, AbortedTransactions, Span
 from txn.headers import v5_id
 
 NAME = "segment://public/default/x/0000-ffff-0"
@@ -35,7 +35,7 @@ class Segment:
         self.metadata = metadata
         self.store = store
         self.files = files
-        self.memory = AbortMemory(ledger)
+        self.aborted = AbortedTransactions(ledger)
 
     async def open_again(self) -> ManagedLedger:
         """As another owner finds it."""
@@ -55,25 +55,25 @@ class Segment:
         return position
 
     async def abort(self, txn: TxnId, span: Span) -> None:
-        self.memory.remember(txn, span)
-        await self.metadata.commit([self.memory.to_put(txn)])
+        self.aborted.remember(txn, span)
+        await self.metadata.commit([self.aborted.to_put(txn)])
 
     async def move(self) -> None:
-        for ops in await self.memory.move_to_indexes(self.ledger.confirmed.value):
+        for ops in await self.aborted.move_to_indexes(self.ledger.confirmed.value):
             await self.metadata.commit(ops)
-            self.memory.forget(ops)
+            self.aborted.forget(ops)
 
     async def records(self) -> int:
         return len(await self.metadata.scan(*starting_with(KEY_PREFIX)))
 
-    async def visible(self, memory: AbortMemory | None = None) -> list[Position]:
+    async def visible(self, aborted: AbortedTransactions | None = None) -> list[Position]:
         """By small reads, as a dispatcher makes them."""
-        memory = memory or self.memory
+        aborted = aborted or self.aborted
         seen = []
         at = EARLIEST
         while entries := await self.ledger.read(at, upto=LATEST, entries_max=2, bytes_max=1000):
-            await memory.prepare(entries)
-            seen += [entry.position for entry in entries if not memory.hides(entry)]
+            await aborted.prepare(entries)
+            seen += [entry.position for entry in entries if not aborted.hides(entry)]
             at = self.ledger.next_after(entries[-1].position)
         return seen
 
@@ -118,12 +118,12 @@ async def test_records_move_to_the_index_when_their_ledger_is_behind_the_waterma
                 expected.append(position)
             else:
                 await on.abort(txn, Span(position, position))
-                if on.memory.has_passed(on.ledger.confirmed.value):
+                if on.aborted.has_passed(on.ledger.confirmed.value):
                     await on.move()
         assert await on.records() <= 3
-        assert len(on.memory) <= 3
+        assert len(on.aborted) <= 3
         assert await on.visible() == expected
-        successor = AbortMemory(on.ledger)
+        successor = AbortedTransactions(on.ledger)
         await successor.load(on.metadata)
         assert await on.visible(successor) == expected
 
@@ -134,8 +134,8 @@ async def test_the_open_ledger_keeps_its_records() -> None:
         txn = v5_id(0, 1)
         position = await on.write(txn)
         await on.abort(txn, Span(position, position))
-        assert not on.memory.has_passed(on.ledger.confirmed.value)
-        assert await on.memory.move_to_indexes(on.ledger.confirmed.value) == []
+        assert not on.aborted.has_passed(on.ledger.confirmed.value)
+        assert await on.aborted.move_to_indexes(on.ledger.confirmed.value) == []
 
 
 async def test_a_sealed_segment_moves_its_last_records_too() -> None:
@@ -146,7 +146,7 @@ async def test_a_sealed_segment_moves_its_last_records_too() -> None:
         last = await on.write(None)
         await on.abort(txn, Span(position, position))
         await on.ledger.seal()
-        assert on.memory.has_passed(last)
+        assert on.aborted.has_passed(last)
         await on.move()
         assert await on.records() == 0
         assert await on.visible() == [last]
@@ -175,11 +175,11 @@ async def test_moving_twice_changes_nothing() -> None:
         bad = await on.write(txn)
         good = [await on.write(None) for _ in range(3)]
         await on.abort(txn, Span(bad, bad))
-        await on.memory.move_to_indexes(on.ledger.confirmed.value)
+        await on.aborted.move_to_indexes(on.ledger.confirmed.value)
         index = await on.ledger.load_aborted(bad.ledger)
-        successor = AbortMemory(on.ledger)
+        successor = AbortedTransactions(on.ledger)
         await successor.load(on.metadata)
-        on.memory = successor
+        on.aborted = successor
         await on.move()
         assert await on.ledger.load_aborted(bad.ledger) == index
         assert await on.records() == 0
@@ -207,11 +207,11 @@ async def test_an_index_loaded_while_records_move_to_it_hides_nothing_less(monke
             with monkeypatch.context() as slow:
                 slow.setattr(ManagedLedger, "load_aborted", load_slowly)
                 entries = await on.ledger.read(EARLIEST, upto=LATEST, entries_max=2, bytes_max=1000)
-                nursery.start_soon(on.memory.prepare, entries)
+                nursery.start_soon(on.aborted.prepare, entries)
                 await loaded.wait()
                 await on.move()
                 moved.set()
-        assert on.memory.hides(entries[0])
+        assert on.aborted.hides(entries[0])
         assert await on.visible() == good
 
 
@@ -231,10 +231,10 @@ async def test_indexes_of_long_ago_are_loaded_again() -> None:
 
 async def test_an_entry_of_no_transaction_needs_no_index() -> None:
     async with segment() as on:
-        memory = AbortMemory(on.ledger)
+        aborted = AbortedTransactions(on.ledger)
         entry = Entry(Position(123456, 0), b"", 0, 1, 0)
-        await memory.prepare([entry])
-        assert not memory.hides(entry)
+        await aborted.prepare([entry])
+        assert not aborted.hides(entry)
 
 
 async def aborted_and_moved(on: Segment) -> tuple[TxnId, Position, list[Position]]:
@@ -260,11 +260,11 @@ async def test_a_lost_index_is_damage_and_never_nothing_aborted(harm: str) -> No
             on.files.flip(path, 100)
         else:
             LedgerFolder(on.files, LEDGERS).store_aborted(bad.ledger, [])
-        memory = AbortMemory(on.ledger)
+        aborted = AbortedTransactions(on.ledger)
         entries = await on.ledger.read(bad, upto=bad, entries_max=1, bytes_max=1000)
         assert [entry.txn for entry in entries] == [txn]
         with pytest.raises(LedgerCorrupt, match=str(path)):
-            await memory.prepare(entries)
+            await aborted.prepare(entries)
 
 
 async def test_a_new_owner_misses_a_lost_index_too() -> None:
@@ -273,10 +273,10 @@ async def test_a_new_owner_misses_a_lost_index_too() -> None:
         _txn, bad, _good = await aborted_and_moved(on)
         on.files.remove(LEDGERS / f"{bad.ledger:020}.aborted")
         again = await on.open_again()
-        memory = AbortMemory(again)
-        await memory.load(on.metadata)
+        aborted = AbortedTransactions(again)
+        await aborted.load(on.metadata)
         with pytest.raises(LedgerCorrupt):
-            await memory.prepare(await again.read(bad, upto=bad, entries_max=1, bytes_max=1000))
+            await aborted.prepare(await again.read(bad, upto=bad, entries_max=1, bytes_max=1000))
 
 
 async def test_an_index_damaged_before_it_was_on_record_is_written_anew() -> None:
@@ -290,7 +290,7 @@ async def test_an_index_damaged_before_it_was_on_record_is_written_anew() -> Non
         on.files.flip(LEDGERS / f"{bad.ledger:020}.aborted", 100)
         await on.move()
         assert await on.records() == 0
-        assert await on.visible(AbortMemory(on.ledger)) == good
+        assert await on.visible(AbortedTransactions(on.ledger)) == good
 
 
 async def test_records_of_a_ledger_with_a_damaged_index_stay() -> None:
@@ -307,7 +307,7 @@ async def test_records_of_a_ledger_with_a_damaged_index_stay() -> None:
         await on.move()
         assert await on.records() == 1
         with pytest.raises(LedgerCorrupt):
-            await AbortMemory(on.ledger).prepare(
+            await AbortedTransactions(on.ledger).prepare(
                 await on.ledger.read(one, upto=two, entries_max=2, bytes_max=1000),
             )
 
@@ -319,12 +319,12 @@ async def test_an_entry_read_before_its_ledger_was_trimmed_is_not_judged_by_noth
         entries = await on.ledger.read(bad, upto=bad, entries_max=1, bytes_max=1000)
         await on.ledger.trim(Position(bad.ledger, on.ledger.last_position.entry + 10))
         with pytest.raises(LedgerNotFound):
-            await AbortMemory(on.ledger).prepare(entries)
+            await AbortedTransactions(on.ledger).prepare(entries)
 
 
 async def test_aborts_on_one_ledger_do_not_pile_up_until_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """E16: many aborted transactions make another ledger take over, whatever size and age the open one has."""
-    monkeypatch.setattr("txn.abort_memory.ABORTED_IN_LEDGER_MAX", 20)
+    monkeypatch.setattr("txn.aborted_transactions.ABORTED_IN_LEDGER_MAX", 20)
     async with office(MemoryStore(), SimulatedFiles()) as made:
         on = await made.own(NAME)
         await on.publish(b"first")
@@ -355,7 +355,7 @@ async def test_an_index_that_is_written_again_still_names_who_was_there() -> Non
         await on.move()
         assert await on.records() == 0
         assert await on.visible() == kept
-        assert await on.visible(AbortMemory(on.ledger)) == kept
+        assert await on.visible(AbortedTransactions(on.ledger)) == kept
 
 
 async def test_one_read_may_need_more_indexes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,6 +377,6 @@ async def test_one_read_may_need_more_indexes_than_are_kept(monkeypatch: pytest.
         monkeypatch.setattr(on.ledger, "load_aborted", counted)
         entries = await on.ledger.read(EARLIEST, upto=LATEST, entries_max=100, bytes_max=100_000)
         assert len({entry.position.ledger for entry in entries}) == len(txns) + len(kept)
-        successor = AbortMemory(on.ledger)
+        successor = AbortedTransactions(on.ledger)
         await successor.prepare(entries)
         assert [entry.position for entry in entries if not successor.hides(entry)] == kept

@@ -59,7 +59,7 @@ def aborted_records(segment: str) -> tuple[str, str]:
     return starting_with(_prefix(segment))
 
 
-class AbortMemory:
+class AbortedTransactions:
     """One segment's aborted transactions."""
 
     def __init__(self, ledger: ManagedLedger) -> None:

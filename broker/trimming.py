@@ -1,4 +1,4 @@
-"""The task of a topic that removes what its retention policy lets go; see `retention` and `retention_policies`."""
+"""Trims a topic's ledgers as its retention policy allows; see `retention` and `retention_policies`."""
 
 from math import inf
 
@@ -20,8 +20,8 @@ from storage.watermark import Watermark
 log = structlog.get_logger(__name__)
 
 
-class Retaining:
-    """One topic's."""
+class LedgerTrimmer:
+    """The trimming task of one topic."""
 
     def __init__(
         self,

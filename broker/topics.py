@@ -21,9 +21,9 @@ from broker.background import UNEXPECTED, first_of, is_environment
 from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.errors import BrokerError, NotSupported, TopicClosed, TopicDamaged, TopicNotFound
 from broker.names import Domain, InvalidTopicName, TopicName
+from broker.reader_positions import ReaderPositions
 from broker.scalable.layout import Layout
 from broker.scalable.layouts import Layouts
-from broker.sought_places import SoughtPlaces
 from broker.topic import Topic
 from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
@@ -102,7 +102,7 @@ class Topics:
         self._nursery = nursery
         self._slots: dict[TopicName, _Slot] = {}
         self._deleting: set[TopicName] = set()
-        self.sought_places = SoughtPlaces()
+        self.reader_positions = ReaderPositions()
         """Of the readers of all topics; beyond the time for which a topic is loaded."""
         self._preparing: set[TopicName] = set()
         self._is_closing = False

@@ -11,7 +11,7 @@ from broker.names import TopicName
 from broker.pulsar.acknowledging import DurableAnswers
 from broker.pulsar.outbox import Outbox
 from broker.read_uncommitted import ReadUncommitted
-from broker.sought_places import ReaderId, Sought
+from broker.reader_positions import ReaderId, SeekPosition
 from broker.topic import Topic
 from broker.traffic import Traffic
 from dispatch.consumer import Consumer, Delivery
@@ -38,7 +38,7 @@ class ConsumerSession:
         *,
         durable: bool,
         read_uncommitted: ReadUncommitted | None,
-        sought: Sought | None,
+        seek_position: SeekPosition | None,
         is_replicated: bool,
         follows_layout: Callable[[], bool],
     ) -> None:
@@ -49,7 +49,7 @@ class ConsumerSession:
         self.topic = topic
         self.subscription = subscription
         self.durable = durable
-        self.sought = sought
+        self.seek_position = seek_position
         """Of a reader that was moved: where it goes on when it comes back."""
         self.is_replicated = is_replicated
         self.answers = answers

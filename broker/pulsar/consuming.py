@@ -24,10 +24,10 @@ from broker.pulsar.seeking import require_target, seek, seek_all
 from broker.pulsar.sizes import pause_between, slices
 from broker.pulsar.unserved import require_served_consumer
 from broker.read_uncommitted import ReadUncommitted
+from broker.reader_positions import ReaderId, SeekPosition
 from broker.scalable.controller import Controller
 from broker.scalable.layout_parts import StartPosition
 from broker.scalable.layout_parts import SubscriptionKind as ScalableKind
-from broker.sought_places import ReaderId, Sought
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -123,8 +123,8 @@ class ConsumerHandler:
     def _closed(self, session: ConsumerSession) -> None:
         """Close a consumer that its client did not close: it may come back."""
         session.close()
-        if session.sought is not None:
-            self._topics.sought_places.left(session.reader_id, session.sought, trio.current_time())
+        if session.seek_position is not None:
+            self._topics.reader_positions.left(session.reader_id, session.seek_position, trio.current_time())
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.subscribe
@@ -153,7 +153,7 @@ class ConsumerHandler:
             await self._schemas.admit_consumer(topic, request.schema)
         subscription: Subscription | None = None
         start = EARLIEST
-        sought: Sought | None = None
+        seek_position: SeekPosition | None = None
         if request.durable:
             topic, subscription = await self._durable(name, request, kind)
         else:
@@ -162,9 +162,9 @@ class ConsumerHandler:
         await trio.lowlevel.checkpoint_if_cancelled()
         if subscription is None:
             reader = ReaderId(name, request.subscription, request.consumer_name)
-            sought = self._topics.sought_places.returned(reader, named_start(request), trio.current_time())
+            seek_position = self._topics.reader_positions.returned(reader, named_start(request), trio.current_time())
             subscription = topic.subscribe_reader(
-                request.subscription, start if sought is None else sought.place, read_uncommitted
+                request.subscription, start if seek_position is None else seek_position.mark_delete, read_uncommitted
             )
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
         indexed = wishes.get(INDEXED) == "true"
@@ -181,7 +181,7 @@ class ConsumerHandler:
             answers,
             durable=request.durable,
             read_uncommitted=read_uncommitted,
-            sought=sought,
+            seek_position=seek_position,
             is_replicated=request.replicate_subscription_state,
             follows_layout=lambda: self._scalable.serves(name, request.metadata),
         )
@@ -251,7 +251,7 @@ class ConsumerHandler:
         session = self._consumers.pop(request.consumer_id, None)
         if session is not None:
             session.close()
-            self._topics.sought_places.forget(session.reader_id)
+            self._topics.reader_positions.forget(session.reader_id)
             self._scalable.segment_closed(session.topic.name, session.durable_name, session.consumer.name)
         else:
             self._scalable.close_registration(request.consumer_id)

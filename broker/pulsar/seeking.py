@@ -10,8 +10,8 @@ from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.consumer_sessions import ConsumerSession
 from broker.pulsar.reading import place_of
+from broker.reader_positions import SeekPosition
 from broker.scalable.controller import Controller
-from broker.sought_places import Sought
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
 from storage.position import EARLIEST, LATEST, Position
@@ -48,7 +48,7 @@ async def seek(session: ConsumerSession, request: pb.CommandSeek) -> None:
         await session.subscription.seek(target.mark_delete, target.partly)
     finally:
         if not session.durable:
-            session.sought = Sought(session.subscription.cursor.mark_delete)
+            session.seek_position = SeekPosition(session.subscription.cursor.mark_delete)
         session.topic.tell_sent_away()
 
 

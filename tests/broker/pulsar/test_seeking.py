@@ -5,7 +5,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
-from broker.sought_places import ReaderId
+from broker.reader_positions import ReaderId
 from tests.broker.pulsar.test_consuming import PLAIN, fill, frame_of, subscribe
 from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, connected, message
@@ -110,7 +110,7 @@ async def test_a_connected_readers_place_is_not_one_of_those_that_may_be_forgott
     await seek(client, to=ids[2])
     await reader(client, EARLIEST)
     # As others that leave meanwhile do to it.
-    broker.topics.sought_places.forget(ReaderId(TopicName.parse(PLAIN), "r", ""))
+    broker.topics.reader_positions.forget(ReaderId(TopicName.parse(PLAIN), "r", ""))
     await client.close()
     await wait_all_tasks_blocked()
     async with connected(listener) as again:

@@ -30,9 +30,9 @@ from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
 from broker.metadata_sessions import again, close_connections, refuse_http, serve_sessions
 from broker.names import TopicName
-from broker.place import take_place
 from broker.pulsar.budgets import Budgets
 from broker.pulsar.listener import PulsarServices, serve_pulsar
+from broker.registration import register_broker
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
 from broker.scalable.autoscale_policy import AutoScalePolicy
@@ -118,13 +118,13 @@ async def serve(
         files = DiskFiles()
         metadata = await stack.enter_async_context(open_metadata(settings, files))
         bound = Address(*pulsar.socket.getsockname()[:2])
-        place = await take_place(settings, files, metadata, bound, timeout_seconds=SESSION_TIMEOUT_SECONDS)
-        stack.callback(place.home.close)
+        registration = await register_broker(settings, files, metadata, bound, timeout_seconds=SESSION_TIMEOUT_SECONDS)
+        stack.callback(registration.home.close)
         ledgers = await DirectoryLedgerStore.open(
-            place.home,
+            registration.home,
             config=LedgerStoreConfig(journal_file_bytes=int(settings.journal_file_bytes_max)),
             journals=JournalRecords(metadata, settings.data_dir),
-            is_alive=place.membership.is_alive,
+            is_alive=registration.membership.is_alive,
         )
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(ledgers.run)
@@ -136,7 +136,7 @@ async def serve(
                 # Ledgers of an earlier session. Whoever took over its topics need not fence the journal of all of them.
                 # On a full disk that waits for space, and meanwhile the broker serves what can be read.
                 await tasks.start(ledgers.close_all)
-                await place.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
+                await registration.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
                 composed = await _compose(
                     settings,
                     version,
@@ -180,7 +180,7 @@ async def serve(
 
         is_ready = trio.Event()
         await serve_sessions(
-            metadata, place.session, serve_session, turn_away, stop, timeout_seconds=SESSION_TIMEOUT_SECONDS
+            metadata, registration.session, serve_session, turn_away, stop, timeout_seconds=SESSION_TIMEOUT_SECONDS
         )
         nursery.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""Taking a broker's place at its start: which cluster, which data folder, under which id, and alone.
+"""Registering a broker at its start: in one cluster, with one data folder, under one id, and alone.
 
 In this order, and each step before anything that it protects is changed:
 
@@ -22,7 +22,7 @@ from storage.identity import join_cluster
 from storage.metadata.store import MetadataStore, Session
 
 
-class Place(NamedTuple):
+class BrokerRegistration(NamedTuple):
     """What a broker holds once it may start."""
 
     home: BrokerHome
@@ -30,10 +30,10 @@ class Place(NamedTuple):
     membership: Membership
 
 
-async def take_place(
+async def register_broker(
     settings: BrokerSettings, files: Files, metadata: MetadataStore, bound: Address, *, timeout_seconds: float
-) -> Place:
-    """Take the place of the broker that the settings name; `bound` is where it listens.
+) -> BrokerRegistration:
+    """Register the broker that the settings name; `bound` is where it listens.
 
     `timeout_seconds` is that of the broker's metadata sessions.
 
@@ -65,4 +65,4 @@ async def take_place(
     except BaseException:
         home.close()
         raise
-    return Place(home, session, membership)
+    return BrokerRegistration(home, session, membership)

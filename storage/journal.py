@@ -29,7 +29,7 @@ import trio
 from storage.errors import SPACE_RETRY_SECONDS, Fenced, LedgerFailed, NoSpace
 from storage.fence import Fence
 from storage.files import DiskFull, File, Files
-from storage.gathering import let_others_join
+from storage.group_commit import let_others_join
 from storage.journal_block import LABEL_SIZE, BlockHeader, Part, encode_block
 from storage.journal_files import FullFiles, JournalName, make_journal_file
 from storage.ledger import OpenLedger

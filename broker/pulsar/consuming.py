@@ -22,7 +22,7 @@ from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.schemas import SchemaGate
 from broker.pulsar.seeking import require_target, seek, seek_all
 from broker.pulsar.sizes import pause_between, slices
-from broker.pulsar.unserved import require_served_consumer
+from broker.pulsar.unsupported import require_supported_consumer
 from broker.read_uncommitted import ReadUncommitted
 from broker.reader_positions import ReaderId, SeekPosition
 from broker.scalable.controller import Controller
@@ -140,7 +140,7 @@ class ConsumerHandler:
             raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
         require_label("consumer", request.consumer_name)
         require_label("subscription", request.subscription)
-        require_served_consumer(request)
+        require_supported_consumer(request)
         if request.durable:
             require_name("subscription", request.subscription)
         wishes = {item.key: item.value for item in request.metadata}

@@ -21,7 +21,7 @@ from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.schemas import SchemaGate, SchemaHandler
 from broker.pulsar.session import Session
 from broker.pulsar.transactions import TransactionHandler
-from broker.pulsar.unserved import Peer
+from broker.pulsar.unsupported import Peer
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds

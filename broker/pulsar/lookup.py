@@ -6,7 +6,7 @@ from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
-from broker.pulsar.unserved import require_no_principal
+from broker.pulsar.unsupported import require_no_principal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

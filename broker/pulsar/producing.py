@@ -24,7 +24,7 @@ from broker.pulsar.requests import Inline, Request, require_label, require_name
 from broker.pulsar.scalable import is_managed
 from broker.pulsar.schemas import SchemaGate
 from broker.pulsar.sizes import METADATA_BYTES_MAX
-from broker.pulsar.unserved import Peer, require_served_message, require_served_producer
+from broker.pulsar.unsupported import Peer, require_supported_message, require_supported_producer
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
@@ -230,7 +230,7 @@ class ProducerSession:
                 _require_count(send.num_messages, payload)
             txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
             require_local(txn, payload)
-            require_served_message(send, payload)
+            require_supported_message(send, payload)
             return await self.topic.publish_once(
                 self.name, send_id(send, payload), payload, message_count=max(send.num_messages, 1), txn=txn
             )
@@ -354,7 +354,7 @@ class ProducerHandler:
         self._closed_here.pop(request.producer_id, None)
         if request.producer_id in self._producers:
             raise NotSupported(f"producer id {request.producer_id} is in use on this connection")
-        require_served_producer(request)
+        require_supported_producer(request)
         require_label("producer", request.producer_name)
         topic = await self._topics.get(TopicName.parse(request.topic))
         if request.initial_subscription_name:

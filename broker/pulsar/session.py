@@ -22,7 +22,7 @@ from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import CommandHandler, Inline, Request, refuse_by_error
 from broker.pulsar.sizes import SIZES
-from broker.pulsar.unserved import Peer, require_no_credentials
+from broker.pulsar.unsupported import Peer, require_no_credentials
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command

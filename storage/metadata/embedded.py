@@ -33,7 +33,7 @@ import structlog
 import trio
 
 from storage.files import DiskFull, Files
-from storage.gathering import let_others_join
+from storage.group_commit import let_others_join
 from storage.metadata import snapshots, transactions
 from storage.metadata.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, Body, pack
 from storage.metadata.delta import Delta

@@ -19,7 +19,7 @@ from broker.config import BrokerSettings, load_settings
 from broker.loop_monitor import LoopMonitor
 from broker.pulsar import listener
 from broker.pulsar.budgets import Budgets
-from broker.pulsar.unserved import Peer
+from broker.pulsar.unsupported import Peer
 from broker.traffic import Traffic
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles

@@ -12,7 +12,7 @@ from broker.pulsar.budgets import ReceiveBudget
 from broker.pulsar.outbox import BYTES_HIGH, Outbox
 from broker.pulsar.producing import INBOX_BYTES_MAX, ProducerSession
 from broker.pulsar.session import REQUESTS_MAX
-from broker.pulsar.unserved import Peer
+from broker.pulsar.unsupported import Peer
 from broker.traffic import Traffic
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Delete, Op, Put

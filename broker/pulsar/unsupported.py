@@ -1,4 +1,4 @@
-"""What clients may ask for and this broker does not serve: each is refused by name, none is dropped in silence.
+"""Requests that clients may make and this broker does not support: each is refused by name, none is dropped in silence.
 
 docs/pulsar-fields.md says of every field of the protocol what becomes of it; what it calls refused is refused here, or
 beside the code that serves the rest of its command.
@@ -76,7 +76,7 @@ def require_no_principal(request: pb.CommandLookupTopic | pb.CommandPartitionedT
         raise CredentialsUnchecked(NO_CREDENTIALS)
 
 
-def require_served_producer(request: pb.CommandProducer) -> None:
+def require_supported_producer(request: pb.CommandProducer) -> None:
     """Hold that a producer asks for nothing that is not served.
 
     Raises:
@@ -89,7 +89,7 @@ def require_served_producer(request: pb.CommandProducer) -> None:
         raise NotSupported("topics do not require encryption; produce without the flag, payloads pass untouched")
 
 
-def require_served_consumer(request: pb.CommandSubscribe) -> None:
+def require_supported_consumer(request: pb.CommandSubscribe) -> None:
     """Hold that a consumer asks for nothing that is not served; its subscription type apart.
 
     Raises:
@@ -101,7 +101,7 @@ def require_served_consumer(request: pb.CommandSubscribe) -> None:
         raise NotSupported("a durable subscription does not begin at a time; subscribe, and seek to the time")
 
 
-def require_served_message(send: pb.CommandSend, payload: bytes) -> None:
+def require_supported_message(send: pb.CommandSend, payload: bytes) -> None:
     """Hold that a message is one to deliver to consumers, as soon as it can be.
 
     Raises:

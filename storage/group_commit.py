@@ -1,4 +1,4 @@
-"""Group commit takes whoever is ready: a little waiting in the event loop saves writes, syncs and changes of thread."""
+"""Group commit: a short wait in the event loop lets ready tasks join, which saves writes, syncs and thread switches."""
 
 from typing import Final
 

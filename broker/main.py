@@ -280,7 +280,7 @@ async def _compose(
         layouts,
         topics,
         feeds,
-        controller.turns,
+        controller.locks,
         elections,
         metadata=metadata,
         retention_ms=round(settings.segment_retention_seconds * 1000),

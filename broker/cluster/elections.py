@@ -15,8 +15,8 @@ import structlog
 import trio
 
 from broker.cluster.ownership import Claims, claim_key, claimed_name
+from broker.keyed_locks import KeyedLocks
 from broker.names import Domain, InvalidTopicName, TopicName
-from broker.scalable.turns import Turns
 from storage.metadata.store import Check, MetadataStore, Record, starting_with
 
 PREFIX: Final = claim_key(f"{Domain.TOPIC}://")
@@ -46,7 +46,7 @@ class Elections:
         self._metadata = metadata
         self._held: dict[TopicName, Check] = {}
         self._known: dict[TopicName, Controlling] = {}
-        self._turns: Turns[TopicName] = Turns()
+        self._locks: KeyedLocks[TopicName] = KeyedLocks()
         self._listeners: dict[Listener, None] = {}
         self._changed = trio.Event()
 
@@ -90,7 +90,7 @@ class Elections:
         held = self._held.get(topic)
         if held is not None:
             return held
-        async with self._turns.of(topic):
+        async with self._locks.hold(topic):
             held = self._held.get(topic)
             if held is None:
                 held = self._held[topic] = await self._claims.claim(str(topic))
@@ -99,7 +99,7 @@ class Elections:
 
     async def resign(self, topic: TopicName) -> None:
         """Be it no longer; harmless if this broker is not."""
-        async with self._turns.of(topic):
+        async with self._locks.hold(topic):
             held = self._held.pop(topic, None)
             if held is not None:
                 await self._claims.release(held)

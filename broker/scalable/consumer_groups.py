@@ -21,12 +21,12 @@ import trio
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import NotSupported, TopicNotFound
+from broker.keyed_locks import KeyedLocks
 from broker.names import NAME_BYTES_MAX, TopicName
 from broker.scalable.consumer_group import ConsumerGroup, Member
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.grace import GracePeriods
 from broker.scalable.registrations import GroupId, Registrations
-from broker.scalable.turns import Turns
 from broker.topics import Topics
 from storage.metadata.store import Check, Conflict, MetadataError, MetadataStore
 
@@ -69,7 +69,7 @@ class ConsumerGroups:
         self._groups: dict[GroupId, ConsumerGroup] = {}
         self._taken_over: dict[TopicName, Check] = {}
         """The election of this broker after which the registrations of before were read, by topic."""
-        self._turns: Turns[TopicName] = Turns()
+        self._locks: KeyedLocks[TopicName] = KeyedLocks()
         self._unwritten: dict[GroupId, None] = {}
         """Groups whose registrations may differ from what is recorded, longest first."""
         self._is_writing = False
@@ -120,7 +120,7 @@ class ConsumerGroups:
 
     async def _take_over(self, topic: TopicName) -> Check:
         """Be the topic's controller, and take in what was registered before, with a grace period from now."""
-        async with self._turns.of(topic):
+        async with self._locks.hold(topic):
             claim = await self._elections.elect(topic)
             if self._taken_over.get(topic) == claim:
                 return claim

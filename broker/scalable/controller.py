@@ -34,6 +34,7 @@ from broker.errors import (
     TopicExists,
     TopicInUse,
 )
+from broker.keyed_locks import KeyedLocks
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.consumer_groups import ConsumerGroups
@@ -44,8 +45,7 @@ from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_topic
 from broker.scalable.migration import Migrations
 from broker.scalable.subscriptions import ScalableSubscriptions
-from broker.scalable.turns import Turns
-from broker.scalable.unfinished import Unfinished, names_left
+from broker.scalable.unfinished_changes import UnfinishedChanges, names_left
 from broker.topics import Topics
 from storage.clock import WallClock
 from storage.metadata.store import Check, MetadataStore
@@ -110,13 +110,13 @@ class Controller:
         self._now_ms = now_ms
         self._auto_scale = AutoScalePolicy() if auto_scale is None else auto_scale
         # This process runs one split, merge, deletion or pruning of a topic at a time.
-        self.turns: Turns[TopicName] = Turns()
-        self.subscriptions = ScalableSubscriptions(layouts, topics, groups, self.turns, now_ms=now_ms)
+        self.locks: KeyedLocks[TopicName] = KeyedLocks()
+        self.subscriptions = ScalableSubscriptions(layouts, topics, groups, self.locks, now_ms=now_ms)
         self._migrations = Migrations(layouts, topics, metadata, now_ms=now_ms)
-        self._unfinished = Unfinished(layouts, topics, elections, self.turns, self._finish_all, nursery)
+        self._unfinished = UnfinishedChanges(layouts, topics, elections, self.locks, self._finish_all, nursery)
 
     async def recover(self) -> None:
-        """Finish everything that an earlier controller left half done (D10); see `Unfinished.recover`."""
+        """Finish everything that an earlier controller left half done (D10); see `UnfinishedChanges.recover`."""
         await self._unfinished.recover()
 
     async def _finish_all(self, topic: TopicName, layout: Layout) -> None:
@@ -225,7 +225,7 @@ class Controller:
             raise
 
     async def _delete(self, topic: TopicName, *, force: bool) -> None:
-        async with self.turns.of(topic):
+        async with self.locks.hold(topic):
             layout = await self._layouts.stored(topic)
             names = names_left(topic, layout)
             in_use = not layout.is_deleting and any(self._topics.is_in_use(name) for name in names)
@@ -283,7 +283,7 @@ class Controller:
     async def _run(self, change: "_Change") -> None:
         topic = change.topic
         try:
-            async with self.turns.of(topic):
+            async with self.locks.hold(topic):
                 change.layout = await change.make()
         except trio.Cancelled:
             change.error = TopicClosed(f"{topic}: the broker is ending")

@@ -19,6 +19,7 @@ import trio
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, NotPrunable, TopicNotFound
+from broker.keyed_locks import KeyedLocks
 from broker.names import TopicName
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.layout import Layout
@@ -26,7 +27,6 @@ from broker.scalable.layout_parts import Segment
 from broker.scalable.layout_record import from_json
 from broker.scalable.layouts import KEY_PREFIX, Layouts, topic_of
 from broker.scalable.legacy import segment_topic
-from broker.scalable.turns import Turns
 from broker.store_retry import RETRY_SECONDS, is_retriable
 from broker.topic import Topic
 from broker.topics import Topics
@@ -61,7 +61,7 @@ class Pruner:
         layouts: Layouts,
         topics: Topics,
         feeds: LayoutFeeds,
-        turns: Turns[TopicName],
+        locks: KeyedLocks[TopicName],
         elections: Elections,
         *,
         metadata: MetadataStore,
@@ -74,7 +74,7 @@ class Pruner:
             layouts: what is changed.
             topics: the segments.
             feeds: who has to know of a layout before data goes.
-            turns: those of changes of a topic's segments.
+            locks: held by changes of a topic's segments.
             elections: a topic's controller alone prunes it.
             metadata: where cursors and layouts are watched.
             retention_ms: how long a segment is kept at least, from when it was replaced.
@@ -83,7 +83,7 @@ class Pruner:
         self._layouts = layouts
         self._topics = topics
         self._feeds = feeds
-        self._turns = turns
+        self._locks = locks
         self._elections = elections
         self._metadata = metadata
         self._retention_ms = retention_ms
@@ -188,7 +188,7 @@ class Pruner:
             except NotPrunable:
                 return layout
 
-        async with self._turns.of(topic):
+        async with self._locks.hold(topic):
             layout = await self._layouts.change(topic, pruned, claim=await self._elections.elect(topic))
         if segment_id in layout.pruned:
             log.info("segment pruned", topic=str(topic), segment=segment_id, epoch=layout.epoch)
@@ -213,7 +213,7 @@ class Pruner:
         self._removing.discard(topic)
 
     async def _remove_all(self, topic: TopicName) -> None:
-        async with self._turns.of(topic):
+        async with self._locks.hold(topic):
             claim = await self._elections.elect(topic)
             while (layout := await self._layouts.get(topic)).pruned:
                 # Clients turn away from it before it turns them away.

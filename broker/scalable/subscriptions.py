@@ -5,7 +5,7 @@ registration bears a mark until the other segments have theirs: whoever finds it
 nobody is told of a subscription that would begin on some segments when it is opened there, and miss what came before.
 Deleting marks the registration first, then removes the cursors, then the registration: whoever finds the mark goes on
 from there, and no subscription of the same name begins on cursors of the one before (D16). In one process both, and
-opening the subscription on a segment, take turns by name, so that no cursor is made behind a deletion's back.
+opening the subscription on a segment, hold the lock of its name, so that no cursor is made behind a deletion's back.
 """
 
 import uuid
@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from broker.errors import SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
+from broker.keyed_locks import KeyedLocks
 from broker.names import TopicName
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.layout import Layout
@@ -23,7 +24,6 @@ from broker.scalable.layout_parts import StartPosition, Subscription, Subscripti
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_of, segment_topic
 from broker.scalable.registrations import GroupId
-from broker.scalable.turns import Turns
 from broker.topic import Topic
 from broker.topics import Topics
 from dispatch.subscription import Subscription as SegmentSubscription
@@ -40,14 +40,20 @@ class ScalableSubscriptions:
     """Creates, opens, deletes and moves subscriptions of scalable topics. Durable on return, all of it."""
 
     def __init__(
-        self, layouts: Layouts, topics: Topics, groups: ConsumerGroups, turns: Turns[TopicName], *, now_ms: WallClock
+        self,
+        layouts: Layouts,
+        topics: Topics,
+        groups: ConsumerGroups,
+        locks: KeyedLocks[TopicName],
+        *,
+        now_ms: WallClock,
     ) -> None:
-        """Set up; `turns` are those of changes of a topic's segments."""
+        """Set up; `locks` are held by changes of a topic's segments."""
         self._groups = groups
         self._layouts = layouts
         self._topics = topics
-        self._changes = turns
-        self._turns: Turns[tuple[TopicName, str]] = Turns()
+        self._topic_locks = locks
+        self._locks: KeyedLocks[tuple[TopicName, str]] = KeyedLocks()
         self._now_ms = now_ms
 
     async def add(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
@@ -58,7 +64,7 @@ class ScalableSubscriptions:
         Raises:
             TopicNotFound, SubscriptionEnding
         """
-        async with self._turns.of((topic, name)):
+        async with self._locks.hold((topic, name)):
             await self._add(topic, name, kind, start)
 
     async def open(
@@ -73,7 +79,7 @@ class ScalableSubscriptions:
         scalable, _segment_id = segment_of(segment)
         # First, so that a name which is no segment of the topic leaves no subscription there.
         topic = await self._topics.get(segment)
-        async with self._turns.of((scalable, name)):
+        async with self._locks.hold((scalable, name)):
             await self._add(scalable, name, kind, start)
             return topic, await topic.subscribe(name, _STARTS[start])
 
@@ -85,7 +91,7 @@ class ScalableSubscriptions:
             SubscriptionInUse: consumers are connected, and `force` was not given; nothing was changed.
         """
         # No split meanwhile: it would make cursors of the subscription on its children.
-        async with self._changes.of(topic), self._turns.of((topic, name)):
+        async with self._topic_locks.hold(topic), self._locks.hold((topic, name)):
             layout = await self._layouts.get(topic)
             if name not in layout.subscriptions:
                 raise SubscriptionNotFound(f"{topic} has no subscription {name}")
@@ -148,7 +154,7 @@ class ScalableSubscriptions:
             await self.finish_creation(topic, layout, name)
 
     async def _seek(self, topic: TopicName, name: str, target: Callable[[Topic], Awaitable[Position]]) -> None:
-        async with self._turns.of((topic, name)):
+        async with self._locks.hold((topic, name)):
             layout = await self._layouts.get(topic)
             registered = layout.subscriptions.get(name)
             if registered is None or registered.is_deleting:

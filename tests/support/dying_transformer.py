@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tidewire.spark.coordinating import TransactionId
-from tidewire.spark.job_memory import Batch
+from tidewire.spark.job_progress import Batch
 from tidewire.spark.transforming import ConsumeTransformProduce
 
 MOMENTS: Final = ("writing", "committed")

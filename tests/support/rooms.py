@@ -121,7 +121,7 @@ class Rooms:
             self.layouts,
             self.topics,
             self.feeds,
-            self.controller.turns,
+            self.controller.locks,
             self.elections,
             metadata=self.metadata,
             retention_ms=retention_ms,

@@ -48,7 +48,7 @@ installed but shipped (`--py-files`, a notebook's path), register it once per se
 - `sink`: what Spark calls to write; `columns`, `values`, `encoding`: a data frame to messages; `routing`: to which
   segment; `batching`, `writing`: sending them in one transaction; `coordinating`, `committing`: which transactions of
   a batch are committed, by one decision; `persisting`: asking again while brokers are away
-- `transforming`: a job without a checkpoint; `job_memory`, `held_subscription`: what brokers know of it
+- `transforming`: a job without a checkpoint; `job_progress`, `held_subscription`: what brokers know of it
 - `options`, `write_options`, `positions`, `filters`, `schema`, `partitions`, `errors`: what the others speak of
 """
 

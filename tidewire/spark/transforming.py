@@ -1,4 +1,4 @@
-"""A job that reads topics, transforms that with Spark, and writes topics, exactly once; the broker is its memory.
+"""A job that reads topics, transforms that with Spark, and writes topics, exactly once; brokers know its progress.
 
     job = ConsumeTransformProduce(
         spark,
@@ -36,7 +36,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.errors import InvalidOption, SourceError, SubscriptionTaken
-from tidewire.spark.job_memory import Batch, JobMemory
+from tidewire.spark.job_progress import Batch, JobProgress
 from tidewire.spark.options import READ_NAMES, SCALABLE, ReadOptions, Use, by_name
 from tidewire.spark.persisting import passes, persistently
 from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, EntryPosition
@@ -97,10 +97,10 @@ class ConsumeTransformProduce:
             SourceError, and what Spark and the transformation raise: nothing of the batch that failed is written, or
                 all of it, if nobody answered its commit; whoever runs the job again goes on where it is.
         """
-        with self._memory() as memory:
-            persistently(memory.stop_at_present, self._source.operation_timeout_seconds)
+        with self._progress() as progress:
+            persistently(progress.stop_at_present, self._source.operation_timeout_seconds)
             done = 0
-            while not self._is_stopping and self._run_batch(memory):
+            while not self._is_stopping and self._run_batch(progress):
                 done += 1
             return done
 
@@ -110,10 +110,10 @@ class ConsumeTransformProduce:
         Raises:
             SubscriptionTaken, SourceError, others: as `run_available`.
         """
-        with self._memory() as memory, self._waking() as woken:
+        with self._progress() as progress, self._waking() as woken:
             while not self._is_stopping:
-                if not self._run_batch(memory):
-                    self._wait(memory, woken)
+                if not self._run_batch(progress):
+                    self._wait(progress, woken)
 
     def stop(self) -> None:
         """Let `run` return when the batch that is being processed is done. From any thread; for good."""
@@ -122,10 +122,10 @@ class ConsumeTransformProduce:
             if self._wake is not None:
                 self._wake.send(b"\0")
 
-    def _run_batch(self, memory: JobMemory) -> bool:
+    def _run_batch(self, progress: JobProgress) -> bool:
         """One batch; False when there is nothing to read."""
         timeout_seconds = self._source.operation_timeout_seconds
-        begun = persistently(memory.begin, timeout_seconds, _may_pass)
+        begun = persistently(progress.begin, timeout_seconds, _may_pass)
         if begun is None:
             return False
         batch, transaction = begun
@@ -133,9 +133,9 @@ class ConsumeTransformProduce:
             rows = self._transform(self._read(batch))
             self._write(rows, batch, transaction)
         except BaseException:
-            memory.give_up(batch)
+            progress.give_up(batch)
             raise
-        memory.committed(batch)
+        progress.committed(batch)
         _log.info("job %r has committed batch %d", self._name, batch.number)
         return True
 
@@ -161,14 +161,14 @@ class ConsumeTransformProduce:
         )
 
     @contextmanager
-    def _memory(self) -> Iterator[JobMemory]:
+    def _progress(self) -> Iterator[JobProgress]:
         # Writing looks formats up in the session that is active in its thread, and this is what makes one so.
         self._spark.createDataFrame([], "nothing int")
-        memory = JobMemory(self._name, self._source, self._sink, self._start)
+        progress = JobProgress(self._name, self._source, self._sink, self._start)
         try:
-            yield memory
+            yield progress
         finally:
-            memory.close()
+            progress.close()
 
     @contextmanager
     def _waking(self) -> Iterator[socket.socket]:
@@ -182,18 +182,18 @@ class ConsumeTransformProduce:
                 with self._lock:
                     self._wake = None
 
-    def _wait(self, memory: JobMemory, woken: socket.socket) -> None:
+    def _wait(self, progress: JobProgress, woken: socket.socket) -> None:
         """Return when there may be more to read, or less to hold, or somebody wants to stop."""
         while not self._is_stopping:
             try:
-                if memory.arrived():
+                if progress.arrived():
                     return
             except SourceError as error:
                 if not passes(error):
                     raise
-                memory.reset()
+                progress.reset()
                 return
-            waited_for: list[socket.socket | BlockingConnection] = [woken, *memory.connections]
+            waited_for: list[socket.socket | BlockingConnection] = [woken, *progress.connections]
             with selectors.DefaultSelector() as selector:
                 for readable in waited_for:
                     selector.register(readable, selectors.EVENT_READ)

@@ -599,7 +599,7 @@ async def test_nothing_is_remembered_of_topics_that_were_changed(broker: Rooms) 
         await broker.controller.create_topic(TOPIC, 1, {})
         await broker.controller.split(TOPIC, 0)
         await broker.controller.delete_topic(TOPIC, force=False)
-    assert len(broker.controller.turns) == 0
+    assert len(broker.controller.locks) == 0
 
 
 async def test_a_topic_overrides_the_settings_for_automatic_scaling(broker: Rooms) -> None:

@@ -135,7 +135,7 @@ async def test_a_migrated_topic_keeps_its_messages_and_cursors(broker: Rooms) ->
     assert layout.segments[1].children == (2, 3)
     with pytest.raises(TopicExists):
         await broker.controller.migrate(TOPIC, force=True)
-    assert len(broker.controller.turns) == 0
+    assert len(broker.controller.locks) == 0
 
 
 async def test_kinds_of_subscriptions_are_those_of_their_last_consumers(broker: Rooms) -> None:

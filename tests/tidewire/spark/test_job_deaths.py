@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 from google.protobuf.message import Message
 
-from tests.tidewire.spark.test_job_memory import Job, broker, job
+from tests.tidewire.spark.test_job_progress import Job, broker, job
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.job_memory import JobMemory
+from tidewire.spark.job_progress import JobProgress
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.persisting import persistently
 from tidewire.spark.reader import TidewireReader
@@ -54,9 +54,9 @@ class Fate:
         return answer
 
 
-def process_all(job: Job, memory: JobMemory, target: str) -> None:
+def process_all(job: Job, progress: JobProgress, target: str) -> None:
     """What `run_available` does, a task after the other."""
-    while (begun := persistently(memory.begin, 30, _may_pass)) is not None:
+    while (begun := persistently(progress.begin, 30, _may_pass)) is not None:
         batch, transaction = begun
         reading = {
             "service_url": job.broker.service_url,
@@ -75,7 +75,7 @@ def process_all(job: Job, memory: JobMemory, target: str) -> None:
         reader = TidewireReader(ReadOptions.parse(reading, Use.BATCH))
         written = [RowWriting(options, SCHEMA).write(batch.group, reader.read(part)) for part in reader.partitions()]
         TidewireWriter(options, SCHEMA).commit([*written])
-        memory.committed(batch)
+        progress.committed(batch)
 
 
 @pytest.mark.timeout(300)
@@ -97,9 +97,9 @@ def test_each_message_is_written_once_wherever_the_driver_dies(
             # The active segment with the lowest number; the first one's number is 0, its children's 1 and 2.
             job.administer("POST", f"/split/{(0, 1)[number // 9]}")
         fate.left = number
-        with closing(job.memory()) as memory:
+        with closing(job.progress()) as progress:
             try:
-                process_all(job, memory, target.topic)
+                process_all(job, progress, target.topic)
             except Died:
                 continue
         break
@@ -107,8 +107,8 @@ def test_each_message_is_written_once_wherever_the_driver_dies(
         raise AssertionError("no driver has lived to the end")
     assert number > 20, "nobody has died at most requests"
     fate.left = None
-    with closing(job.memory()) as memory:
-        assert memory.begin() is None
+    with closing(job.progress()) as progress:
+        assert progress.begin() is None
     reader = TidewireReader(ReadOptions.parse({"service_url": job.broker.service_url, "topic": target.topic}))
     found = [value for part in reader.partitions() for rows in reader.read(part) for value in rows["value"].to_pylist()]
     assert sorted(map(int, found)) == list(range(sent))

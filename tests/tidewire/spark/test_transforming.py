@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from tidewire.spark import ConsumeTransformProduce
 from tidewire.spark.errors import InvalidOption
-from tidewire.spark.job_memory import Batch
+from tidewire.spark.job_progress import Batch
 
 SOURCE = {"service_url": "pulsar://h", "topic": "topic://a/b/x"}
 SINK = {"topic": "topic://a/b/y"}

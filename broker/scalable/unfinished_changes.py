@@ -1,4 +1,4 @@
-"""What was begun on scalable topics and is not finished: who finds it, and when somebody goes on with it.
+"""Changes of scalable topics that were begun and not finished: who finds them, and when somebody finishes them.
 
 It is found in the layouts when a broker starts, when a topic's controller has gone, and when a change failed here for
 something that passes: the metadata store gave no answer, or another broker still had a segment. Then it is taken up
@@ -13,11 +13,11 @@ import trio
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
+from broker.keyed_locks import KeyedLocks
 from broker.names import TopicName
 from broker.scalable.layout import Layout
 from broker.scalable.layouts import Layouts
 from broker.scalable.legacy import segment_topic
-from broker.scalable.turns import Turns
 from broker.store_retry import RETRY_SECONDS, is_retriable
 from broker.topics import Topics
 from storage.cursor import CursorError
@@ -28,7 +28,7 @@ from txn.errors import OwnershipLost
 log = structlog.get_logger(__name__)
 
 
-class Unfinished:
+class UnfinishedChanges:
     """Sees to it that what was begun ends."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Unfinished:
         layouts: Layouts,
         topics: Topics,
         elections: Elections,
-        turns: Turns[TopicName],
+        locks: KeyedLocks[TopicName],
         finish: Callable[[TopicName, Layout], Awaitable[None]],
         nursery: trio.Nursery,
     ) -> None:
@@ -46,14 +46,14 @@ class Unfinished:
             layouts: where it is found.
             topics: the segments, which may be another broker's.
             elections: whoever goes on with it is the topic's controller.
-            turns: those of changes of a topic's segments.
+            locks: held by changes of a topic's segments.
             finish: does what is left; called in the topic's turn, by its controller.
             nursery: runs what is taken up later.
         """
         self._layouts = layouts
         self._topics = topics
         self._elections = elections
-        self._turns = turns
+        self._locks = locks
         self._finish = finish
         self._nursery = nursery
         self._later: set[TopicName] = set()
@@ -84,7 +84,7 @@ class Unfinished:
     async def _take_up(self, topic: TopicName, layout: Layout | None = None) -> None:
         """Finish what was begun on a topic that has no other controller; its open mark elects this broker."""
         try:
-            async with self._turns.of(topic):
+            async with self._locks.hold(topic):
                 layout = layout or await self._layouts.stored(topic)
                 if layout.is_half_done:
                     await self._elections.elect(topic)

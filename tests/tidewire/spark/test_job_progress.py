@@ -16,7 +16,7 @@ from tests.support.processes import RunningBroker, running_broker
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SubscriptionTaken
-from tidewire.spark.job_memory import Batch, JobMemory, SegmentRange
+from tidewire.spark.job_progress import Batch, JobProgress, SegmentRange
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.persisting import persistently
@@ -84,17 +84,17 @@ class Job:
                         return
         raise AssertionError("the broker has ended the watch")
 
-    def memory(self, start: EntryPosition = EARLIEST, **options: str) -> JobMemory:
+    def progress(self, start: EntryPosition = EARLIEST, **options: str) -> JobProgress:
         given = {"service_url": self.broker.service_url, "topic": self.topic, **options}
-        return JobMemory(self.name, ReadOptions.parse(given, Use.STREAM), self.sink, start)
+        return JobProgress(self.name, ReadOptions.parse(given, Use.STREAM), self.sink, start)
 
     def commit(self, batch: Batch, transaction: TransactionId) -> None:
         with Brokers(self.sink) as brokers:
             Coordinator(brokers).commit_group(batch.group.on_the_wire, [transaction])
 
 
-def begun(memory: JobMemory) -> tuple[Batch, TransactionId]:
-    found = memory.begin()
+def begun(progress: JobProgress) -> tuple[Batch, TransactionId]:
+    found = progress.begin()
     assert found is not None
     return found
 
@@ -110,28 +110,28 @@ def lengths(batch: Batch) -> dict[str, int]:
 def test_batches_follow_each_other_to_the_end(job: Job) -> None:
     """T22, D17: by whomever; what is committed is passed, and nothing else is kept anywhere."""
     job.send(b"a", b"b", b"c")
-    with closing(job.memory(max_rows_per_trigger="2")) as memory:
-        first, transaction = begun(memory)
+    with closing(job.progress(max_rows_per_trigger="2")) as progress:
+        first, transaction = begun(progress)
         assert (first.number, lengths(first)) == (0, {"0000-ffff-0": 2})
         job.commit(first, transaction)
-        memory.committed(first)
-        second, transaction = begun(memory)
+        progress.committed(first)
+        second, transaction = begun(progress)
         assert (second.number, lengths(second)) == (1, {"0000-ffff-0": 1})
         assert second.ranges[0].after == first.ranges[0].upto
         job.commit(second, transaction)
         # Not `committed`: that the answer came is no matter.
-    with closing(job.memory()) as memory:
-        assert memory.begin() is None
+    with closing(job.progress()) as progress:
+        assert progress.begin() is None
         job.send(b"d")
-        third, _ = begun(memory)
+        third, _ = begun(progress)
         assert (third.number, lengths(third)) == (2, {"0000-ffff-0": 1})
 
 
 def test_the_sinks_commit_is_the_acknowledgements_too(job: Job) -> None:
     """T22, D17: one decision, and asked for again, as Spark does, the same."""
     job.send(b"a")
-    with closing(job.memory()) as memory:
-        batch, transaction = begun(memory)
+    with closing(job.progress()) as progress:
+        batch, transaction = begun(progress)
         given = {
             "service_url": job.broker.service_url,
             "topic": job.topic,
@@ -142,31 +142,31 @@ def test_the_sinks_commit_is_the_acknowledgements_too(job: Job) -> None:
         writer = TidewireWriter(WriteOptions.parse(given, Use.BATCH), SCHEMA)
         for _ in range(2):
             writer.commit([])
-    with closing(job.memory()) as memory:
-        assert memory.begin() is None, "whatever the first driver made of the answer"
+    with closing(job.progress()) as progress:
+        assert progress.begin() is None, "whatever the first driver made of the answer"
 
 
 def test_what_an_earlier_driver_left_open_is_aborted_first(job: Job) -> None:
     """T25, D17: the next one plans the same batch, and of the earlier one's nothing can be committed any more."""
     job.send(b"a", b"b")
-    with closing(job.memory()) as dead:
+    with closing(job.progress()) as dead:
         left, left_open = begun(dead)
-    with closing(job.memory()) as memory:
-        batch, transaction = begun(memory)
+    with closing(job.progress()) as progress:
+        batch, transaction = begun(progress)
         assert batch == left
         with pytest.raises(Refused, match="InvalidTxnStatus"):
             job.commit(left, left_open)
         job.commit(batch, transaction)
-        memory.committed(batch)
-        assert memory.begin() is None
+        progress.committed(batch)
+        assert progress.begin() is None
 
 
 def test_one_driver_at_a_time_has_the_job(job: Job) -> None:
     """And who is refused has changed nothing."""
     job.send(b"a")
-    with closing(job.memory()) as holder:
+    with closing(job.progress()) as holder:
         batch, transaction = begun(holder)
-        with closing(job.memory()) as other, pytest.raises(SubscriptionTaken, match="another driver may run the job"):
+        with closing(job.progress()) as other, pytest.raises(SubscriptionTaken, match="another driver may run the job"):
             other.begin()
         job.commit(batch, transaction)
         holder.committed(batch)
@@ -175,10 +175,10 @@ def test_one_driver_at_a_time_has_the_job(job: Job) -> None:
 
 def test_a_batch_that_fails_is_planned_again(job: Job) -> None:
     job.send(b"a")
-    with closing(job.memory()) as memory:
-        failed, _ = begun(memory)
-        memory.give_up(failed)
-        batch, transaction = begun(memory)
+    with closing(job.progress()) as progress:
+        failed, _ = begun(progress)
+        progress.give_up(failed)
+        batch, transaction = begun(progress)
         assert batch == failed
         job.commit(batch, transaction)
 
@@ -186,13 +186,13 @@ def test_a_batch_that_fails_is_planned_again(job: Job) -> None:
 def test_a_batch_that_could_not_even_be_given_up_is_planned_again(job: Job) -> None:
     """What of it is open is aborted before the next try, which acknowledges the same."""
     job.send(b"a")
-    with closing(job.memory()) as memory:
-        failed, _ = begun(memory)
-        batch, transaction = begun(memory)
+    with closing(job.progress()) as progress:
+        failed, _ = begun(progress)
+        batch, transaction = begun(progress)
         assert batch == failed
         job.commit(batch, transaction)
-        memory.committed(batch)
-        assert memory.begin() is None
+        progress.committed(batch)
+        assert progress.begin() is None
 
 
 def test_segments_come_before_those_that_came_of_them(job: Job) -> None:
@@ -200,64 +200,64 @@ def test_segments_come_before_those_that_came_of_them(job: Job) -> None:
     job.send(b"a", b"b")
     job.administer("POST", "/split/0")
     job.send(b"c")
-    with closing(job.memory()) as memory:
-        parent, transaction = begun(memory)
+    with closing(job.progress()) as progress:
+        parent, transaction = begun(progress)
         assert lengths(parent) == {"0000-ffff-0": 2}
         job.commit(parent, transaction)
-        memory.committed(parent)
-        child, transaction = begun(memory)
+        progress.committed(parent)
+        child, transaction = begun(progress)
         ((name, entries),) = lengths(child).items()
         assert (name in ("0000-7fff-1", "8000-ffff-2"), entries) == (True, 1)
         job.commit(child, transaction)
-        memory.committed(child)
-        assert memory.begin() is None
+        progress.committed(child)
+        assert progress.begin() is None
 
 
 def test_a_segment_that_is_removed_once_it_is_read_is_not_missed(job: Job) -> None:
     """D16: its parts go when every subscription has drained it; this one says so by passing over its end."""
     job.send(b"a")
     job.administer("POST", "/split/0")
-    with closing(job.memory()) as memory:
-        batch, transaction = begun(memory)
+    with closing(job.progress()) as progress:
+        batch, transaction = begun(progress)
         job.commit(batch, transaction)
-        memory.committed(batch)
-        assert memory.begin() is None
+        progress.committed(batch)
+        assert progress.begin() is None
         job.until_removed("0000-ffff-0")
         job.send(b"b")
-        batch, transaction = begun(memory)
+        batch, transaction = begun(progress)
         assert set(lengths(batch)) < {"0000-7fff-1", "8000-ffff-2"}
         job.commit(batch, transaction)
-        memory.committed(batch)
-        assert memory.begin() is None
+        progress.committed(batch)
+        assert progress.begin() is None
 
 
 def test_a_decision_without_the_acknowledgement_is_found_out(job: Job) -> None:
     """Or the same would be read and written for ever."""
     job.send(b"a")
-    with closing(job.memory()) as memory:
-        batch, _ = begun(memory)
+    with closing(job.progress()) as progress:
+        batch, _ = begun(progress)
         with Brokers(job.sink) as brokers:
             Coordinator(brokers).commit_group(batch.group.on_the_wire, [])
-        memory.committed(batch)
+        progress.committed(batch)
         with pytest.raises(ProtocolViolation, match=r"what job .* committed last is not acknowledged"):
-            memory.begin()
+            progress.begin()
 
 
 def test_who_stops_at_the_present_does_not_see_what_comes(job: Job) -> None:
     """Neither behind the end, nor in segments that are new; who begins later does."""
     job.send(b"a")
-    with closing(job.memory()) as memory:
-        memory.stop_at_present()
+    with closing(job.progress()) as progress:
+        progress.stop_at_present()
         job.send(b"b")
         job.administer("POST", "/split/0")
         job.send(b"c")
-        batch, transaction = begun(memory)
+        batch, transaction = begun(progress)
         assert lengths(batch) == {"0000-ffff-0": 1}
         job.commit(batch, transaction)
-        memory.committed(batch)
-        assert memory.begin() is None
-    with closing(job.memory()) as memory:
-        batch, _ = begun(memory)
+        progress.committed(batch)
+        assert progress.begin() is None
+    with closing(job.progress()) as progress:
+        batch, _ = begun(progress)
         assert lengths(batch) == {"0000-ffff-0": 1}
 
 
@@ -267,11 +267,11 @@ def test_a_new_job_may_begin_behind_all_that_there_is(job: Job) -> None:
     job.administer("POST", "/split/0")
     job.administer("POST", "/split/1")
     job.send(b"b")
-    with closing(job.memory(LATEST)) as memory:
-        assert memory.begin() is None
+    with closing(job.progress(LATEST)) as progress:
+        assert progress.begin() is None
     job.send(b"c")
-    with closing(job.memory(LATEST)) as memory:
-        batch, _ = begun(memory)
+    with closing(job.progress(LATEST)) as progress:
+        batch, _ = begun(progress)
         assert [*lengths(batch).values()] == [1]
 
 
@@ -279,14 +279,14 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(job: Job) -> None:
     """D17: the job was run before, so where it was to begin counts no more, though no batch had anything in it."""
     matching = {"topic": "", "topic_pattern": f"{job.topic}(-.*)?"}
     job.send(b"a")
-    with closing(job.memory(LATEST, **matching)) as memory:
-        assert memory.begin() is None
+    with closing(job.progress(LATEST, **matching)) as progress:
+        assert progress.begin() is None
     later = Job(job.broker, f"{job.topic}-later")
     later.administer("PUT", "?numInitialSegments=1")
     later.send(b"b", b"c")
     job.send(b"d")
-    with closing(job.memory(LATEST, **matching)) as memory:
-        batch, _ = begun(memory)
+    with closing(job.progress(LATEST, **matching)) as progress:
+        batch, _ = begun(progress)
     entries = {
         segment_range.part.topic: segment_range.upto.entry - segment_range.after.entry for segment_range in batch.ranges
     }
@@ -298,10 +298,10 @@ def test_a_subscription_that_is_moved_while_a_batch_is_planned_moves_the_job(
 ) -> None:
     """Nothing is acknowledged by a plan that was made before."""
     job.send(b"a", b"b")
-    with closing(job.memory()) as memory:
-        batch, transaction = begun(memory)
+    with closing(job.progress()) as progress:
+        batch, transaction = begun(progress)
         job.commit(batch, transaction)
-        memory.committed(batch)
+        progress.committed(batch)
         job.send(b"c")
         begin = Coordinator.new_transaction
 
@@ -311,31 +311,31 @@ def test_a_subscription_that_is_moved_while_a_batch_is_planned_moves_the_job(
             return begin(self, group, timeout_ms)
 
         monkeypatch.setattr(Coordinator, "new_transaction", move_before)
-        found = persistently(memory.begin, 30)
+        found = persistently(progress.begin, 30)
         assert found is not None
         assert lengths(found[0]) == {"0000-ffff-0": 3}
 
 
 def test_a_broker_that_restarts_is_asked_again(job: Job) -> None:
-    """T25, D8: the memory is durable."""
+    """T25, D8: the progress is durable."""
     job.send(b"a", b"b")
-    with closing(job.memory(max_rows_per_trigger="1")) as memory:
-        batch, transaction = begun(memory)
+    with closing(job.progress(max_rows_per_trigger="1")) as progress:
+        batch, transaction = begun(progress)
         job.commit(batch, transaction)
-        memory.committed(batch)
+        progress.committed(batch)
         job.broker.kill()
         job.broker.restart()
-        memory.reset()
-        following, _ = begun(memory)
+        progress.reset()
+        following, _ = begun(progress)
         assert (following.number, lengths(following)) == (1, {"0000-ffff-0": 1})
 
 
 def test_a_topic_that_is_not_there_is_named(job: Job) -> None:
     with (
-        closing(job.memory(topic=f"{job.topic}-none")) as memory,
+        closing(job.progress(topic=f"{job.topic}-none")) as progress,
         pytest.raises(DataLost, match=r"there is no topic .* makes it"),
     ):
-        memory.begin()
+        progress.begin()
 
 
 def test_a_batch_says_spark_what_to_read_and_nothing_else_of_its_topics() -> None:

@@ -1,4 +1,4 @@
-"""Where a job of `transforming.py` is, which brokers alone remember: its subscription's place, and its last batch.
+"""How far a job of `transforming.py` has come, which brokers alone remember: its subscription and its last batch.
 
 Nothing is kept here that they do not know better, so a process that begins anew is as good as one that went on.
 """
@@ -79,7 +79,7 @@ class Batch(NamedTuple):
         return json.dumps(by_topic)
 
 
-class JobMemory:
+class JobProgress:
     """See the module's docstring."""
 
     def __init__(self, name: str, source: ReadOptions, sink: WriteOptions, start: EntryPosition = EARLIEST) -> None:

@@ -1,18 +1,18 @@
-"""Turns by key: first come, first served, and nothing left behind."""
+"""Locks by key: first come, first served, and nothing left behind."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.scalable.turns import Turns
+from broker.keyed_locks import KeyedLocks
 
 
 async def test_one_task_at_a_time_for_each_key() -> None:
-    turns: Turns[str] = Turns()
+    locks: KeyedLocks[str] = KeyedLocks()
     order: list[str] = []
     go = trio.Event()
 
     async def take(key: str, name: str) -> None:
-        async with turns.of(key):
+        async with locks.hold(key):
             order.append(f"{name} begins")
             await go.wait()
             order.append(f"{name} ends")
@@ -22,17 +22,17 @@ async def test_one_task_at_a_time_for_each_key() -> None:
             nursery.start_soon(take, key, name)
             await wait_all_tasks_blocked()
         assert order == ["a1 begins", "b1 begins"]
-        assert len(turns) == 2
+        assert len(locks) == 2
         go.set()
     assert order.index("a1 ends") < order.index("a2 begins")
-    assert len(turns) == 0
+    assert len(locks) == 0
 
 
 async def test_keys_are_forgotten_when_their_users_are_cancelled() -> None:
-    turns: Turns[str] = Turns()
+    locks: KeyedLocks[str] = KeyedLocks()
 
     async def take() -> None:
-        async with turns.of("a"):
+        async with locks.hold("a"):
             await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
@@ -40,4 +40,4 @@ async def test_keys_are_forgotten_when_their_users_are_cancelled() -> None:
         nursery.start_soon(take)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert len(turns) == 0
+    assert len(locks) == 0

@@ -153,11 +153,11 @@ async def test_it_goes_on_when_another_broker_has_let_its_segment_go(
         await broker.controller.split(TOPIC, 0)
     with TaskSteps() as steps:
         await pause(mock_clock)
-        assert steps.of("Unfinished._take_up_when_free") > 0
+        assert steps.of("UnfinishedChanges._take_up_when_free") > 0
         await pause(mock_clock)
         steps.clear()
         await pause(mock_clock)
-        assert steps.of("Unfinished._take_up_when_free") == 0
+        assert steps.of("UnfinishedChanges._take_up_when_free") == 0
     assert (await broker.layouts.get(TOPIC)).intent is not None
     await store.delete(claim_key(str(parent)))
     await pause(mock_clock)

@@ -1,0 +1,41 @@
+"""Locks by key: one task at a time holds a key, and a key that nobody uses takes no memory."""
+
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import trio
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(eq=False, slots=True)
+class _Lock:
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    users: int = 0
+    """Tasks that hold the lock or wait for it."""
+
+
+class KeyedLocks(Generic[Key]):
+    """One lock for each key in use, made for its first user and dropped with its last."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Key, _Lock] = {}
+
+    def __len__(self) -> int:
+        """Keys in use."""
+        return len(self._locks)
+
+    @asynccontextmanager
+    async def hold(self, key: Key) -> AsyncIterator[None]:
+        """Wait for the key's lock and hold it in the block; first come, first served."""
+        entry = self._locks.setdefault(key, _Lock())
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._locks[key]

@@ -167,7 +167,7 @@ class Monitor:
         topics: Topics,
         *,
         coordinator: Coordinator,
-        buffers: OpCounters,
+        counters: OpCounters,
         metadata: MetadataStore,
         traffic: Traffic,
         loop: LoopMonitor,
@@ -178,7 +178,7 @@ class Monitor:
         self._ledgers = ledgers
         self._budgets = budgets
         self._coordinator = coordinator
-        self._buffers = buffers
+        self._counters = counters
         self._metadata = metadata
         self._traffic = traffic
         self._loop = loop
@@ -203,13 +203,13 @@ class Monitor:
             metadata_revision=self._metadata.statistics().revision,
             loop=self._loop.statistics(),
             transactions=TransactionStatistics(
-                op_writes=self._buffers.op_writes,
+                op_writes=self._counters.op_writes,
                 header_cas_ok=cas.cas_ok,
                 header_cas_conflict=cas.cas_conflict,
                 header_cas_reject=cas.cas_reject,
-                index_queries=self._buffers.index_queries,
-                index_query_seconds=self._buffers.index_query_seconds,
-                op_records_outstanding=self._buffers.op_records_outstanding,
+                index_queries=self._counters.index_queries,
+                index_query_seconds=self._counters.index_query_seconds,
+                op_records_outstanding=self._counters.op_records_outstanding,
             ),
         )
 

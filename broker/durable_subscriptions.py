@@ -198,7 +198,7 @@ class DurableSubscriptions:
             metadata=self._services.metadata,
             headers=self._services.headers,
             claim=self._claim,
-            counters=self._services.buffers,
+            counters=self._services.counters,
         )
 
     async def _run(

@@ -19,9 +19,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
-from starlette.types import Receive, Scope, Send
 
-from broker.http.refusals import refusal
 from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import MetadataStore, Session, SessionLost, StoreEnded, StoreUnavailable
 
@@ -116,27 +114,6 @@ async def _next_session(
 async def _cancel_at(stop: trio.Event, scope: trio.CancelScope) -> None:
     await stop.wait()
     scope.cancel()
-
-
-async def refuse_http(scope: Scope, receive: Receive, send: Send) -> None:
-    """The HTTP application while there is no session: 503 for everything."""
-    if scope["type"] == "http":
-        reason = "The broker has lost its session in the metadata store and waits for a new one. Check the store."
-        await refusal(503, reason)(scope, receive, send)
-
-
-async def close_connections(listener: trio.SocketListener) -> None:
-    """Accept and close every connection until cancelled: clients come back, by growing delays of their own.
-
-    Left in the listener's queue they would wait for an answer instead, each as long as its operations may take. Takes
-    possession of the listener.
-    """
-    await trio.serve_listeners(trio.SocketStream.aclose, [listener])
-
-
-def again(listener: trio.SocketListener) -> trio.SocketListener:
-    """Another handle of a listening socket: it is served under one session after another, and each closes its own."""
-    return trio.SocketListener(listener.socket.dup())
 
 
 def _errors(group: BaseExceptionGroup[Exception]) -> list[Exception]:

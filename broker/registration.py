@@ -12,7 +12,6 @@ Only then is the journal fenced and replayed.
 import secrets
 from typing import NamedTuple
 
-from broker.addresses import Address, advertised_address
 from broker.cluster.membership import Membership
 from broker.config import BrokerSettings
 from broker.metadata_place import place_of
@@ -31,9 +30,9 @@ class BrokerRegistration(NamedTuple):
 
 
 async def register_broker(
-    settings: BrokerSettings, files: Files, metadata: MetadataStore, bound: Address, *, timeout_seconds: float
+    settings: BrokerSettings, files: Files, metadata: MetadataStore, service_url: str, *, timeout_seconds: float
 ) -> BrokerRegistration:
-    """Register the broker that the settings name; `bound` is where it listens.
+    """Register the broker that the settings name; `service_url` is where other brokers send its clients.
 
     `timeout_seconds` is that of the broker's metadata sessions.
 
@@ -53,13 +52,12 @@ async def register_broker(
     home = await BrokerHome.enter(files, settings.data_dir, identity.folder, settings.broker_id)
     try:
         session = await metadata.open_session(timeout_seconds)
-        advertised = advertised_address(settings.advertised_pulsar, bound=bound, reached=bound)
         membership = Membership(
             metadata,
             broker_id=settings.broker_id,
             folder_id=identity.folder,
             lock_name=home.lock_name,
-            service_url=f"pulsar://{advertised}",
+            service_url=service_url,
         )
         await membership.register(session, timeout_seconds=timeout_seconds)
     except BaseException:

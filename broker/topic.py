@@ -51,7 +51,7 @@ class Topic(TopicSource):
         buffer = None
         if name.domain is Domain.SEGMENT:
             buffer = TransactionBuffer(
-                ledger, metadata=services.metadata, headers=services.headers, claim=claim, counters=services.buffers
+                ledger, metadata=services.metadata, headers=services.headers, claim=claim, counters=services.counters
             )
         super().__init__(ledger, buffer)
         self.name = name

@@ -21,7 +21,7 @@ class TopicServices:
     ledgers: LedgerStore
     ledger_ids: LedgerIds
     headers: HeaderWatch
-    buffers: OpCounters
+    counters: OpCounters
     ledger_config: ManagedLedgerConfig
     now_ms: WallClock
     retention: RetentionPolicies

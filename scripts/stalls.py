@@ -25,9 +25,10 @@ import trio
 
 from broker.addresses import Address
 from broker.config import load_settings
+from broker.front_ends import Ready
 from broker.garbage import GarbageDuty
 from broker.loop_monitor import LongStep, LoopMonitor
-from broker.main import Ready, serve
+from broker.main import serve
 from tests.support.floods import FLOODS, Stage
 
 

@@ -33,7 +33,7 @@ STREAM, QUEUE = SubscriptionKind.STREAM, SubscriptionKind.QUEUE
 async def administrated() -> AsyncIterator[tuple[Rooms, Administration]]:
     """A broker with topic `orders` of two segments and its subscription `s`."""
     async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
-        admin = Administration(broker.controller, broker.layouts, broker.topics, broker.groups, initial_segments=1)
+        admin = broker.administration
         await admin.create_topic(TOPIC, segments=2, properties={"team": "x"})
         await admin.create_subscription(TOPIC, "s", STREAM)
         yield broker, admin
@@ -99,7 +99,7 @@ async def test_statistics_pass_over_a_segment_that_is_pruned_meanwhile(
     async def read_and_lose(topic: TopicName) -> Layout:
         layout = await read(topic)
         broker.layouts.get = read  # type: ignore[method-assign]
-        nursery.start_soon(broker.pruner().run)
+        nursery.start_soon(broker.pruner.run)
         await wait_all_tasks_blocked()
         assert 0 not in (await read(topic)).segments
         return layout
@@ -230,7 +230,7 @@ def test_a_refused_request_changes_nothing_and_is_never_a_fault_of_ours(
 
 async def test_the_old_part_of_a_migrated_topic_is_administrated_as_a_segment() -> None:
     async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
-        admin = Administration(broker.controller, broker.layouts, broker.topics, broker.groups, initial_segments=1)
+        admin = broker.administration
         regular = await broker.topics.get(TOPIC.as_regular)
         await regular.subscribe("s", EARLIEST)
         for payload in (b"a", b"b"):

@@ -7,19 +7,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-import broker.main
-from broker.addresses import Address
 from broker.background import keep_running
+from broker.broker import Broker, Foundation
 from broker.cluster.ownership import OwnedElsewhere
 from broker.config import load_settings
 from broker.errors import BrokerError
-from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
 from broker.pulsar.budgets import Budgets
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
-from broker.traffic import Traffic
 from dispatch.subscription import SubscriptionError
 from storage.clock import SteadyClock
 from storage.cursor import CursorError
@@ -55,13 +52,13 @@ async def test_background_work_begins_anew_after_any_error(autojump_clock: MockC
 
 
 class Whole:
-    """A broker without its listeners."""
+    """A broker without its front ends."""
 
-    def __init__(self, composed: broker.main._Composed) -> None:
-        self.topics = composed.pulsar.topics
-        self.controller = composed.pulsar.controller
-        self.layouts = composed.pulsar.layouts
-        self.coordinator = composed.pulsar.coordinator
+    def __init__(self, broker: Broker) -> None:
+        self.topics = broker.topics
+        self.controller = broker.controller
+        self.layouts = broker.layouts
+        self.coordinator = broker.transactions.coordinator
 
     async def segment(self, topic: TopicName) -> Topic:
         layout = await self.layouts.get(topic)
@@ -70,26 +67,20 @@ class Whole:
 
 @asynccontextmanager
 async def whole_broker(metadata: MetadataStore) -> AsyncIterator[Whole]:
-    settings = load_settings({"data_dir": "/data", "txn_retention_seconds": 1}, None)
     async with ledger_store(SimulatedFiles(seed=2)) as ledgers, trio.open_nursery() as nursery:
-        bound = Address("127.0.0.1", 6650)
         session = await metadata.open_session(10)
-        clock = SteadyClock()
-        yield Whole(
-            await broker.main._compose(
-                settings,
-                "test",
-                metadata,
-                ledgers,
-                session,
-                nursery,
-                bound,
-                LoopMonitor(),
-                Traffic(),
-                Budgets.of(1 << 30, 1_000),
-                clock,
-            )
+        foundation = Foundation(
+            settings=load_settings({"data_dir": "/data", "txn_retention_seconds": 1}, None),
+            version="test",
+            service_url="pulsar://127.0.0.1:6650",
+            metadata=metadata,
+            ledgers=ledgers,
+            now_ms=SteadyClock(),
+            budgets=Budgets.of(1 << 30, 1_000),
         )
+        broker = Broker(foundation, session, nursery)
+        await broker.start()
+        yield Whole(broker)
         nursery.cancel_scope.cancel()
 
 

@@ -159,7 +159,7 @@ async def test_a_pruned_segment_whose_files_are_damaged_is_removed(autojump_cloc
     lose_journal(survivor)
     survivor.remove(LEDGERS / f"{sealed:020d}.ledger")
     async with rooms(metadata, survivor) as broker, trio.open_nursery() as nursery:
-        nursery.start_soon(broker.pruner().run)
+        nursery.start_soon(broker.pruner.run)
         await trio.sleep(60)
         layout = await broker.layouts.get(TOPIC)
         assert (0 in layout.segments, dict(layout.pruned)) == (False, {})

@@ -9,7 +9,8 @@ from trio.testing import MockClock
 
 import broker.main
 from broker.config import BrokerSettings, load_settings
-from broker.main import Ready, serve
+from broker.front_ends import Ready
+from broker.main import serve
 from broker.startup_errors import operator_message
 from broker.store_retry import RETRY_SECONDS
 from storage import journal

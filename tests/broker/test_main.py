@@ -10,7 +10,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 import broker.main
 from broker.addresses import Address
 from broker.config import BrokerSettings, load_settings
-from broker.main import Ready, serve
+from broker.front_ends import Ready
+from broker.main import serve
 from broker.startup_errors import operator_message
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps

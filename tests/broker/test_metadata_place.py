@@ -10,7 +10,8 @@ import trio
 import broker.main
 import tidewire
 from broker.config import BrokerSettings, load_settings
-from broker.main import Ready, serve
+from broker.front_ends import Ready
+from broker.main import serve
 from broker.metadata_place import MetadataPlaceError, open_metadata, root_of
 from broker.startup_errors import operator_message
 from storage.files import DiskFiles

@@ -5,13 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from broker.administration import Monitor
 from broker.http.service import TransactionStatistics
-from broker.loop_monitor import LoopMonitor
-from broker.pulsar.budgets import Budgets
 from broker.pulsar.outbox import Outbox
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.traffic import Traffic
 from storage.metadata.memory import MemoryStore
 from storage.ranges import EntryAck
 from tests.support.disk import SimulatedFiles
@@ -26,22 +22,9 @@ async def broker() -> AsyncIterator[Rooms]:
         yield made
 
 
-def monitor_of(broker: Rooms, budgets: Budgets) -> Monitor:
-    return Monitor(
-        broker.topics,
-        coordinator=broker.coordinator,
-        buffers=broker.services.buffers,
-        metadata=broker.metadata,
-        traffic=Traffic(),
-        loop=LoopMonitor(),
-        ledgers=broker.services.ledgers,
-        budgets=budgets,
-    )
-
-
 async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
     """T34: writes and acknowledgements are op records until they are applied; each end is one compare-and-set."""
-    monitor = monitor_of(broker, Budgets.of(1024, 1))
+    monitor = broker.monitor
 
     def now() -> TransactionStatistics:
         return monitor.statistics().transactions
@@ -84,8 +67,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
 
 async def test_memory_that_is_held_for_clients_is_told(broker: Rooms) -> None:
     """E9: of each direction, so that what is never let go of is seen from outside."""
-    budgets = Budgets.of(1024, 1)
-    monitor = monitor_of(broker, budgets)
+    monitor, budgets = broker.monitor, broker.pulsar.budgets
     share, outbox = budgets.receiving.share(), Outbox(budgets.sending)
     await share.take(3)
     outbox.put(b"four")

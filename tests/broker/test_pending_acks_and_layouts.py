@@ -303,7 +303,7 @@ async def test_a_deleted_topic_leaves_no_records() -> None:
         assert await op_records(broker) == 0
         await end(broker, txn)
         assert broker.headers.transactions_joined == 0
-        assert broker.services.buffers.op_records_outstanding == 0
+        assert broker.services.counters.op_records_outstanding == 0
 
 
 async def test_a_deletion_that_is_given_up_is_finished_by_the_next() -> None:
@@ -329,7 +329,7 @@ async def test_a_deletion_that_is_given_up_is_finished_by_the_next() -> None:
             keys = [record.key for record in await broker.metadata.scan("", "\U0010ffff")]
             assert [key for key in keys if not key.startswith(("/txn/id/", "/txn/tc-seq/", "/ids/", controls))] == []
             assert broker.headers.transactions_joined == 0
-            assert broker.services.buffers.op_records_outstanding == 0
+            assert broker.services.counters.op_records_outstanding == 0
 
         assert await cancel_at_each_step(make_and_delete, check) > 50
 

@@ -398,7 +398,8 @@ async def test_asking_while_it_is_unloaded(broker: Rooms, store: SteeredStore) -
 async def test_producer_names_are_never_given_twice(broker: Rooms) -> None:
     names = {broker.topics.new_producer_name() for _ in range(100)}
     assert len(names) == 100
-    assert all(name.startswith("tidewire-7-") for name in names)
+    prefix = f"tidewire-{broker.session.id}-"
+    assert all(name.startswith(prefix) for name in names)
 
 
 async def test_the_last_visible_entry_is_found_behind_aborted_ones(broker: Rooms) -> None:

@@ -23,7 +23,6 @@ from txn.headers import header_key
 from txn.ops import KEY_PREFIX as OPS
 from txn.ops import WriteOp
 from txn.states import EndAction
-from txn.sweeps import HeaderSweep
 
 RETENTION_SECONDS = 60
 
@@ -80,15 +79,8 @@ async def test_a_segments_ledgers_hold_what_was_published_and_nothing_else() -> 
 @asynccontextmanager
 async def swept(broker: Rooms) -> AsyncIterator[None]:
     """Sweep finished headers in the background."""
-    sweep = HeaderSweep(
-        broker.metadata,
-        retention_ms=RETENTION_SECONDS * 1000,
-        now_ms=broker.services.now_ms,
-        alarm=broker.finals,
-        redrive=broker.topics.redrive,
-    )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(sweep.run)
+        nursery.start_soon(broker.header_sweep.run)
         yield
         nursery.cancel_scope.cancel()
 

@@ -10,7 +10,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError
-from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.registrations import GroupId
@@ -183,8 +182,7 @@ async def test_only_the_controller_scales_by_itself(autojump_clock: MockClock) -
     """Who takes over goes on with what he knows already."""
     store = MemoryStore()
     async with broker_named(store, "two") as two, trio.open_nursery() as nursery:
-        scaler = AutoScaler(two.controller, two.layouts, two.groups, metadata=store, now_ms=now_ms)
-        nursery.start_soon(scaler.run)
+        nursery.start_soon(two.auto_scaler.run)
         async with broker_named(store, "one") as one:
             await one.controller.create_topic(TOPIC, 1, {})
             await one.control()

@@ -13,14 +13,12 @@ from typing import cast
 
 import trio
 
-import broker.main
-from broker.addresses import Address
+from broker.broker import Broker, Foundation
 from broker.config import BrokerSettings, load_settings
-from broker.loop_monitor import LoopMonitor
+from broker.main import SESSION_TIMEOUT_SECONDS
 from broker.pulsar import listener
 from broker.pulsar.budgets import Budgets
 from broker.pulsar.unsupported import Peer
-from broker.traffic import Traffic
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, ledger_store
@@ -28,7 +26,7 @@ from tests.support.ledgers import DATA, ledger_store
 EPOCH_MS = 1_700_000_000_000
 RETENTION_SECONDS = 10
 LEDGER_SECONDS = 40
-ADDRESS = Address("127.0.0.1", 6650)
+SERVICE_URL = "pulsar://127.0.0.1:6650"
 PRUNING_SECONDS = 20
 
 
@@ -113,22 +111,22 @@ class Machine:
         self._over.set()
         self._asked_to_stop = trio.Event()
         self._power_lost_at: int | None = None
-        self._composed: broker.main._Composed | None = None
+        self._broker: Broker | None = None
         self._nursery: trio.Nursery | None = None
         self.metadata: EmbeddedStore | None = None
 
     @property
     def is_running(self) -> bool:
-        return self._composed is not None and not self._over.is_set()
+        return self._broker is not None and not self._over.is_set()
 
     @property
     def has_lost_power(self) -> bool:
         return self._power_lost_at is not None and self._files.operations > self._power_lost_at
 
     @property
-    def rooms(self) -> "broker.main._Composed":
-        assert self._composed is not None, "the broker is running"
-        return self._composed
+    def broker(self) -> Broker:
+        assert self._broker is not None, "the broker is running"
+        return self._broker
 
     async def start(self) -> bool:
         """Start a broker; whether it came up. If it did not, the power went meanwhile."""
@@ -178,7 +176,7 @@ class Machine:
     async def _attend(self, line: Line) -> None:
         async with trio.open_nursery() as nursery:
             session = listener._session(
-                cast("trio.SocketStream", line), Peer("a story"), self.rooms.pulsar, f"pulsar://{ADDRESS}", nursery
+                cast("trio.SocketStream", line), Peer("a story"), self.broker.pulsar, SERVICE_URL, nursery
             )
             await session.run()
             nursery.cancel_scope.cancel()
@@ -193,29 +191,28 @@ class Machine:
                     trio.open_nursery() as nursery,
                 ):
                     self.metadata, self._nursery = metadata, nursery
-                    session = await metadata.open_session(broker.main.SESSION_TIMEOUT_SECONDS)
-                    self._composed = await broker.main._compose(
-                        self._settings,
-                        "model",
-                        metadata,
-                        ledgers,
-                        session,
-                        nursery,
-                        ADDRESS,
-                        LoopMonitor(),
-                        Traffic(),
-                        Budgets.of(1 << 30, 1_000),
-                        now_ms,
+                    session = await metadata.open_session(SESSION_TIMEOUT_SECONDS)
+                    foundation = Foundation(
+                        settings=self._settings,
+                        version="model",
+                        service_url=SERVICE_URL,
+                        metadata=metadata,
+                        ledgers=ledgers,
+                        now_ms=now_ms,
+                        budgets=Budgets.of(1 << 30, 1_000),
                     )
+                    started = Broker(foundation, session, nursery)
+                    await started.start()
+                    self._broker = started
                     ready.set()
                     await self._asked_to_stop.wait()
-                    await self._composed.pulsar.topics.close()
+                    await started.close()
                     nursery.cancel_scope.cancel()
         except* Exception:
             # A broker may end by itself when the disk fails, and for no other reason.
             if not (files is self._files and self.has_lost_power) and not self._scope.cancel_called:
                 raise
         finally:
-            self._composed = self._nursery = self.metadata = None
+            self._broker = self._nursery = self.metadata = None
             over.set()
             ready.set()

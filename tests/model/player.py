@@ -85,7 +85,7 @@ class Player:
         """A broker, and the topics."""
         assert await self.machine.start(), "the power is there"
         for topic, segments in zip(self.topics, self.setting.segments, strict=True):
-            await self.machine.rooms.administration.create_topic(
+            await self.machine.broker.administration.create_topic(
                 TopicName.parse(topic), segments=segments, properties={}
             )
             if self.setting.prunes:
@@ -111,7 +111,7 @@ class Player:
         await wait_all_tasks_blocked()
         if self.machine.is_running:
             self.world.settled()
-            for topic in self.machine.rooms.pulsar.topics:
+            for topic in self.machine.broker.pulsar.topics:
                 self.world.readable_stands_at(str(topic.name), topic.readable.value)
         self._raise_broken()
 
@@ -209,7 +209,7 @@ class Player:
 
     def _change(self, topic: int, *segments: Segment) -> None:
         """Split one segment, or merge two."""
-        administration = self.machine.rooms.administration
+        administration = self.machine.broker.administration
         name = TopicName.parse(self.topics[topic])
 
         async def change() -> None:
@@ -314,6 +314,6 @@ class Player:
         left = [record.key for record in await metadata.scan("/txn/id/", "/txn/op0")]
         if left:
             raise BrokenPromise(f"records of transactions that are over: {left}")
-        for topic in self.machine.rooms.pulsar.topics:
+        for topic in self.machine.broker.pulsar.topics:
             if topic.readable.value < topic.ledger.confirmed.value:
                 raise BrokenPromise(f"{topic.name} is held back at {topic.readable.value}")

@@ -284,7 +284,7 @@ class AckedSegment:
         assert any(must <= now <= may for must, may in self._outcomes(applied)), "lost, or never acknowledged"
         assert await self.op_records() == []
         assert self.broker.headers.transactions_joined == 0
-        assert self.broker.services.buffers.op_records_outstanding == 0
+        assert self.broker.services.counters.op_records_outstanding == 0
         assert await self.sent_now() == history.all_messages - now
 
     async def check_open(self) -> None:

@@ -15,14 +15,9 @@ import trio
 
 from storage.entry import TxnId
 from storage.metadata.store import MetadataStore
-from txn.alarm import Alarm
-from txn.coordinator import Coordinator
-from txn.counters import OpCounters
-from txn.group_sweep import GroupSweep
-from txn.header_watch import HeaderWatch
 from txn.headers import Header, TransactionGroup, header_key
 from txn.states import TxnState
-from txn.sweeps import TimeoutSweep
+from txn.transactions import Transactions, TransactionSettings
 
 AGE_MS = 3_600_000
 
@@ -37,20 +32,10 @@ class Office:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self.metadata = metadata
-        self.timeouts = Alarm(now_ms)
-        self.once = Alarm(now_ms, delay_ms=AGE_MS)
-        self.counters = OpCounters()
-        self.coordinator = Coordinator(
-            metadata,
-            count=1,
-            now_ms=now_ms,
-            timeout_ms_max=AGE_MS,
-            final_alarm=Alarm(now_ms),
-            once_alarm=self.once,
-            counters=self.counters,
-        )
+        settings = TransactionSettings(coordinators=1, timeout_ms_max=AGE_MS, retention_ms=0)
+        self.transactions = Transactions(metadata, settings, now_ms)
+        self.coordinator = self.transactions.coordinator
         self.groups = self.coordinator.groups
-        self.headers = HeaderWatch(metadata, deadlines=self.timeouts)
 
     async def join(self, group: TransactionGroup, *, once: bool = False) -> TxnId:
         txn = await self.coordinator.new_in_group(0, 60_000, group, once=once)
@@ -77,11 +62,8 @@ class Office:
 async def running(office: Office) -> AsyncIterator[Office]:
     """With the tasks that a broker runs."""
     async with trio.open_nursery() as nursery:
-        await nursery.start(office.headers.run)
-        await nursery.start(office.groups.run)
-        sweep = TimeoutSweep(office.metadata, office.coordinator, now_ms=now_ms, alarm=office.timeouts)
-        nursery.start_soon(sweep.run)
-        groups = GroupSweep(office.metadata, age_ms=AGE_MS, now_ms=now_ms, alarm=office.once, counters=office.counters)
-        nursery.start_soon(groups.run)
+        await office.transactions.start(nursery)
+        nursery.start_soon(office.transactions.timeout_sweep.run)
+        nursery.start_soon(office.transactions.group_sweep.run)
         yield office
         nursery.cancel_scope.cancel()

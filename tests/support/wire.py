@@ -6,21 +6,19 @@ async with listening(broker) as listener, connected(listener) as client:
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import trio
 from trio.testing import open_stream_to_socket_listener
 
 from broker.pulsar.budgets import Budgets
-from broker.pulsar.listener import PulsarServices, serve_pulsar
-from broker.schemas.registry import Schemas
-from broker.traffic import Traffic
-from tests.support.rooms import Rooms, now_ms
+from broker.pulsar.listener import serve_pulsar
+from tests.support.rooms import MESSAGE_BYTES_MAX, Rooms
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
-MESSAGE_BYTES_MAX = 100_000
 ANSWER_SECONDS_MAX = 60
 
 
@@ -98,21 +96,7 @@ def message(value: bytes = b"value", *, batch_of: int | None = None) -> bytes:
 async def listening(broker: Rooms, budgets: Budgets | None = None) -> AsyncIterator[trio.SocketListener]:
     """The listener, serving the rooms."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    services = PulsarServices(
-        topics=broker.topics,
-        controller=broker.controller,
-        layouts=broker.layouts,
-        feeds=broker.feeds,
-        namespaces=broker.namespaces,
-        groups=broker.groups,
-        elections=broker.elections,
-        schemas=Schemas(broker.metadata, now_ms),
-        coordinator=broker.coordinator,
-        traffic=Traffic(),
-        budgets=Budgets.of(1 << 30, 1_000) if budgets is None else budgets,
-        server_version="Tidewire test",
-        message_bytes_max=MESSAGE_BYTES_MAX,
-    )
+    services = broker.pulsar if budgets is None else replace(broker.pulsar, budgets=budgets)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_pulsar, listener, services, lambda reached: reached)
         yield listener

@@ -14,16 +14,12 @@ from storage.position import Position
 from storage.ranges import EntryAck
 from tests.support.steered_store import SteeredStore
 from txn import coordinator as coordinator_module
-from txn.alarm import Alarm
-from txn.coordinator import Coordinator
-from txn.counters import OpCounters
 from txn.errors import CoordinatorNotFound, InvalidTxnStatus, TransactionNotFound
-from txn.header_watch import HeaderWatch
 from txn.headers import KEY_PREFIX, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
 from txn.ops import AckOp, WriteOp, ops_of
 from txn.states import EndAction, TxnState
-from txn.sweeps import HeaderSweep, TimeoutSweep
+from txn.transactions import Transactions, TransactionSettings
 
 RETENTION_MS = 60_000
 WALL_MS = 1_700_000_000_000
@@ -42,22 +38,12 @@ class Office:
         self.redriven: list[str] = []
         self.gone: set[str] = set()
         """Segments that were deleted."""
-        self.timeouts = Alarm(now_ms)
-        self.finals = Alarm(now_ms, delay_ms=RETENTION_MS)
-        self.headers = HeaderWatch(metadata, deadlines=self.timeouts)
-        self.coordinator = Coordinator(
-            metadata,
-            count=16,
-            now_ms=now_ms,
-            timeout_ms_max=10_000_000,
-            final_alarm=self.finals,
-            once_alarm=Alarm(now_ms),
-            counters=OpCounters(),
-        )
-        self.timeout_sweep = TimeoutSweep(metadata, self.coordinator, now_ms=now_ms, alarm=self.timeouts)
-        self.header_sweep = HeaderSweep(
-            metadata, retention_ms=RETENTION_MS, now_ms=now_ms, alarm=self.finals, redrive=self.redrive
-        )
+        settings = TransactionSettings(coordinators=16, timeout_ms_max=10_000_000, retention_ms=RETENTION_MS)
+        transactions = Transactions(metadata, settings, now_ms)
+        self.headers = transactions.headers
+        self.coordinator = transactions.coordinator
+        self.timeout_sweep = transactions.timeout_sweep
+        self.header_sweep = transactions.header_sweep(self.redrive)
 
     async def redrive(self, segment: str) -> bool:
         self.redriven.append(segment)

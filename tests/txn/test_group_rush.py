@@ -32,13 +32,13 @@ async def test_a_watch_that_is_behind_tells_winners_that_they_won(autojump_clock
         elsewhere = await office.coordinator.new_transaction(0, 60_000)
         others = [Listener() for _ in range(1000)]
         for listener in others:
-            office.headers.join(elsewhere, listener)
+            office.transactions.headers.join(elsewhere, listener)
         await wait_all_tasks_blocked()
         await office.coordinator.end(elsewhere, EndAction.COMMIT)
         winner, loser = await office.join(ONE), await office.join(ONE)
         listeners = [Listener(), Listener()]
         for txn, listener in zip((winner, loser), listeners, strict=True):
-            office.headers.join(txn, listener)
+            office.transactions.headers.join(txn, listener)
         await office.commit(ONE, winner)
         await office.join(TWO)
         assert not all(listener.told for listener in others), "it is behind"

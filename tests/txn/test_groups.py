@@ -27,7 +27,6 @@ from txn.group_record import KEY_PREFIX, Content, group_key
 from txn.groups import SETTLE_BATCH_MAX, WINNERS_MAX
 from txn.headers import BY_GROUP, TransactionGroup, header_key, v5_id
 from txn.states import EndAction, TxnState
-from txn.sweeps import TimeoutSweep
 
 ONE, TWO = TransactionGroup("app", 1), TransactionGroup("app", 2)
 
@@ -300,8 +299,7 @@ async def test_a_deadline_that_passes_after_the_decision_changes_nothing(autojum
     await office.commit(ONE, winner)
     await trio.sleep(61)
     async with trio.open_nursery() as nursery:
-        sweep = TimeoutSweep(office.metadata, office.coordinator, now_ms=now_ms, alarm=office.timeouts)
-        nursery.start_soon(sweep.run)
+        nursery.start_soon(office.transactions.timeout_sweep.run)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert await office.states(winner, loser) == "COMMITTED ABORTED"
@@ -437,14 +435,14 @@ async def test_a_large_batch_ends_without_reading_its_members_for_each_part(mock
     office = Office(MemoryStore())
     members = [await office.join(ONE) for _ in range(4 * SETTLE_BATCH_MAX)]
     mock_clock.jump(60)
-    asked = office.counters.index_queries
+    asked = office.transactions.counters.index_queries
     await office.groups.abort_due(ONE.application, now_ms())
-    assert office.counters.index_queries - asked == 3
+    assert office.transactions.counters.index_queries - asked == 3
     assert {await office.state(txn) for txn in members} == {TxnState.ABORTED}
     members = [await office.join(TWO) for _ in range(4 * SETTLE_BATCH_MAX)]
-    asked = office.counters.index_queries
+    asked = office.transactions.counters.index_queries
     await office.join(TransactionGroup(ONE.application, 3))
-    assert office.counters.index_queries - asked == 3
+    assert office.transactions.counters.index_queries - asked == 3
     assert {await office.state(txn) for txn in members} == {TxnState.ABORTED}
 
 

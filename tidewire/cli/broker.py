@@ -109,10 +109,11 @@ def command(
     import trio
 
     from broker.allocator import keep_memory_together
+    from broker.front_ends import Ready
     from broker.garbage import GarbageDuty
     from broker.log_limit import LogLimit
     from broker.loop_monitor import LoopMonitor
-    from broker.main import Ready, serve
+    from broker.main import serve
     from broker.startup_errors import operator_message
 
     limit = LogLimit(monotonic)

@@ -9,8 +9,8 @@ import trio
 from broker.names import TopicName
 from broker.pulsar.requests import request_id_of
 from storage.position import EARLIEST
-from tests.support.rooms import TOPIC, Rooms, publish, visible
-from tests.support.wire import MESSAGE_BYTES_MAX, WireClient, connected, message
+from tests.support.rooms import MESSAGE_BYTES_MAX, TOPIC, Rooms, publish, visible
+from tests.support.wire import WireClient, connected, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

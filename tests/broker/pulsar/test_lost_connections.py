@@ -58,7 +58,7 @@ async def test_who_comes_back_finds_his_segments(
 
 async def test_without_a_grace_period_the_segments_go_to_the_others_at_once() -> None:
     async with (
-        rooms(MemoryStore(), SimulatedFiles(seed=5), grace_seconds=0) as broker,
+        rooms(MemoryStore(), SimulatedFiles(seed=5), consumer_session_grace_seconds=0) as broker,
         listening(broker) as listener,
         connected(listener) as client,
     ):

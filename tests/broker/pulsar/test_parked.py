@@ -10,8 +10,8 @@ from typing import Any, Final
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tests.support.rooms import Rooms
-from tests.support.wire import MESSAGE_BYTES_MAX, WireClient, connected, message
+from tests.support.rooms import MESSAGE_BYTES_MAX, Rooms
+from tests.support.wire import WireClient, connected, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import FrameDecoder, encode_payload_command
 

@@ -4,10 +4,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
-from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layout import Layout
 from broker.scalable.layouts import layout_key
-from tests.support.rooms import TOPIC, Rooms, now_ms, publish
+from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -259,8 +258,7 @@ async def test_a_second_consumer_gets_a_segment_of_its_own(
     broker: Rooms, client: WireClient, other: WireClient, nursery: trio.Nursery
 ) -> None:
     """D11: by itself: the one segment is split, and when it is drained each of them has a child."""
-    scaler = AutoScaler(broker.controller, broker.layouts, broker.groups, metadata=broker.metadata, now_ms=now_ms)
-    nursery.start_soon(scaler.run)
+    nursery.start_soon(broker.auto_scaler.run)
     await broker.controller.create_topic(TOPIC, 1, {})
     parent = await broker.topics.get(await broker.segment(TOPIC, 0))
     await publish(parent, message())

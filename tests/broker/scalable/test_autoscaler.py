@@ -10,7 +10,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride
-from broker.scalable.autoscaler import AutoScaler
 from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.scalable.registrations import GroupId
@@ -34,8 +33,7 @@ def clock(mock_clock: MockClock) -> list[WallClock]:
 async def broker(mock_clock: MockClock, clock: list[WallClock], nursery: trio.Nursery) -> AsyncIterator[Rooms]:
     clock.append(moving_clock())
     async with rooms(MemoryStore(), SimulatedFiles(seed=5), clock=clock[0]) as made:
-        scaler = AutoScaler(made.controller, made.layouts, made.groups, metadata=made.metadata, now_ms=clock[0])
-        nursery.start_soon(scaler.run)
+        nursery.start_soon(made.auto_scaler.run)
         await wait_all_tasks_blocked()
         yield made
 

@@ -22,7 +22,7 @@ GRACE = 60
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Rooms]:
-    async with rooms(MemoryStore(), SimulatedFiles(seed=5), grace_seconds=GRACE) as made:
+    async with rooms(MemoryStore(), SimulatedFiles(seed=5), consumer_session_grace_seconds=GRACE) as made:
         yield made
 
 
@@ -133,14 +133,14 @@ async def test_the_last_one_away_leaves_nothing_behind(broker: Rooms, autojump_c
 async def test_registrations_outlive_the_broker(name: str, autojump_clock: MockClock) -> None:
     """D10: kill -9: each has its share back as it was; who does not come back has left a grace period later."""
     store, files = MemoryStore(), SimulatedFiles(seed=5)
-    async with rooms(store, files, grace_seconds=GRACE) as broker:
+    async with rooms(store, files, consumer_session_grace_seconds=GRACE) as broker:
         await topic_with(broker, 4)
         # In this order, so that the shares are others than a new beginning would give.
         b, a = await joined(broker, "zzz"), await joined(broker, name)
         shares = {member.name: member.told[-1] for member in (a, b)}
         assert shares[name] == {2, 3}
         assert await registered(broker) == shares
-    async with rooms(store, files, grace_seconds=GRACE) as broker:
+    async with rooms(store, files, consumer_session_grace_seconds=GRACE) as broker:
         await broker.groups.recover()
         other = await joined(broker, "other")
         assert other.told == [set()], "two others have theirs still"
@@ -155,22 +155,22 @@ async def test_registrations_outlive_the_broker(name: str, autojump_clock: MockC
 async def test_after_a_restart_nobodys_segments_move(autojump_clock: MockClock) -> None:
     """D10: also when the first to ask is the first to hear that there was anybody."""
     store, files = MemoryStore(), SimulatedFiles(seed=5)
-    async with rooms(store, files, grace_seconds=GRACE) as broker:
+    async with rooms(store, files, consumer_session_grace_seconds=GRACE) as broker:
         await topic_with(broker, 4)
         before = [await joined(broker, name) for name in ("c", "b", "a")]
         await wait_all_tasks_blocked()
-    async with rooms(store, files, grace_seconds=GRACE) as broker:
+    async with rooms(store, files, consumer_session_grace_seconds=GRACE) as broker:
         for member in before:
             assert (await joined(broker, member.name)).told == [member.told[-1]]
 
 
 async def test_of_a_group_that_nobody_comes_back_to_nothing_is_left(autojump_clock: MockClock) -> None:
     store, files = MemoryStore(), SimulatedFiles(seed=5)
-    async with rooms(store, files, grace_seconds=GRACE) as broker:
+    async with rooms(store, files, consumer_session_grace_seconds=GRACE) as broker:
         await topic_with(broker, 1)
         await joined(broker, "a")
         await wait_all_tasks_blocked()
-    async with rooms(store, files, grace_seconds=GRACE) as broker:
+    async with rooms(store, files, consumer_session_grace_seconds=GRACE) as broker:
         await broker.groups.recover()
         assert await registered(broker) == {"a": {0}}
         await trio.sleep(GRACE + 1)

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.scalable.autoscale import SegmentLoad
-from broker.scalable.load_reports import LoadReporter, decode_load, segment_of
+from broker.scalable.load_reports import decode_load, segment_of
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
 from broker.traffic import load_key
@@ -25,10 +25,7 @@ async def broker(mock_clock: MockClock, nursery: trio.Nursery) -> AsyncIterator[
     clock = moving_clock()
     async with rooms(SteeredStore(), SimulatedFiles(seed=5), clock=clock) as made:
         await made.controller.create_topic(TOPIC, 1, {})
-        reporter = LoadReporter(
-            made.topics, made.services.activity, metadata=made.metadata, session=made.session, now_ms=clock
-        )
-        nursery.start_soon(reporter.run)
+        nursery.start_soon(made.load_reporter.run)
         await wait_all_tasks_blocked()
         yield made
 

@@ -371,7 +371,7 @@ async def test_what_was_migrated_is_pruned_when_it_is_drained(broker: Rooms, sto
     topic = await regular_topic(broker)
     await broker.controller.migrate(TOPIC, force=False)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.pruner().run)
+        nursery.start_soon(broker.pruner.run)
         for subscription in topic.subscriptions.values():
             subscription.cursor.acknowledge_cumulative(topic.ledger.last_position)
             await subscription.cursor.synced()

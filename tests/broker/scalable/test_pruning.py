@@ -19,7 +19,7 @@ from storage.cursor import CursorError
 from storage.metadata.store import Check
 from tests.support.disk import SimulatedFiles
 from tests.support.idle import TaskSteps
-from tests.support.rooms import TOPIC, Rooms, publish, rooms, visible
+from tests.support.rooms import TOPIC, Rooms, moving_clock, publish, rooms, visible
 from tests.support.schedules import every_schedule
 from tests.support.steered_store import SteeredStore, Stopped
 from txn.errors import OwnershipLost
@@ -37,6 +37,13 @@ def store() -> SteeredStore:
 @pytest.fixture
 async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
     async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+@pytest.fixture
+async def keeping(store: SteeredStore, mock_clock: MockClock) -> AsyncIterator[Rooms]:
+    """A broker that keeps what is drained for an hour of a clock that a test may jump."""
+    async with rooms(store, SimulatedFiles(seed=5), clock=moving_clock(), segment_retention_seconds=3600) as made:
         yield made
 
 
@@ -80,7 +87,7 @@ async def test_a_parent_goes_when_every_subscription_has_drained_it(
     broker: Rooms, store: SteeredStore, nursery: trio.Nursery
 ) -> None:
     """D11: with its data and cursors; clients are pushed a layout in which the children have no parent."""
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     pushed: list[tuple[int, set[int]]] = []
 
     def follower(layout: Layout | None) -> None:
@@ -109,7 +116,7 @@ async def test_data_goes_when_clients_know_that_the_segment_has_gone(
     broker: Rooms, store: SteeredStore, nursery: trio.Nursery
 ) -> None:
     """However late they hear of it: what is under way to it until then finds it."""
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     await split_topic(broker)
     await drain(broker, 0, "s")
     segment = await broker.segment(TOPIC, 0)
@@ -136,7 +143,7 @@ async def test_a_subscription_that_is_being_made_holds_a_segment(
     await split_topic(broker)
     made = Subscription(STREAM, "n", StartPosition.EARLIEST, 0, is_creating=True)
     await broker.layouts.change(TOPIC, lambda layout: layout.add_subscription("new", made))
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     for name in ("s", "t"):
         await drain(broker, 0, name)
     assert await ids(broker) == {0, 1, 2}
@@ -148,7 +155,7 @@ async def test_a_subscription_that_is_being_made_holds_a_segment(
 
 async def test_without_subscriptions_everything_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:
     """Nobody has said that he is done; a reader may come."""
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     await broker.controller.create_topic(TOPIC, 1, {})
     await broker.controller.split(TOPIC, 0)
     await wait_all_tasks_blocked()
@@ -162,7 +169,7 @@ async def test_deleting_the_last_subscription_that_holds_a_segment_prunes_it(
     broker: Rooms, nursery: trio.Nursery
 ) -> None:
     """Its cursor was all that was in the way; but the last one's deletion prunes nothing."""
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     await split_topic(broker)
     await drain(broker, 0, "s")
     await broker.controller.subscriptions.delete(TOPIC, "t")
@@ -177,7 +184,7 @@ async def test_deleting_the_last_subscription_that_holds_a_segment_prunes_it(
 
 async def test_ancestors_go_first_and_then_their_heirs(broker: Rooms, nursery: trio.Nursery) -> None:
     """D11: an empty segment in between waits for its parent, so that nothing is handed out too early."""
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     await split_topic(broker)
     await broker.controller.merge(TOPIC, 1, 2)
     await wait_all_tasks_blocked()
@@ -192,7 +199,7 @@ async def test_ancestors_go_first_and_then_their_heirs(broker: Rooms, nursery: t
 
 async def test_messages_of_an_open_transaction_keep_their_segment(broker: Rooms, nursery: trio.Nursery) -> None:
     """T20: whoever has acknowledged everything that can be read has not drained it yet."""
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     await broker.controller.create_topic(TOPIC, 1, {})
     await subscribe(broker, "s")
     txn = await broker.coordinator.new_transaction(0, 1_000)
@@ -207,53 +214,43 @@ async def test_messages_of_an_open_transaction_keep_their_segment(broker: Rooms,
     assert await ids(broker) == {1, 2}
 
 
-async def test_a_segment_is_kept_for_its_time(broker: Rooms, nursery: trio.Nursery, mock_clock: MockClock) -> None:
+async def test_a_segment_is_kept_for_its_time(keeping: Rooms, nursery: trio.Nursery, mock_clock: MockClock) -> None:
     """And nothing runs meanwhile: the time is slept through."""
-    start = trio.current_time()
-
-    def clock() -> int:
-        return 1_000_000 + round((trio.current_time() - start) * 1000)
-
     with TaskSteps() as steps:
-        nursery.start_soon(broker.pruner(retention_ms=3_600_000, clock=clock).run)
-        await split_topic(broker)
+        nursery.start_soon(keeping.pruner.run)
+        await split_topic(keeping)
         for name in ("s", "t"):
-            await drain(broker, 0, name)
+            await drain(keeping, 0, name)
         steps.clear()
         mock_clock.jump(3_599)
         await wait_all_tasks_blocked()
         assert steps.of("Pruner._watch") == 0
-        assert await ids(broker) == {0, 1, 2}
+        assert await ids(keeping) == {0, 1, 2}
         mock_clock.jump(2)
         await wait_all_tasks_blocked()
-    assert await ids(broker) == {1, 2}
+    assert await ids(keeping) == {1, 2}
 
 
 async def test_a_topic_that_was_made_anew_keeps_its_segments_for_their_own_time(
-    broker: Rooms, store: SteeredStore, nursery: trio.Nursery, mock_clock: MockClock
+    keeping: Rooms, store: SteeredStore, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     """D16: a watch may tell of the new layout without the deletion before it, and segments have the same numbers."""
-    start = trio.current_time()
-
-    def clock() -> int:
-        return 1_000_000 + round((trio.current_time() - start) * 1000)
-
-    nursery.start_soon(broker.pruner(retention_ms=3_600_000, clock=clock).run)
-    await split_topic(broker)
+    nursery.start_soon(keeping.pruner.run)
+    await split_topic(keeping)
     for name in ("s", "t"):
-        await drain(broker, 0, name)
+        await drain(keeping, 0, name)
     mock_clock.jump(3_000)
-    before = await broker.layouts.get(TOPIC)
-    sealed = replace(before.segments[0], sealed_at_ms=clock())
+    before = await keeping.layouts.get(TOPIC)
+    sealed = replace(before.segments[0], sealed_at_ms=keeping.services.now_ms())
     anew = replace(before, creation_id="anew", segments={**before.segments, 0: sealed})
     await store.put(layout_key(TOPIC), to_json(anew))
     await wait_all_tasks_blocked()
     mock_clock.jump(3_000)
     await wait_all_tasks_blocked()
-    assert await ids(broker) == {0, 1, 2}
+    assert await ids(keeping) == {0, 1, 2}
     mock_clock.jump(1_000)
     await wait_all_tasks_blocked()
-    assert await ids(broker) == {1, 2}
+    assert await ids(keeping) == {1, 2}
 
 
 async def test_a_segment_that_cannot_be_looked_at_is_kept(broker: Rooms, nursery: trio.Nursery) -> None:
@@ -271,7 +268,7 @@ async def test_a_segment_that_cannot_be_looked_at_is_kept(broker: Rooms, nursery
         return await real(parent, claim)
 
     broker.topics._open_topic = broken
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     await wait_all_tasks_blocked()
     assert await ids(broker) == {0, 1, 2}
     await publish(await topic_of(broker, 1), b"goes on")
@@ -287,7 +284,7 @@ async def test_a_segment_that_another_broker_had_is_looked_at_when_that_lets_it_
     parent = await broker.segment(TOPIC, 0)
     await broker.topics.unload(parent)
     await broker.metadata.put(claim_key(str(parent)), b'{"broker": "broker-2"}')
-    nursery.start_soon(broker.pruner().run)
+    nursery.start_soon(broker.pruner.run)
     await wait_all_tasks_blocked()
     assert await ids(broker) == {0, 1, 2}
     for _ in range(3):
@@ -314,7 +311,7 @@ async def test_a_topic_may_go_in_the_moment_in_which_its_segment_cannot_be_looke
 
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(broker.topics, "get", get)
-                nursery.start_soon(broker.pruner().run)
+                nursery.start_soon(broker.pruner.run)
                 await wait_all_tasks_blocked()
                 await store.delete(layout_key(TOPIC))
                 fail.set()
@@ -335,7 +332,7 @@ async def test_pruning_goes_on_after_the_metadata_store_gave_no_answer(made: boo
             await broker.topics.unload(parent)
             await broker.elections.resign(TOPIC)
             store.leave_unanswered(step, made=made)
-            nursery.start_soon(broker.pruner().run)
+            nursery.start_soon(broker.pruner.run)
             await wait_all_tasks_blocked()
             mock_clock.jump(RETRY_SECONDS + 1)
             await wait_all_tasks_blocked()
@@ -362,7 +359,7 @@ async def test_pruning_that_dies_at_any_write_is_finished_or_was_never_begun() -
                 for name in ("s", "t"):
                     await drain(broker, 0, name)
                 store.fail_at(step)
-                nursery.start_soon(broker.pruner().run)
+                nursery.start_soon(broker.pruner.run)
                 await wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel()
         except* (Stopped, BrokerError, CursorError):
@@ -370,7 +367,7 @@ async def test_pruning_that_dies_at_any_write_is_finished_or_was_never_begun() -
         store.fail_at(None)
         async with rooms(store, files.kill()) as broker, trio.open_nursery() as nursery:
             await broker.controller.recover()
-            nursery.start_soon(broker.pruner().run)
+            nursery.start_soon(broker.pruner.run)
             await wait_all_tasks_blocked()
             layout = await broker.layouts.get(TOPIC)
             assert (set(layout.segments), layout.pruned) == ({1, 2}, {})
@@ -392,7 +389,7 @@ async def test_a_subscription_made_meanwhile_has_all_its_cursors() -> None:
         await split_topic(broker)
         await drain(broker, 0, "s")
         async with trio.open_nursery() as racing:
-            nursery.start_soon(broker.pruner().run)
+            nursery.start_soon(broker.pruner.run)
             racing.start_soon(drain, broker, 0, "t")
             racing.start_soon(subscribe, broker, "new")
         await wait_all_tasks_blocked()

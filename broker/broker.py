@@ -1,0 +1,220 @@
+"""One broker, put together: every room between the stores and the front ends, for one metadata session.
+
+    broker = Broker(foundation, session, nursery)      # parts only: nothing is read, written or run
+    await broker.start()                               # follow, recover, work in the background
+    ...                                                # front ends serve broker.pulsar, .administration, .monitor
+    await broker.close()                               # topics write what their cursors still hold
+
+`__init__` is the one place where the parts meet. Each part gets only what stands above it. The daemon, its tests and
+the model all build this class, and differ in the foundation alone.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import trio
+
+from broker.administration import Administration, Monitor
+from broker.background import keep_running
+from broker.cluster.elections import Elections
+from broker.cluster.ownership import Claims
+from broker.config import BrokerSettings
+from broker.loop_monitor import LoopMonitor
+from broker.names import TopicName
+from broker.pulsar.budgets import Budgets
+from broker.pulsar.listener import PulsarServices
+from broker.retention import Retention
+from broker.retention_policies import RetentionPolicies
+from broker.scalable.autoscale_policy import AutoScalePolicy
+from broker.scalable.autoscaler import AutoScaler
+from broker.scalable.consumer_groups import ConsumerGroups
+from broker.scalable.controller import Controller
+from broker.scalable.feeds import LayoutFeeds
+from broker.scalable.layouts import Layouts
+from broker.scalable.load_reports import LoadReporter
+from broker.scalable.namespaces import NamespaceFeeds
+from broker.scalable.pruning import Pruner
+from broker.schemas.registry import Schemas
+from broker.topic import Topic
+from broker.topic_services import TopicServices
+from broker.topics import Topics
+from broker.traffic import Traffic
+from storage.clock import WallClock
+from storage.ledger_ids import LedgerIds
+from storage.ledger_store import LedgerStore
+from storage.managed_ledger import ManagedLedgerConfig
+from storage.metadata.store import Check, MetadataStore, Session
+from txn.transactions import Transactions, TransactionSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """What a broker stands on. All of it outlives the metadata session, and serves the next one."""
+
+    settings: BrokerSettings
+    version: str
+    service_url: str
+    """Where other brokers send clients that ask for this one."""
+    metadata: MetadataStore
+    ledgers: LedgerStore
+    """Its writer runs already."""
+    now_ms: WallClock
+    budgets: Budgets
+    traffic: Traffic = field(default_factory=Traffic)
+    loop: LoopMonitor = field(default_factory=LoopMonitor)
+    """What `/metrics` shows of the event loop."""
+
+
+class Broker:
+    """See the module's docstring. `nursery` runs its tasks; cancelling that is like killing the broker."""
+
+    def __init__(self, foundation: Foundation, session: Session, nursery: trio.Nursery) -> None:
+        base, settings, metadata = foundation, foundation.settings, foundation.metadata
+        self._foundation = base
+        self.metadata = metadata
+        self._nursery = nursery
+        self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms)
+        self.claims = Claims(metadata, session, broker_id=settings.broker_id, service_url=base.service_url)
+        self.elections = Elections(self.claims, metadata)
+        self.layouts = Layouts(metadata)
+        self.feeds = LayoutFeeds(metadata, nursery)
+        self.namespaces = NamespaceFeeds(metadata, nursery)
+        self.retention = RetentionPolicies(
+            metadata, Retention(settings.retention_minutes, settings.retention_megabytes)
+        )
+        self.services = _topic_services(base, self.transactions, self.retention)
+        self.topics = Topics(self.claims, self.layouts, self.open_topic, self.services, nursery, session.id)
+        self.groups = ConsumerGroups(
+            self.topics,
+            self.feeds,
+            self.elections,
+            metadata=metadata,
+            nursery=nursery,
+            grace_seconds=settings.consumer_session_grace_seconds,
+        )
+        self.controller = Controller(
+            self.layouts,
+            self.topics,
+            self.feeds,
+            self.groups,
+            self.elections,
+            now_ms=base.now_ms,
+            nursery=nursery,
+            metadata=metadata,
+            auto_scale=AutoScalePolicy(enabled=settings.auto_scale),
+        )
+        self.pruner = Pruner(
+            self.layouts,
+            self.topics,
+            self.feeds,
+            self.controller.locks,
+            self.elections,
+            metadata=metadata,
+            retention_ms=round(settings.segment_retention_seconds * 1000),
+            now_ms=base.now_ms,
+        )
+        self.header_sweep = self.transactions.header_sweep(self.topics.redrive)
+        self.load_reporter = LoadReporter(
+            self.topics, self.services.activity, metadata=metadata, session=session, now_ms=base.now_ms
+        )
+        self.auto_scaler = AutoScaler(self.controller, self.layouts, self.groups, metadata=metadata, now_ms=base.now_ms)
+        self.pulsar = self._pulsar_services()
+        self.administration = Administration(
+            self.controller,
+            self.layouts,
+            self.topics,
+            self.groups,
+            initial_segments=settings.default_initial_segments,
+        )
+        self.monitor = Monitor(
+            self.topics,
+            coordinator=self.transactions.coordinator,
+            counters=self.transactions.counters,
+            metadata=metadata,
+            traffic=base.traffic,
+            loop=base.loop,
+            ledgers=base.ledgers,
+            budgets=base.budgets,
+        )
+
+    async def start(self) -> None:
+        """Serve from now on: front ends may be opened on return."""
+        await self.follow()
+        await self.recover()
+        for what, work in self.background.items():
+            self._nursery.start_soon(keep_running, what, work)
+
+    async def follow(self) -> None:
+        """Start the watches that everything else rests on; on return they know what the metadata store holds."""
+        await self.transactions.start(self._nursery)
+        await self._nursery.start(self.elections.run)
+        await self._nursery.start(self.retention.run)
+
+    async def recover(self) -> None:
+        """Go on with what an earlier broker left unfinished."""
+        await self.controller.recover()
+        await self.groups.recover()
+
+    @property
+    def background(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """What a broker does without being asked, by the name that the log gives it."""
+        return {
+            "pruning": self.pruner.run,
+            "ending transactions at their deadline": self.transactions.timeout_sweep.run,
+            "forgetting finished transactions": self.header_sweep.run,
+            "forgetting transaction groups": self.transactions.group_sweep.run,
+            "reporting load": self.load_reporter.run,
+            "splitting and merging by load": self.auto_scaler.run,
+        }
+
+    async def close(self) -> None:
+        """Close every topic; what its cursors hold is durable on return."""
+        await self.topics.close()
+
+    async def open_topic(self, name: TopicName, claim: Check) -> Topic:
+        """Take over a topic that this broker has claimed."""
+        return await Topic.open(name, self.services, claim)
+
+    def _pulsar_services(self) -> PulsarServices:
+        base = self._foundation
+        return PulsarServices(
+            topics=self.topics,
+            controller=self.controller,
+            layouts=self.layouts,
+            feeds=self.feeds,
+            namespaces=self.namespaces,
+            groups=self.groups,
+            elections=self.elections,
+            schemas=Schemas(base.metadata, base.now_ms),
+            coordinator=self.transactions.coordinator,
+            traffic=base.traffic,
+            budgets=base.budgets,
+            server_version=f"Tidewire {base.version}",
+            message_bytes_max=int(base.settings.message_bytes_max),
+        )
+
+
+def _transaction_settings(settings: BrokerSettings) -> TransactionSettings:
+    return TransactionSettings(
+        coordinators=settings.transaction_coordinators,
+        timeout_ms_max=round(settings.txn_timeout_seconds_max * 1000),
+        retention_ms=round(settings.txn_retention_seconds * 1000),
+    )
+
+
+def _topic_services(base: Foundation, transactions: Transactions, retention: RetentionPolicies) -> TopicServices:
+    settings = base.settings
+    return TopicServices(
+        metadata=base.metadata,
+        ledgers=base.ledgers,
+        ledger_ids=LedgerIds(base.metadata),
+        headers=transactions.headers,
+        counters=transactions.counters,
+        ledger_config=ManagedLedgerConfig(
+            ledger_bytes_max=int(settings.ledger_bytes_max),
+            ledger_age_max_ms=round(settings.ledger_age_seconds_max * 1000),
+        ),
+        now_ms=base.now_ms,
+        deduplicates_persistent=settings.deduplication,
+        retention=retention,
+    )

@@ -1,0 +1,104 @@
+"""The front ends: what clients connect to, one listening socket for each protocol.
+
+The sockets are opened before any file is touched, so that a taken address changes nothing. They live as long as the
+process. One broker after another serves them (`metadata_sessions.py`), and between two brokers clients are turned away.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+import trio
+from starlette.types import Receive, Scope, Send
+
+from broker.addresses import Address, advertised_address
+from broker.broker import Broker
+from broker.config import BrokerSettings
+from broker.http.application import build_application
+from broker.http.listener import serve_http
+from broker.http.refusals import refusal
+from broker.listening import open_listener
+from broker.pulsar.listener import serve_pulsar
+
+
+class Ready(NamedTuple):
+    """Where a broker that accepts connections is to be found."""
+
+    pulsar: Address
+    http: Address
+
+
+class FrontEnds:
+    """See the module's docstring."""
+
+    def __init__(self, settings: BrokerSettings, pulsar: trio.SocketListener, http: trio.SocketListener) -> None:
+        self._settings = settings
+        self._pulsar = pulsar
+        self._http = http
+        self._bound = Address(*pulsar.socket.getsockname()[:2])
+
+    @property
+    def service_url(self) -> str:
+        """Where other brokers send clients of this one."""
+        return f"pulsar://{self._advertised(self._bound)}"
+
+    async def serve(self, broker: Broker, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, then end every connection; started once connections are accepted."""
+        application = build_application(
+            broker.administration, broker.monitor, broker.metadata, hosts=_hosts_of(self._settings)
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_pulsar, _again(self._pulsar), broker.pulsar, self._advertised)
+            http = await nursery.start(serve_http, application, _again(self._http))
+            task_status.started(Ready(self._bound, http))
+
+    async def turn_away(self) -> None:
+        """Refuse every client until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_close_connections, _again(self._pulsar))
+            nursery.start_soon(serve_http, _refuse_http, _again(self._http))
+
+    def _advertised(self, reached: Address) -> Address:
+        return advertised_address(self._settings.advertised_pulsar, bound=self._bound, reached=reached)
+
+
+@asynccontextmanager
+async def open_front_ends(settings: BrokerSettings) -> AsyncIterator[FrontEnds]:
+    """Open the listening sockets, for the length of the context.
+
+    Raises:
+        ListenerError: an address cannot be listened on.
+    """
+    async with AsyncExitStack() as stack:
+        pulsar = await open_listener(settings.pulsar)
+        stack.push_async_callback(pulsar.aclose)
+        http = await open_listener(settings.http)
+        stack.push_async_callback(http.aclose)
+        yield FrontEnds(settings, pulsar, http)
+
+
+async def _refuse_http(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 503 to every HTTP request."""
+    if scope["type"] == "http":
+        reason = "The broker has lost its session in the metadata store and waits for a new one. Check the store."
+        await refusal(503, reason)(scope, receive, send)
+
+
+async def _close_connections(listener: trio.SocketListener) -> None:
+    """Accept and close every connection until cancelled; clients come back after growing delays of their own.
+
+    Left in the listener's queue, each would wait for an answer as long as its operations may take. Takes possession
+    of the listener.
+    """
+    await trio.serve_listeners(trio.SocketStream.aclose, [listener])
+
+
+def _again(listener: trio.SocketListener) -> trio.SocketListener:
+    """Another handle of a listening socket. Each broker closes its own, and the socket stays."""
+    return trio.SocketListener(listener.socket.dup())
+
+
+def _hosts_of(settings: BrokerSettings) -> set[str]:
+    """The names under which HTTP clients know this broker, beside those of this machine alone."""
+    addresses = {settings.http, settings.pulsar, settings.advertised_pulsar or settings.pulsar}
+    return {address.host for address in addresses if not address.is_wildcard}.union(settings.http_hosts)

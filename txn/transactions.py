@@ -1,0 +1,86 @@
+"""A broker's part in transactions: it decides them, hears what was decided, ends those in time and forgets them.
+
+    transactions = Transactions(metadata, TransactionSettings(...), now_ms)
+    await transactions.start(nursery)            # from now on this broker hears of every decision
+    ...                                          # topics join transactions.headers
+    transactions.timeout_sweep.run, ...          # background work; the caller restarts what fails
+
+Three alarms join the parts. Whoever makes what must end in time tells the alarm of the sweep that ends it.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from storage.clock import WallClock
+from storage.metadata.store import MetadataStore
+from txn.alarm import Alarm
+from txn.coordinator import Coordinator
+from txn.counters import OpCounters
+from txn.group_sweep import GroupSweep
+from txn.header_watch import HeaderWatch
+from txn.sweeps import HeaderSweep, TimeoutSweep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """What an operator decides about transactions."""
+
+    coordinators: int
+    """How many coordinator ids clients may spread over."""
+    timeout_ms_max: int
+    """The longest a transaction may stay open."""
+    retention_ms: int
+    """How long after its end a transaction stays known to clients."""
+
+    @property
+    def group_age_ms(self) -> int:
+        """The age at which all attempts of a group are over."""
+        return max(self.timeout_ms_max, self.retention_ms)
+
+
+class Transactions:
+    """See the module's docstring."""
+
+    def __init__(self, metadata: MetadataStore, settings: TransactionSettings, now_ms: WallClock) -> None:
+        """Put the parts together; nothing is read or written."""
+        self._metadata = metadata
+        self._settings = settings
+        self._now_ms = now_ms
+        deadlines = Alarm(now_ms)
+        self._finals = Alarm(now_ms, delay_ms=settings.retention_ms)
+        onces = Alarm(now_ms, delay_ms=settings.group_age_ms)
+        self.counters = OpCounters()
+        self.headers = HeaderWatch(metadata, deadlines=deadlines)
+        self.coordinator = Coordinator(
+            metadata,
+            count=settings.coordinators,
+            now_ms=now_ms,
+            timeout_ms_max=settings.timeout_ms_max,
+            final_alarm=self._finals,
+            once_alarm=onces,
+            counters=self.counters,
+        )
+        self.timeout_sweep = TimeoutSweep(
+            metadata, self.coordinator, now_ms=now_ms, alarm=deadlines, counters=self.counters
+        )
+        self.group_sweep = GroupSweep(
+            metadata, age_ms=settings.group_age_ms, now_ms=now_ms, alarm=onces, counters=self.counters
+        )
+
+    def header_sweep(self, redrive: Callable[[str], Awaitable[bool]]) -> HeaderSweep:
+        """The sweep that forgets finished transactions; for `redrive` see `HeaderSweep`."""
+        return HeaderSweep(
+            self._metadata,
+            retention_ms=self._settings.retention_ms,
+            now_ms=self._now_ms,
+            alarm=self._finals,
+            redrive=redrive,
+            counters=self.counters,
+        )
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Follow headers and groups in `nursery`; on return all that was decided before is known."""
+        await nursery.start(self.headers.run)
+        await nursery.start(self.coordinator.groups.run)

@@ -173,6 +173,23 @@ class Topic(TopicSource):
         await self._admit(txn)
         return self._append(payload, message_count, txn)
 
+    def would_join(self, producer: str, send: SendId, txn: TxnId) -> bool:
+        """Whether `publish_once` of this send would put the transaction's op record, as it looks before its turn."""
+        if self._buffer is None or not is_v5(txn) or self._buffer.has_joined(txn):
+            return False
+        return self.deduplication is None or self.deduplication.is_new(producer, send, txn)
+
+    async def join(self, txn: TxnId) -> None:
+        """Put the op record of a transaction before a send in it has its turn; durable on return.
+
+        Raises:
+            Exception: as `publish`, which meets the same.
+        """
+        await self.ledger.wait_room()
+        self._require_taking(txn)
+        assert self._buffer is not None, "a topic without takes no transaction"
+        await self._buffer.join(txn)
+
     async def _admit(self, txn: TxnId | None) -> None:
         await self.ledger.wait_room()
         if txn is not None:

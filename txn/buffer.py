@@ -144,6 +144,22 @@ class TransactionBuffer:
         await self.admit(txn)
         return self.append(payload, message_count, txn)
 
+    def has_joined(self, txn: TxnId) -> bool:
+        """Whether the transaction writes here, or is about to."""
+        return txn in self._writes
+
+    async def join(self, txn: TxnId) -> None:
+        """Have the transaction's op record durable before a publish in it has its turn, so that joins share syncs.
+
+        The transaction holds back the readable position from here on: at most where its first entry will be, however
+        many others join or append meanwhile. `admit` looks again, so whatever is raised here meets the publish, too.
+
+        Raises:
+            TransactionNotFound, TransactionEnded, OwnershipLost, NoSpace: as `admit`.
+        """
+        if txn not in self._writes:
+            await self._join(txn)
+
     async def admit(self, txn: TxnId | None) -> None:
         """Do what has to wait before `append`, which follows in the same step.
 
@@ -285,6 +301,9 @@ class TransactionBuffer:
 
     async def _join(self, txn: TxnId) -> _Write:
         """The transaction's entry in `_writes`, with its op record durable."""
+        if self._lost is not None:
+            # Another try would have to wait as long for the same, and keep the segment from closing.
+            raise OwnershipLost(self._lost)
         write = self._writes.get(txn)
         if write is not None:
             if write.joining is not None:

@@ -1,42 +1,39 @@
 """Producers of one connection: PRODUCER, SEND and their answers.
 
-Each producer has two tasks. The first takes its sends in order and publishes them; a transaction's first write to a
-segment makes it wait for the op record, and only this producer with it. The second waits until what was appended is
-durable and sends the receipts, also in order: clients match answers to sends by order.
+Each producer has two tasks. The first takes its sends in order and publishes them. A transaction's first write to a
+segment waits for its op record, and the producer's later sends wait with it. So the transactions of queued sends join
+the segment before their turn (`early_joins.py`). The second task waits until what was appended is durable and sends
+the receipts, also in order: clients match answers to sends by order.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
-from broker.deduplication.deduplication import send_id
 from broker.deduplication.sequences import Stored
 from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.budgets import ReceiveShare
+from broker.pulsar.early_joins import EarlyJoins
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
-from broker.pulsar.replication import require_local
 from broker.pulsar.requests import Inline, Request, require_label, require_name
 from broker.pulsar.scalable import is_managed
 from broker.pulsar.schemas import SchemaGate
-from broker.pulsar.sizes import METADATA_BYTES_MAX
-from broker.pulsar.unsupported import Peer, require_supported_message, require_supported_producer
+from broker.pulsar.sends import CheckedSend, check_send
+from broker.pulsar.unsupported import Peer, require_supported_producer
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
-from storage.entry import TxnId
 from storage.errors import LedgerSealed, NoSpace
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
-from tidewire.wire.pulsar import checksums, commands
-from tidewire.wire.pulsar.errors import MalformedMessage
+from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX, metadata_size, parse_payload
 from txn.errors import TransactionNotFound
 
 PRODUCERS_MAX: Final = 10_000
@@ -60,6 +57,14 @@ SENDS_AT_ONCE: Final = 32
 LAST_SEQUENCE_ID_MAX: Final = 2**63 - 1
 
 UNKNOWN_PRODUCER: Final = "this connection has no producer of this id"
+
+
+class _Queued(NamedTuple):
+    """A send that waits for its turn, and what came of checking it."""
+
+    send: pb.CommandSend
+    payload: bytes
+    checked: CheckedSend | Fault
 
 
 class ProducerSession:
@@ -100,7 +105,7 @@ class ProducerSession:
         self._share = share
         self._traffic = traffic
         self._on_closed = on_closed
-        self._inbox: deque[tuple[pb.CommandSend, bytes]] = deque()
+        self._inbox: deque[_Queued] = deque()
         self._inbox_bytes = 0
         self._inbox_wake = Signal()
         self._inbox_room = trio.Event()
@@ -108,6 +113,8 @@ class ProducerSession:
         self._answers_wake = Signal()
         self._scope = trio.CancelScope()
         self._publishing = False
+        self._early_joins: EarlyJoins | None = None
+        """None while `run` does not."""
         self._replaced = False
         self._held_back = False
         """Whether the disk is full: the producer is closed when what was taken is answered."""
@@ -126,16 +133,23 @@ class ProducerSession:
             # The client resends what was not answered.
             self._share.give(size)
             return
-        self._inbox.append((send, payload))
+        checked = self._check(send, payload)
+        self._join_early(checked)
+        self._inbox.append(_Queued(send, payload, checked))
         self._inbox_bytes += size
         self._inbox_wake.set()
 
     async def run(self) -> None:
         """Publish and answer until closed."""
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._publish_all)
-                nursery.start_soon(self._answer_all)
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._early_joins = EarlyJoins(self.topic, nursery)
+                    nursery.start_soon(self._publish_all)
+                    nursery.start_soon(self._answer_all)
+        finally:
+            # It keeps the nursery, whose task would keep this producer until a collection.
+            self._early_joins = None
 
     async def finish(self) -> None:
         """Return once every send taken so far is answered: its client fails what is not when it hears of the close."""
@@ -180,13 +194,13 @@ class ProducerSession:
                 self._answers_wake.set()
 
     async def _publish_one(self) -> None:
-        send, payload = self._inbox.popleft()
+        send, payload, checked = self._inbox.popleft()
         size = SEND_BYTES + len(payload)
         self._inbox_bytes -= size
         self._note_room()
         self._publishing = True
         try:
-            self._answers.append((send, len(payload), await self._publish(send, payload)))
+            self._answers.append((send, len(payload), await self._publish(checked, payload)))
         except NoSpace:
             self._hold_back()
         finally:
@@ -206,6 +220,8 @@ class ProducerSession:
         self._note_room()
 
     def _drop_inbox(self) -> None:
+        if self._early_joins is not None:
+            self._early_joins.drop()
         self._share.give(self._inbox_bytes)
         self._inbox.clear()
         self._inbox_bytes = 0
@@ -219,20 +235,29 @@ class ProducerSession:
         if self._waiting_bytes <= INBOX_BYTES_MAX:
             self._inbox_room.set()
 
-    async def _publish(self, send: pb.CommandSend, payload: bytes) -> Position | Stored | Fault:
+    def _check(self, send: pb.CommandSend, payload: bytes) -> CheckedSend | Fault:
         try:
-            if (size := metadata_size(payload)) > METADATA_BYTES_MAX:
-                raise MalformedMessage(
-                    f"the metadata have {size} bytes, properties included; {METADATA_BYTES_MAX} may be"
-                )
-            checksums.verify_payload(payload)
-            if send.num_messages > 1:
-                _require_count(send.num_messages, payload)
-            txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
-            require_local(txn, payload)
-            require_supported_message(send, payload)
+            return check_send(send, payload)
+        except Exception as error:
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            return fault
+
+    def _join_early(self, checked: CheckedSend | Fault) -> None:
+        """Let the transaction of a send join the segment, if the send has to wait for its turn."""
+        if isinstance(checked, Fault) or checked.txn is None or self._early_joins is None:
+            return
+        has_turn = not self._inbox and not self._publishing
+        if not has_turn and self.topic.would_join(self.name, checked.id, checked.txn):
+            self._early_joins.start(checked.txn)
+
+    async def _publish(self, checked: CheckedSend | Fault, payload: bytes) -> Position | Stored | Fault:
+        if isinstance(checked, Fault):
+            return checked
+        try:
             return await self.topic.publish_once(
-                self.name, send_id(send, payload), payload, message_count=max(send.num_messages, 1), txn=txn
+                self.name, checked.id, payload, message_count=checked.message_count, txn=checked.txn
             )
         except LedgerSealed as sealed:
             # The client gets the new layout before this refusal, so it knows the child to send to
@@ -413,19 +438,6 @@ class ProducerHandler:
         self._closed_here[producer_id] = None
         if len(self._closed_here) > CLOSED_REMEMBERED_MAX:
             del self._closed_here[next(iter(self._closed_here))]
-
-
-def _require_count(count: int, payload: bytes) -> None:
-    """Hold that a batch has as many messages as its command says: consumers pay for each, and get those there are.
-
-    Raises:
-        MalformedMessage: it has not.
-    """
-    if count > BATCH_MESSAGES_MAX:
-        raise MalformedMessage(f"{count} messages are announced; a batch has at most {BATCH_MESSAGES_MAX}")
-    metadata, _body = parse_payload(payload)
-    if metadata.num_messages_in_batch != count:
-        raise MalformedMessage(f"{count} messages are announced, {metadata.num_messages_in_batch} were sent")
 
 
 async def _keep_messages(topic: Topic, subscription: str) -> None:

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import NAME_BYTES_MAX, TopicName
-from broker.pulsar import acknowledging, layout_sessions, producing, session, sizes
+from broker.pulsar import acknowledging, layout_sessions, producing, sends, session, sizes
 from broker.pulsar.requests import CommandHandler
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_AT_ONCE, SIZES
 from broker.scalable.layout import Layout
@@ -105,7 +105,7 @@ async def test_metadata_are_bounded(monkeypatch: pytest.MonkeyPatch, client: Wir
     """E8: properties are for the broker to parse, values are not."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.properties.add(key="k", value="v" * 1000)
-    monkeypatch.setattr(producing, "METADATA_BYTES_MAX", metadata.ByteSize())
+    monkeypatch.setattr(sends, "METADATA_BYTES_MAX", metadata.ByteSize())
     await client.produce(1, PLAIN)
     await client.send_payload(commands.send(1, 1), build_payload(metadata, b"value" * 1000))
     assert (await client.receive()).type == Type.SEND_RECEIPT

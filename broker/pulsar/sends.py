@@ -1,0 +1,53 @@
+"""What a SEND says, checked before it waits for anything."""
+
+from typing import NamedTuple
+
+from broker.deduplication.deduplication import send_id
+from broker.deduplication.sequences import SendId
+from broker.pulsar.replication import require_local
+from broker.pulsar.sizes import METADATA_BYTES_MAX
+from broker.pulsar.unsupported import require_supported_message
+from storage.entry import TxnId
+from tidewire.wire.pulsar import checksums
+from tidewire.wire.pulsar.errors import MalformedMessage
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX, metadata_size, parse_payload
+
+
+class CheckedSend(NamedTuple):
+    """A send that may be published."""
+
+    id: SendId
+    message_count: int
+    txn: TxnId | None
+
+
+def check_send(send: pb.CommandSend, payload: bytes) -> CheckedSend:
+    """Hold that a send is whole and asks for nothing that is not supported.
+
+    Raises:
+        WireError: its payload is damaged, too large in its metadata, or not what the command says.
+        NotSupported: it asks for what is not supported.
+    """
+    if (size := metadata_size(payload)) > METADATA_BYTES_MAX:
+        raise MalformedMessage(f"the metadata have {size} bytes, properties included; {METADATA_BYTES_MAX} may be")
+    checksums.verify_payload(payload)
+    if send.num_messages > 1:
+        _require_count(send.num_messages, payload)
+    txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
+    require_local(txn, payload)
+    require_supported_message(send, payload)
+    return CheckedSend(send_id(send, payload), max(send.num_messages, 1), txn)
+
+
+def _require_count(count: int, payload: bytes) -> None:
+    """Hold that a batch has as many messages as its command says: consumers pay for each, and get those there are.
+
+    Raises:
+        MalformedMessage: it has not.
+    """
+    if count > BATCH_MESSAGES_MAX:
+        raise MalformedMessage(f"{count} messages are announced; a batch has at most {BATCH_MESSAGES_MAX}")
+    metadata, _body = parse_payload(payload)
+    if metadata.num_messages_in_batch != count:
+        raise MalformedMessage(f"{count} messages are announced, {metadata.num_messages_in_batch} were sent")

@@ -39,7 +39,6 @@ from broker.errors import (
 )
 from broker.names import HASH_MAX
 from broker.scalable.autoscale_policy import AutoScaleOverride
-from broker.scalable.layout_checks import wrong_in
 from broker.scalable.layout_parts import Child, HashRange, Intent, Segment, SegmentState, Subscription
 
 INITIAL_SEGMENTS_MAX: Final = 1024
@@ -48,7 +47,7 @@ INITIAL_SEGMENTS_MAX: Final = 1024
 
 @dataclass(frozen=True)
 class Layout:
-    """One version of a topic's layout. Every layout that the functions here return keeps `invariants`."""
+    """One version of a topic's layout. Every layout that the functions here return passes `layout_checks`."""
 
     creation_id: str
     """Differs each time a topic of the same name is created."""
@@ -269,10 +268,6 @@ class Layout:
         if name not in self.subscriptions:
             raise SubscriptionNotFound(f"There is no subscription {name}.")
         return replace(self, subscriptions={key: value for key, value in self.subscriptions.items() if key != name})
-
-    def invariants(self) -> list[str]:
-        """What is wrong with this layout, in words; empty for every layout that the functions here return."""
-        return wrong_in(self)
 
     def _active_segment(self, segment_id: int) -> Segment:
         segment = self.segment(segment_id)

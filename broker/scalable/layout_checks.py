@@ -4,16 +4,12 @@ Layouts that the functions of `broker.scalable.layout` return keep all of this, 
 not was damaged or written by something else, and its topic is not served from it.
 """
 
-from typing import TYPE_CHECKING
-
 from broker.names import HASH_MAX
+from broker.scalable.layout import Layout
 from broker.scalable.layout_parts import HashRange, Intent, Segment
 
-if TYPE_CHECKING:
-    from broker.scalable.layout import Layout
 
-
-def wrong_in(layout: "Layout") -> list[str]:
+def wrong_in(layout: Layout) -> list[str]:
     """What is wrong with a layout, in words; empty for every layout that a sequence of its own functions leads to."""
     everything = [*layout.segments.items(), *layout.pruned.items()]
     return [
@@ -26,7 +22,7 @@ def wrong_in(layout: "Layout") -> list[str]:
     ]
 
 
-def _wrong_segment(layout: "Layout", segment: Segment) -> list[str]:
+def _wrong_segment(layout: Layout, segment: Segment) -> list[str]:
     wrong = []
     if not 0 <= segment.id < layout.next_segment_id:
         wrong.append("its id was never given out")
@@ -53,7 +49,7 @@ def _wrong_segment(layout: "Layout", segment: Segment) -> list[str]:
     return [f"segment {segment.id}: {what}" for what in wrong]
 
 
-def _wrong_intent(layout: "Layout", intent: Intent) -> list[str]:
+def _wrong_intent(layout: Layout, intent: Intent) -> list[str]:
     wrong = []
     parents = [layout.segments[i] for i in intent.parents if i in layout.segments]
     if len(parents) != len(intent.parents) or not parents:

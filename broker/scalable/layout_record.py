@@ -17,6 +17,7 @@ import orjson
 from broker.errors import AutoScalePolicyInvalid, LayoutTooLarge, LayoutUnreadable
 from broker.scalable.autoscale_policy import override_of
 from broker.scalable.layout import Layout
+from broker.scalable.layout_checks import wrong_in
 from broker.scalable.layout_parts import (
     Child,
     HashRange,
@@ -74,7 +75,7 @@ def from_json(data: bytes) -> Layout:
         layout = _decode(raw)
     except (KeyError, TypeError, ValueError, AttributeError, AutoScalePolicyInvalid) as error:
         raise LayoutUnreadable(f"The layout cannot be read: {error!r}.") from error
-    wrong = layout.invariants()
+    wrong = wrong_in(layout)
     if wrong:
         raise LayoutUnreadable(f"The layout contradicts itself: {'; '.join(wrong)}.")
     return layout

@@ -11,12 +11,10 @@ taken back after a lost connection leaves again before anything else, in the sam
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
-
-if TYPE_CHECKING:
-    from tidewire.client.transactions import Transaction
+from tidewire.client.transactions import Transaction
 
 FRAMES_IN_FLIGHT_MAX: Final = 128
 """Frames of one segment that may be unanswered at once; what they hold is bounded by the producer's room as well."""
@@ -93,7 +91,7 @@ class Outbox:
         self._waiting_bytes = 0
         self._waiting_turns = 0
 
-    def next_txn(self) -> "tuple[Transaction | None] | None":
+    def next_txn(self) -> tuple[Transaction | None] | None:
         """The transaction (or none) of the frame that may leave now, as a tuple of it; None when no frame may."""
         if len(self._in_flight) >= FRAMES_IN_FLIGHT_MAX:
             return None

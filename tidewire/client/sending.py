@@ -8,21 +8,19 @@ from collections import deque
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from tidewire.client.errors import TidewireError, fresh
 from tidewire.client.message import MessageId
+from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Room
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_batch, build_chunks, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-
-if TYPE_CHECKING:
-    from tidewire.client.transactions import Transaction
 
 BATCH_MESSAGES_LIMIT: Final = 10_000
 BATCH_BYTES_LIMIT: Final = MAX_MESSAGE_SIZE // 2
@@ -88,7 +86,7 @@ class Outgoing:
         key_hash: int | None,
         properties: Mapping[str, str] | None,
         event_time_ms: int | None,
-        txn: "Transaction | None",
+        txn: Transaction | None,
         size: int,
         tally: "Tally",
     ) -> None:
@@ -201,7 +199,7 @@ class SendFrame:
 
     __slots__ = ("_chunks", "_stored", "messages", "sequence_id", "txn")
 
-    def __init__(self, sequence_id: int, messages: list[Outgoing], txn: "Transaction | None") -> None:
+    def __init__(self, sequence_id: int, messages: list[Outgoing], txn: Transaction | None) -> None:
         """Of at least one message, all of the same transaction."""
         self.sequence_id = sequence_id
         self.messages = messages

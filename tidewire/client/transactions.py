@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import anyio
 
@@ -25,7 +25,6 @@ from tidewire.client.waking import Changes
 if TYPE_CHECKING:
     from tidewire.client.acknowledgements import AckCommand
     from tidewire.client.coordinators import Coordinators
-    from tidewire.client.sending import Outgoing
     from tidewire.client.topic_consumer import TopicConsumer
 
 _log: Final = logging.getLogger(__name__)
@@ -48,6 +47,21 @@ class TransactionState(Enum):
     """It was asked for and not answered."""
 
 
+class PendingSend(Protocol):
+    """A message that is sent in a transaction, as the transaction sees it."""
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether it was written to a connection."""
+
+    @property
+    def answer(self) -> object:
+        """The message's id, or a `TidewireError`; None while there is no answer."""
+
+    def finish(self, answer: TidewireError) -> None:
+        """Answer it by an error."""
+
+
 class Transaction:
     """Sends to any number of topics that become visible all together or not at all. Made by `Client`."""
 
@@ -61,7 +75,7 @@ class Transaction:
         self._included: dict[str, anyio.Event] = {}
         # By segment and subscription: the same.
         self._included_subscriptions: dict[tuple[str, str], anyio.Event] = {}
-        self._sends: set[Outgoing] = set()
+        self._sends: set[PendingSend] = set()
         self._acknowledging = 0
         # Notified when nothing is on its way any more, or something failed.
         self._sends_ended = Changes()
@@ -223,11 +237,11 @@ class Transaction:
         """Call `tell`, which must not block, once a commit is answered."""
         self._when_committed.append(tell)
 
-    def send_begins(self, message: "Outgoing") -> None:
+    def send_begins(self, message: PendingSend) -> None:
         """A message of this transaction is on its way."""
         self._sends.add(message)
 
-    def send_ends(self, message: "Outgoing") -> None:
+    def send_ends(self, message: PendingSend) -> None:
         """It was answered."""
         self._sends.discard(message)
         if isinstance(message.answer, TidewireError) and self._failure is None:

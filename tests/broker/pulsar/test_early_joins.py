@@ -167,7 +167,7 @@ async def test_a_join_that_is_refused_refuses_its_sends_alone(
         await end(client, txn, commit=True)
     await wait_all_tasks_blocked()
     assert len(await visible(topic)) == 2
-    assert broker.headers.transactions_joined == broker.services.buffers.op_records_outstanding == 0
+    assert broker.headers.transactions_joined == broker.services.counters.op_records_outstanding == 0
 
 
 async def test_a_transaction_that_ends_between_its_join_and_its_turn_takes_nothing(
@@ -186,7 +186,7 @@ async def test_a_transaction_that_ends_between_its_join_and_its_turn_takes_nothi
     await end(client, first, commit=True)
     await wait_all_tasks_blocked()
     assert len(await visible(topic)) == 1
-    assert broker.services.buffers.op_records_outstanding == 0
+    assert broker.services.counters.op_records_outstanding == 0
 
 
 async def test_what_several_joins_hold_back_stays_hidden(client: WireClient, topic: Topic, store: HoldingStore) -> None:
@@ -233,11 +233,11 @@ async def test_a_lost_connection_leaves_records_that_go_with_the_decisions(
     # The send whose turn it was: its op record became durable, and nothing was waited for after that.
     assert topic.ledger.next_position == Position(before.ledger, before.entry + 1)
     assert topic.producer_count == 0
-    assert broker.services.buffers.op_records_outstanding == 4
+    assert broker.services.counters.op_records_outstanding == 4
     for txn in txns:
         await broker.coordinator.end(TxnId(*txn), EndAction.ABORT)
     await wait_all_tasks_blocked()
-    assert broker.headers.transactions_joined == broker.services.buffers.op_records_outstanding == 0
+    assert broker.headers.transactions_joined == broker.services.counters.op_records_outstanding == 0
     plain = await topic.publish(b"plain", message_count=1, txn=None)
     await topic.ledger.confirmed.wait_for(plain)
     assert topic.readable.value == plain
@@ -448,7 +448,7 @@ async def test_in_any_order_of_the_tasks_sends_keep_theirs(
             for txn in txns:
                 await decide(txn, EndAction.ABORT)
             await wait_all_tasks_blocked()
-            assert broker.headers.transactions_joined == broker.services.buffers.op_records_outstanding == 0
+            assert broker.headers.transactions_joined == broker.services.counters.op_records_outstanding == 0
             assert topic.readable.value == topic.ledger.confirmed.value
             committed = {txn for txn, state in decided.items() if state is TxnState.COMMITTED}
             shown = {entry.position: entry.txn for entry in await visible(topic)}

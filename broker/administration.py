@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
-from broker.http.service import (
+from broker.administration_contract import (
     BrokerStatistics,
     SubscriptionStatistics,
     TopicStatistics,
     TransactionStatistics,
 )
+from broker.budgets import Budgets
+from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
-from broker.pulsar.budgets import Budgets
 from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
@@ -32,7 +32,7 @@ from txn.counters import OpCounters
 
 
 class Administration:
-    """Implements the HTTP room's `TopicService`."""
+    """Implements `TopicService`."""
 
     def __init__(
         self, controller: Controller, layouts: Layouts, topics: Topics, groups: ConsumerGroups, *, initial_segments: int
@@ -160,7 +160,7 @@ class Administration:
 
 
 class Monitor:
-    """Implements the HTTP room's `BrokerMonitor`."""
+    """Implements `BrokerMonitor`."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
     broker = Broker(foundation, session, nursery)      # parts only: nothing is read, written or run
     await broker.start()                               # follow, recover, work in the background
-    ...                                                # front ends serve broker.pulsar, .administration, .monitor
+    ...                                                # front ends serve what it offers
     await broker.close()                               # topics write what their cursors still hold
 
 `__init__` is the one place where the parts meet. Each part gets only what stands above it. The daemon, its tests and
@@ -16,13 +16,12 @@ import trio
 
 from broker.administration import Administration, Monitor
 from broker.background import keep_running
+from broker.budgets import Budgets
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import Claims
 from broker.config import BrokerSettings
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
-from broker.pulsar.budgets import Budgets
-from broker.pulsar.listener import PulsarServices
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
 from broker.scalable.autoscale_policy import AutoScalePolicy
@@ -70,7 +69,7 @@ class Broker:
 
     def __init__(self, foundation: Foundation, session: Session, nursery: trio.Nursery) -> None:
         base, settings, metadata = foundation, foundation.settings, foundation.metadata
-        self._foundation = base
+        self.foundation = base
         self.metadata = metadata
         self._nursery = nursery
         self.transactions = Transactions(metadata, _transaction_settings(settings), base.now_ms)
@@ -82,6 +81,7 @@ class Broker:
         self.retention = RetentionPolicies(
             metadata, Retention(settings.retention_minutes, settings.retention_megabytes)
         )
+        self.schemas = Schemas(metadata, base.now_ms)
         self.services = _topic_services(base, self.transactions, self.retention)
         self.topics = Topics(self.claims, self.layouts, self.open_topic, self.services, nursery, session.id)
         self.groups = ConsumerGroups(
@@ -118,7 +118,6 @@ class Broker:
             self.topics, self.services.activity, metadata=metadata, session=session, now_ms=base.now_ms
         )
         self.auto_scaler = AutoScaler(self.controller, self.layouts, self.groups, metadata=metadata, now_ms=base.now_ms)
-        self.pulsar = self._pulsar_services()
         self.administration = Administration(
             self.controller,
             self.layouts,
@@ -174,24 +173,6 @@ class Broker:
     async def open_topic(self, name: TopicName, claim: Check) -> Topic:
         """Take over a topic that this broker has claimed."""
         return await Topic.open(name, self.services, claim)
-
-    def _pulsar_services(self) -> PulsarServices:
-        base = self._foundation
-        return PulsarServices(
-            topics=self.topics,
-            controller=self.controller,
-            layouts=self.layouts,
-            feeds=self.feeds,
-            namespaces=self.namespaces,
-            groups=self.groups,
-            elections=self.elections,
-            schemas=Schemas(base.metadata, base.now_ms),
-            coordinator=self.transactions.coordinator,
-            traffic=base.traffic,
-            budgets=base.budgets,
-            server_version=f"Tidewire {base.version}",
-            message_bytes_max=int(base.settings.message_bytes_max),
-        )
 
 
 def _transaction_settings(settings: BrokerSettings) -> TransactionSettings:

@@ -9,8 +9,10 @@ from typing import Final
 
 import structlog
 
-from broker.http.listener import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 from storage.open_files import DESCRIPTORS_MAX as LEDGER_FILES_MAX
+
+HTTP_CONNECTIONS_MAX: Final = 256
+"""HTTP connections served at a time. One more takes the place of a client that is waited for, or is closed."""
 
 RESERVED: Final = LEDGER_FILES_MAX + HTTP_CONNECTIONS_MAX + 128
 """For ledger files, HTTP, and all else: journal and metadata files, listeners, etcd, worker threads at their files."""

@@ -18,7 +18,7 @@ from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.http.refusals import refusal
 from broker.listening import open_listener
-from broker.pulsar.listener import serve_pulsar
+from broker.pulsar.listener import PulsarServices, serve_pulsar
 
 
 class Ready(NamedTuple):
@@ -48,7 +48,7 @@ class FrontEnds:
             broker.administration, broker.monitor, broker.metadata, hosts=_hosts_of(self._settings)
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_pulsar, _again(self._pulsar), broker.pulsar, self._advertised)
+            nursery.start_soon(serve_pulsar, _again(self._pulsar), PulsarServices.of(broker), self._advertised)
             http = await nursery.start(serve_http, application, _again(self._http))
             task_status.started(Ready(self._bound, http))
 

@@ -15,13 +15,13 @@ from typing import Final
 import trio
 
 from broker.broker import Broker, Foundation
+from broker.budgets import Budgets
 from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
 from broker.front_ends import Ready, open_front_ends
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
 from broker.metadata_sessions import serve_sessions
-from broker.pulsar.budgets import Budgets
 from broker.registration import register_broker
 from storage.clock import SteadyClock
 from storage.files import DiskFiles

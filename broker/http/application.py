@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from broker.administration_contract import BrokerMonitor, TopicService
 from broker.http import metadata, metrics, retention, scalable, segments
 from broker.http.credentials import NoCredentials
 from broker.http.origin import KnownHostsOnly, SameOriginOnly
 from broker.http.refusals import exception_handlers, refusal
-from broker.http.service import BrokerMonitor, TopicService
 from broker.retention_policies import RetentionPolicies
 from storage.metadata.store import MetadataStore
 

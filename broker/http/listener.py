@@ -10,10 +10,9 @@ import trio
 from starlette.types import ASGIApp
 
 from broker.addresses import Address
+from broker.descriptors import HTTP_CONNECTIONS_MAX
 from broker.http.connection import HttpConnection
 
-CONNECTIONS_MAX: Final = 256
-"""Connections served at a time. One more takes the place of a client that is waited for, or is closed."""
 STOP_SECONDS_MAX: Final = 3
 """How long requests that are being answered may go on once the listener is to stop."""
 KEEPALIVE_SECONDS: Final = 60
@@ -43,7 +42,7 @@ async def serve_http(
     connections: set[HttpConnection] = set()
 
     async def serve(stream: trio.SocketStream) -> None:
-        if len(connections) >= CONNECTIONS_MAX and not _evict(connections):
+        if len(connections) >= HTTP_CONNECTIONS_MAX and not _evict(connections):
             log.warning("http connection refused", connections=len(connections))
             return
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

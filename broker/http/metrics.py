@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from broker.http.service import BrokerMonitor, BrokerStatistics, TransactionStatistics
+from broker.administration_contract import BrokerMonitor, BrokerStatistics, TransactionStatistics
 from broker.loop_monitor import BOUNDS_SECONDS, LoopStatistics
 
 

@@ -29,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from broker.administration_contract import TopicService, TopicStatistics
 from broker.errors import NotSupported
 from broker.http.parameters import (
     check_path,
@@ -45,7 +46,6 @@ from broker.http.parameters import (
 )
 from broker.http.refusals import done, json_response
 from broker.http.resources import Endpoint, resources
-from broker.http.service import TopicService, TopicStatistics
 from broker.names import Domain, TopicName
 from broker.scalable.autoscale_policy import override_of
 from broker.scalable.layout_record import admin_view

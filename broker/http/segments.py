@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from broker.administration_contract import TopicService
 from broker.errors import NotSupported
 from broker.http.parameters import required_number_of, segment_of, subscription_of
 from broker.http.refusals import done, json_response
 from broker.http.resources import resources
-from broker.http.service import TopicService
 
 PREFIX: Final = "/admin/v2/segments"
 _SEGMENT: Final = PREFIX + "/{tenant}/{namespace}/{topic}/{descriptor}"

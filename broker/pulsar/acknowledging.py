@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import structlog
 import trio
 
-from broker.pulsar.budgets import ReceiveShare
+from broker.budgets import ReceiveShare
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.replication import require_own_subscription

@@ -9,10 +9,10 @@ from typing import Final
 
 import trio
 
+from broker.budgets import ReceiveShare
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
 from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging
-from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
 from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox

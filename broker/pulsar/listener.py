@@ -3,14 +3,15 @@
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import structlog
 import trio
 
 from broker.addresses import Address
+from broker.broker import Broker
+from broker.budgets import Budgets
 from broker.cluster.elections import Elections
-from broker.pulsar.budgets import Budgets
 from broker.pulsar.consuming import ConsumerHandler
 from broker.pulsar.layout_sessions import EncodedDags
 from broker.pulsar.lookup import LookupHandler
@@ -66,6 +67,26 @@ class PulsarServices:
     server_version: str
     message_bytes_max: int
     dags: EncodedDags = field(default_factory=EncodedDags)
+
+    @classmethod
+    def of(cls, broker: Broker) -> Self:
+        """What a broker offers to Pulsar's clients."""
+        base = broker.foundation
+        return cls(
+            topics=broker.topics,
+            controller=broker.controller,
+            layouts=broker.layouts,
+            feeds=broker.feeds,
+            namespaces=broker.namespaces,
+            groups=broker.groups,
+            elections=broker.elections,
+            schemas=broker.schemas,
+            coordinator=broker.transactions.coordinator,
+            traffic=base.traffic,
+            budgets=base.budgets,
+            server_version=f"Tidewire {base.version}",
+            message_bytes_max=int(base.settings.message_bytes_max),
+        )
 
 
 async def serve_pulsar(

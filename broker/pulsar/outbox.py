@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from broker.pulsar.budgets import SHARE_BYTES, SendBudget
+from broker.budgets import SHARE_BYTES, SendBudget
 from storage.signal import Signal
 
 BYTES_HIGH: Final = 4 * 1024 * 1024

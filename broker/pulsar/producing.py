@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import trio
 
+from broker.budgets import ReceiveShare
 from broker.deduplication.sequences import Stored
 from broker.errors import NotSupported
 from broker.names import TopicName
-from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.early_joins import EarlyJoins
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.openings import Openings

@@ -16,8 +16,8 @@ from typing import Final
 import structlog
 import trio
 
+from broker.budgets import ReceiveShare
 from broker.errors import CredentialsUnchecked
-from broker.pulsar.budgets import ReceiveShare
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import CommandHandler, Inline, Request, refuse_by_error

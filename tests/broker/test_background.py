@@ -9,11 +9,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.background import keep_running
 from broker.broker import Broker, Foundation
+from broker.budgets import Budgets
 from broker.cluster.ownership import OwnedElsewhere
 from broker.config import load_settings
 from broker.errors import BrokerError
 from broker.names import TopicName
-from broker.pulsar.budgets import Budgets
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic

@@ -7,7 +7,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.broker import Broker, Foundation
-from broker.pulsar.budgets import Budgets
+from broker.budgets import Budgets
+from broker.pulsar.listener import PulsarServices
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore, starting_with
 from tests.support.disk import SimulatedFiles
@@ -50,8 +51,9 @@ async def test_settings_reach_the_part_that_they_are_about(autojump_clock: MockC
         broker = Broker(foundation, await metadata.open_session(10), nursery)
         assert broker.services.ledger_config.ledger_bytes_max == foundation.settings.ledger_bytes_max
         assert broker.transactions.coordinator.count == foundation.settings.transaction_coordinators
-        assert broker.pulsar.message_bytes_max == foundation.settings.message_bytes_max
-        assert broker.pulsar.server_version == "Tidewire test"
+        services = PulsarServices.of(broker)
+        assert services.message_bytes_max == foundation.settings.message_bytes_max
+        assert services.server_version == "Tidewire test"
 
 
 async def test_the_next_broker_goes_on_upon_the_same_foundation(autojump_clock: MockClock) -> None:

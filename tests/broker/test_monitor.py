@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from broker.http.service import TransactionStatistics
+from broker.administration_contract import TransactionStatistics
 from broker.pulsar.outbox import Outbox
 from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from storage.metadata.memory import MemoryStore
@@ -67,7 +67,7 @@ async def test_a_transactions_life_is_counted(broker: Rooms) -> None:
 
 async def test_memory_that_is_held_for_clients_is_told(broker: Rooms) -> None:
     """E9: of each direction, so that what is never let go of is seen from outside."""
-    monitor, budgets = broker.monitor, broker.pulsar.budgets
+    monitor, budgets = broker.monitor, broker.foundation.budgets
     share, outbox = budgets.receiving.share(), Outbox(budgets.sending)
     await share.take(3)
     outbox.put(b"four")

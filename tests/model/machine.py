@@ -14,10 +14,10 @@ from typing import cast
 import trio
 
 from broker.broker import Broker, Foundation
+from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
 from broker.main import SESSION_TIMEOUT_SECONDS
 from broker.pulsar import listener
-from broker.pulsar.budgets import Budgets
 from broker.pulsar.unsupported import Peer
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles
@@ -176,7 +176,11 @@ class Machine:
     async def _attend(self, line: Line) -> None:
         async with trio.open_nursery() as nursery:
             session = listener._session(
-                cast("trio.SocketStream", line), Peer("a story"), self.broker.pulsar, SERVICE_URL, nursery
+                cast("trio.SocketStream", line),
+                Peer("a story"),
+                listener.PulsarServices.of(self.broker),
+                SERVICE_URL,
+                nursery,
             )
             await session.run()
             nursery.cancel_scope.cancel()

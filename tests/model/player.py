@@ -111,7 +111,7 @@ class Player:
         await wait_all_tasks_blocked()
         if self.machine.is_running:
             self.world.settled()
-            for topic in self.machine.broker.pulsar.topics:
+            for topic in self.machine.broker.topics:
                 self.world.readable_stands_at(str(topic.name), topic.readable.value)
         self._raise_broken()
 
@@ -314,6 +314,6 @@ class Player:
         left = [record.key for record in await metadata.scan("/txn/id/", "/txn/op0")]
         if left:
             raise BrokenPromise(f"records of transactions that are over: {left}")
-        for topic in self.machine.broker.pulsar.topics:
+        for topic in self.machine.broker.topics:
             if topic.readable.value < topic.ledger.confirmed.value:
                 raise BrokenPromise(f"{topic.name} is held back at {topic.readable.value}")

@@ -17,6 +17,7 @@ import h11
 import trio
 
 from broker.addresses import Address
+from broker.administration_contract import BrokerStatistics, SubscriptionStatistics, TopicStatistics
 from broker.errors import (
     NotSupported,
     OldClientsConnected,
@@ -26,7 +27,6 @@ from broker.errors import (
     TopicInUse,
     TopicNotFound,
 )
-from broker.http.service import BrokerStatistics, SubscriptionStatistics, TopicStatistics
 from broker.names import TopicName
 from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.layout import Layout, create

@@ -17,9 +17,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.broker import Broker, Foundation
+from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
 from broker.names import TopicName
-from broker.pulsar.budgets import Budgets
 from broker.topic import Topic
 from storage.clock import WallClock
 from storage.entry import Entry, TxnId

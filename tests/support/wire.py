@@ -11,8 +11,8 @@ from dataclasses import replace
 import trio
 from trio.testing import open_stream_to_socket_listener
 
-from broker.pulsar.budgets import Budgets
-from broker.pulsar.listener import serve_pulsar
+from broker.budgets import Budgets
+from broker.pulsar.listener import PulsarServices, serve_pulsar
 from tests.support.rooms import MESSAGE_BYTES_MAX, Rooms
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
@@ -96,7 +96,9 @@ def message(value: bytes = b"value", *, batch_of: int | None = None) -> bytes:
 async def listening(broker: Rooms, budgets: Budgets | None = None) -> AsyncIterator[trio.SocketListener]:
     """The listener, serving the rooms."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    services = broker.pulsar if budgets is None else replace(broker.pulsar, budgets=budgets)
+    services = PulsarServices.of(broker)
+    if budgets is not None:
+        services = replace(services, budgets=budgets)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_pulsar, listener, services, lambda reached: reached)
         yield listener

@@ -36,7 +36,7 @@ async def test_one_connection_too_many_takes_the_place_of_the_client_that_is_wai
     server: Address, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     """E12: however many clients send slowly, the others are served, and who began later keeps its place."""
-    monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(module, "HTTP_CONNECTIONS_MAX", 2)
     slow = []
     for _ in range(2):
         slow.append(await connect(server))
@@ -69,7 +69,7 @@ async def test_an_evicted_client_gives_its_place_up_at_once() -> None:
 
 async def test_many_slow_clients_do_not_starve_health_checks(server: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     """E12: 30 slow clients for 10 places."""
-    monkeypatch.setattr(module, "CONNECTIONS_MAX", 10)
+    monkeypatch.setattr(module, "HTTP_CONNECTIONS_MAX", 10)
     slow = []
     for _ in range(30):
         client = await connect(server)
@@ -85,7 +85,7 @@ async def test_a_connection_is_refused_while_every_place_is_being_answered(
     listener: trio.SocketListener, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
     """E12: a request that the broker works on keeps its place."""
-    monkeypatch.setattr(module, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(module, "HTTP_CONNECTIONS_MAX", 1)
     started, go = trio.Event(), trio.Event()
 
     async def work(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -109,7 +109,7 @@ async def test_a_connection_is_refused_while_every_place_is_being_answered(
 async def test_clients_that_come_and_go_leave_their_places_at_once(
     server: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(module, "HTTP_CONNECTIONS_MAX", 2)
     for _ in range(20):
         assert (await request(server, "GET", HEALTH)).status == 200
         await wait_all_tasks_blocked()

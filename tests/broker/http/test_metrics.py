@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.addresses import Address
-from broker.http.service import BrokerStatistics, TransactionStatistics
+from broker.administration_contract import BrokerStatistics, TransactionStatistics
 from broker.loop_monitor import BOUNDS_SECONDS, LongStep, LoopStatistics
 from tests.support.http import Answer, FakeMonitor, request
 

@@ -6,10 +6,10 @@ import pytest
 import trio
 
 from broker.addresses import Address
+from broker.administration_contract import SubscriptionStatistics
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed
 from broker.http.parameters import BODY_BYTES_MAX
-from broker.http.service import SubscriptionStatistics
 from broker.names import TopicName
 from broker.scalable.layout import create
 from broker.scalable.layout_parts import SubscriptionKind

@@ -8,9 +8,9 @@ import trio
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from broker.budgets import ReceiveBudget
 from broker.names import TopicName
 from broker.pulsar import early_joins
-from broker.pulsar.budgets import ReceiveBudget
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.producing import ProducerSession
 from broker.pulsar.unsupported import Peer

@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets
 from broker.pulsar import acknowledging, producing
-from broker.pulsar.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets
 from broker.pulsar.session import HANDSHAKE_SECONDS_MAX
 from storage.metadata.store import Op
 from tests.support.disk import SimulatedFiles

@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.budgets import ReceiveBudget
 from broker.names import TopicName
 from broker.pulsar import listener as listener_module
-from broker.pulsar.budgets import ReceiveBudget
 from broker.pulsar.outbox import BYTES_HIGH, Outbox
 from broker.pulsar.producing import INBOX_BYTES_MAX, ProducerSession
 from broker.pulsar.session import REQUESTS_MAX

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.pulsar.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets, ReceiveBudget, ReceiveShare, SendBudget
+from broker.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets, ReceiveBudget, ReceiveShare, SendBudget
 from broker.pulsar.outbox import BYTES_HIGH, Outbox
 from tests.support.cancellation import cancel_at_each_step
 

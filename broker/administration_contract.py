@@ -1,7 +1,7 @@
-"""What the HTTP room needs from the rest of the broker, so that it can be served and tested without any of it.
+"""What administrators may ask of a broker. HTTP serves this contract, so it can be tested without a broker.
 
-The metadata store is asked by its own contract (`storage.metadata.store`), which has implementations enough to test
-with, and alone can answer for as long as its client listens.
+For the metadata store HTTP uses the store's own contract (`storage.metadata.store`), which has implementations enough
+to test with, and alone can answer for as long as its client listens.
 
 Left out on purpose: namespaces are not asked about, since any legal one exists (there is nothing to create first); and
 nothing here streams, so an answer is always one value.

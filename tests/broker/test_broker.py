@@ -9,6 +9,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.pulsar.listener import PulsarServices
+from broker.scalable.layout import Layout
+from broker.scalable.layout_parts import SubscriptionKind
+from broker.scalable.layouts import Layouts
+from broker.scalable.registrations import GroupId, Registrations
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore, starting_with
 from tests.support.disk import SimulatedFiles
@@ -56,8 +60,17 @@ async def test_settings_reach_the_part_that_they_are_about(autojump_clock: MockC
         assert services.server_version == "Tidewire test"
 
 
+class Member:
+    """A consumer of a group, which keeps its segments over a lost connection."""
+
+    name = "a"
+
+    def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
+        """What it is told does not matter here."""
+
+
 async def test_the_next_broker_goes_on_upon_the_same_foundation(autojump_clock: MockClock) -> None:
-    """What it does by itself too: a transaction that ended under the first is forgotten under the second."""
+    """What happened under the first ends under the second: a split, a transaction's retention, a consumer's grace."""
     metadata = MemoryStore()
     async with founded(metadata, SimulatedFiles(seed=1)) as foundation:
         async with trio.open_nursery() as nursery:
@@ -66,6 +79,8 @@ async def test_the_next_broker_goes_on_upon_the_same_foundation(autojump_clock: 
             await first.start()
             await first.administration.create_topic(TOPIC, segments=1, properties={})
             segment = TOPIC.segment_name((await first.layouts.get(TOPIC)).active()[0].descriptor)
+            await first.administration.create_subscription(TOPIC, "s", SubscriptionKind.STREAM)
+            await first.groups.join(GroupId(TOPIC, "s"), Member())
             txn = await first.transactions.coordinator.new_transaction(0, 1000)
             await publish(await first.topics.get(segment), b"a", txn)
             await first.transactions.coordinator.end(txn, EndAction.COMMIT)
@@ -73,11 +88,16 @@ async def test_the_next_broker_goes_on_upon_the_same_foundation(autojump_clock: 
             nursery.cancel_scope.cancel()
         await session.close()
         assert await metadata.scan(*starting_with(KEY_PREFIX))
+        assert await Registrations(metadata).load(TOPIC)
+        await Layouts(metadata).change(TOPIC, lambda layout: layout.begin_split(0))
         async with trio.open_nursery() as nursery:
             second = Broker(foundation, await metadata.open_session(10), nursery)
             await second.start()
+            await wait_all_tasks_blocked()
+            assert (await second.layouts.get(TOPIC)).intent is None
             assert [entry.payload for entry in await visible(await second.topics.get(segment))] == [b"a"]
-            await trio.sleep(RETENTION_SECONDS + 1)
+            await trio.sleep(max(RETENTION_SECONDS, foundation.settings.consumer_session_grace_seconds) + 1)
             await wait_all_tasks_blocked()
             assert not await metadata.scan(*starting_with(KEY_PREFIX))
+            assert not await Registrations(metadata).load(TOPIC)
             nursery.cancel_scope.cancel()

@@ -10,16 +10,16 @@ from broker.administration_contract import (
 )
 from broker.budgets import Budgets
 from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
+from broker.layouts.autoscale_policy import AutoScaleOverride
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import segment_topic
+from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.registrations import GroupId
+from broker.layouts.store import Layouts
 from broker.loop_monitor import LoopMonitor
 from broker.names import TopicName
-from broker.scalable.autoscale_policy import AutoScaleOverride
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.scalable.layouts import Layouts
-from broker.scalable.legacy import segment_topic
-from broker.scalable.registrations import GroupId
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic

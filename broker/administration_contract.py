@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from broker.layouts.autoscale_policy import AutoScaleOverride
+from broker.layouts.layout import Layout
+from broker.layouts.parts import SubscriptionKind
 from broker.loop_monitor import LoopStatistics
 from broker.names import TopicName
-from broker.scalable.autoscale_policy import AutoScaleOverride
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import SubscriptionKind
 
 
 @dataclass(frozen=True, slots=True)

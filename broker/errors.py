@@ -109,7 +109,7 @@ class LayoutError(BrokerError):
 
 
 class SegmentCountInvalid(LayoutError):
-    """A topic begins with at least one segment and at most `broker.scalable.layout.INITIAL_SEGMENTS_MAX`."""
+    """A topic begins with at least one segment and at most `broker.layouts.layout.INITIAL_SEGMENTS_MAX`."""
 
 
 class UnknownSegment(LayoutError):

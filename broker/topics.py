@@ -20,10 +20,10 @@ import trio
 from broker.background import UNEXPECTED, first_of, is_environment
 from broker.cluster.ownership import Claims, OwnedElsewhere
 from broker.errors import BrokerError, NotSupported, TopicClosed, TopicDamaged, TopicNotFound
+from broker.layouts.layout import Layout
+from broker.layouts.store import Layouts
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.reader_positions import ReaderPositions
-from broker.scalable.layout import Layout
-from broker.scalable.layouts import Layouts
 from broker.topic import Topic
 from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices

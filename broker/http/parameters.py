@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from broker.errors import UnknownSegment
+from broker.layouts.parts import SubscriptionKind
 from broker.names import SEGMENT_ID_MAX, Domain, InvalidTopicName, SegmentDescriptor, TopicName, subscription_problem
-from broker.scalable.layout_parts import SubscriptionKind
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """The largest request body that is read; beyond it the answer is 413."""

@@ -46,9 +46,9 @@ from broker.http.parameters import (
 )
 from broker.http.refusals import done, json_response
 from broker.http.resources import Endpoint, resources
+from broker.layouts.autoscale_policy import override_of
+from broker.layouts.record import admin_view
 from broker.names import Domain, TopicName
-from broker.scalable.autoscale_policy import override_of
-from broker.scalable.layout_record import admin_view
 
 PREFIX: Final = "/admin/v2/scalable"
 _NAMESPACE: Final = PREFIX + "/{tenant}/{namespace}"

@@ -11,6 +11,8 @@ import trio
 
 from broker.budgets import ReceiveShare
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
+from broker.layouts.parts import StartPosition
+from broker.layouts.parts import SubscriptionKind as ScalableKind
 from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging
 from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
@@ -26,8 +28,6 @@ from broker.pulsar.unsupported import require_supported_consumer
 from broker.read_uncommitted import ReadUncommitted
 from broker.reader_positions import ReaderId, SeekPosition
 from broker.scalable.controller import Controller
-from broker.scalable.layout_parts import StartPosition
-from broker.scalable.layout_parts import SubscriptionKind as ScalableKind
 from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.cluster.elections import Elections
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import synthetic_layout
+from broker.layouts.parts import Segment
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.pulsar.outbox import Outbox
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import Segment
-from broker.scalable.legacy import synthetic_layout
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import encode_scalable_topic_update
 from tidewire.wire.pulsar.frames import encode_command

@@ -12,6 +12,7 @@ from broker.addresses import Address
 from broker.broker import Broker
 from broker.budgets import Budgets
 from broker.cluster.elections import Elections
+from broker.layouts.store import Layouts
 from broker.pulsar.consuming import ConsumerHandler
 from broker.pulsar.layout_sessions import EncodedDags
 from broker.pulsar.lookup import LookupHandler
@@ -26,7 +27,6 @@ from broker.pulsar.unsupported import Peer
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layouts import Layouts
 from broker.scalable.namespaces import NamespaceFeeds
 from broker.schemas.registry import Schemas
 from broker.topics import Topics

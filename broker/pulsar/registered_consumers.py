@@ -1,9 +1,9 @@
 """One ordered consumer of a connection: SCALABLE_TOPIC_SUBSCRIBE is told its share, and at each change again."""
 
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import segment_topic
+from broker.layouts.registrations import GroupId, GroupKind
 from broker.pulsar.outbox import Outbox
-from broker.scalable.layout import Layout
-from broker.scalable.legacy import segment_topic
-from broker.scalable.registrations import GroupId, GroupKind
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -8,6 +8,9 @@ import trio
 
 from broker.cluster.elections import Elections
 from broker.errors import NotSupported, TopicNotFound
+from broker.layouts.legacy import segment_of
+from broker.layouts.registrations import GroupId, GroupKind
+from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.pulsar.layout_sessions import Asked, EncodedDags, LayoutSession, asked_for
 from broker.pulsar.openings import Openings
@@ -16,9 +19,6 @@ from broker.pulsar.registered_consumers import RegisteredConsumer
 from broker.pulsar.requests import Inline, Request, require_name
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layouts import Layouts
-from broker.scalable.legacy import segment_of
-from broker.scalable.registrations import GroupId, GroupKind
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -11,11 +11,11 @@ from typing import Final
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IncompatibleSchema, SchemaNotFound
+from broker.layouts.legacy import segment_topic
+from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
-from broker.scalable.layouts import Layouts
-from broker.scalable.legacy import segment_topic
 from broker.schemas.registry import Schemas, owner_of
 from broker.schemas.schema import Schema, SchemaType, StoredSchema
 from broker.topic import Topic

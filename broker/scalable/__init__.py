@@ -1,1 +1,1 @@
-"""Scalable topics: their layout, how it changes, and who reads which segment."""
+"""Scalable topics: how their layouts change, and who reads which segment."""

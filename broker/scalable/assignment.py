@@ -11,7 +11,7 @@ They depend on nothing but their arguments, so any controller that knows the sam
 
 from collections.abc import Collection, Iterable, Mapping
 
-from broker.scalable.layout import Layout
+from broker.layouts.layout import Layout
 
 
 def eligible(layout: Layout, drained: Collection[int]) -> frozenset[int]:

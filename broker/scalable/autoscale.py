@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from broker.scalable.autoscale_policy import AutoScalePolicy
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import Segment
+from broker.layouts.autoscale_policy import AutoScalePolicy
+from broker.layouts.layout import Layout
+from broker.layouts.parts import Segment
 
 _FOREVER_MS: Final = 1 << 62
 

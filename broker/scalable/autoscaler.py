@@ -13,12 +13,12 @@ import trio
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
+from broker.layouts.store import KEY_PREFIX as LAYOUTS_PREFIX
+from broker.layouts.store import Layouts, topic_of
 from broker.names import TopicName
 from broker.scalable.autoscale import Merge, SegmentLoad, Situation, Split, decide, next_look_ms, with_report
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.controller import Controller
-from broker.scalable.layouts import KEY_PREFIX as LAYOUTS_PREFIX
-from broker.scalable.layouts import Layouts, topic_of
 from broker.scalable.load_reports import decode_load, segment_of
 from broker.store_retry import RETRY_SECONDS
 from broker.traffic import LOAD_PREFIX

@@ -10,14 +10,14 @@ from typing import Protocol
 import structlog
 import trio
 
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import is_synthetic, segment_topic, synthetic_layout
+from broker.layouts.parts import Segment
+from broker.layouts.registrations import GroupId, GroupKind
 from broker.names import TopicName
 from broker.scalable.assignment import assign, assign_unordered, eligible
 from broker.scalable.draining import follow_drained
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import Segment
-from broker.scalable.legacy import is_synthetic, segment_topic, synthetic_layout
-from broker.scalable.registrations import GroupId, GroupKind
 from broker.topics import Topics
 from storage.metadata.store import MetadataStore
 

@@ -7,7 +7,7 @@ handed out only when its parents are drained, that is when the subscription's du
 end (`broker.scalable.draining`).
 
 A consumer whose connection is lost keeps its segments for a grace period, so that nothing moves when it comes back; one
-that closes leaves at once. Its registration outlives this process (`broker.scalable.registrations`): whoever takes the
+that closes leaves at once. Its registration outlives this process (`broker.layouts.registrations`): whoever takes the
 topic over gives every consumer that was registered a grace period to come back in.
 """
 
@@ -22,11 +22,11 @@ from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import NotSupported, TopicNotFound
 from broker.keyed_locks import KeyedLocks
+from broker.layouts.registrations import GroupId, Registrations
 from broker.names import NAME_BYTES_MAX, TopicName
 from broker.scalable.consumer_group import ConsumerGroup, Member
 from broker.scalable.feeds import LayoutFeeds
 from broker.scalable.grace import GracePeriods
-from broker.scalable.registrations import GroupId, Registrations
 from broker.topics import Topics
 from storage.metadata.store import Check, Conflict, MetadataError, MetadataStore
 

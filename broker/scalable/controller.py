@@ -35,14 +35,14 @@ from broker.errors import (
     TopicInUse,
 )
 from broker.keyed_locks import KeyedLocks
+from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
+from broker.layouts.layout import Layout, create
+from broker.layouts.legacy import segment_topic
+from broker.layouts.parts import Intent
+from broker.layouts.store import Layouts
 from broker.names import TopicName
-from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
 from broker.scalable.consumer_groups import ConsumerGroups
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Layout, create
-from broker.scalable.layout_parts import Intent
-from broker.scalable.layouts import Layouts
-from broker.scalable.legacy import segment_topic
 from broker.scalable.migration import Migrations
 from broker.scalable.subscriptions import ScalableSubscriptions
 from broker.scalable.unfinished_changes import UnfinishedChanges, names_left

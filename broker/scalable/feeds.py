@@ -13,10 +13,10 @@ import structlog
 import trio
 
 from broker.errors import LayoutUnreadable
+from broker.layouts.layout import Layout
+from broker.layouts.record import from_json
+from broker.layouts.store import layout_key
 from broker.names import TopicName
-from broker.scalable.layout import Layout
-from broker.scalable.layout_record import from_json
-from broker.scalable.layouts import layout_key
 from storage.metadata.store import MetadataStore, Record
 
 Follower = Callable[[Layout | None], None]

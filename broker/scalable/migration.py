@@ -18,11 +18,11 @@ from collections.abc import Mapping
 import structlog
 
 from broker.errors import OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import FIRST_CHILD, LEGACY_SEGMENT_ID, migrated_layout
+from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.store import Layouts
 from broker.names import TopicName
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
-from broker.scalable.layouts import Layouts
-from broker.scalable.legacy import FIRST_CHILD, LEGACY_SEGMENT_ID, migrated_layout
 from broker.schemas.registry import taking_over
 from broker.topic import Topic
 from broker.topics import Topics

@@ -13,8 +13,8 @@ import structlog
 import trio
 
 from broker.errors import LayoutUnreadable
-from broker.scalable.layout_record import from_json
-from broker.scalable.layouts import namespace_prefix, topic_of
+from broker.layouts.record import from_json
+from broker.layouts.store import namespace_prefix, topic_of
 from storage.metadata.store import MetadataStore, starting_with
 from storage.signal import Signal
 

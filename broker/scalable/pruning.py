@@ -20,13 +20,13 @@ from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, NotPrunable, TopicNotFound
 from broker.keyed_locks import KeyedLocks
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import segment_topic
+from broker.layouts.parts import Segment
+from broker.layouts.record import from_json
+from broker.layouts.store import KEY_PREFIX, Layouts, topic_of
 from broker.names import TopicName
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import Segment
-from broker.scalable.layout_record import from_json
-from broker.scalable.layouts import KEY_PREFIX, Layouts, topic_of
-from broker.scalable.legacy import segment_topic
 from broker.store_retry import RETRY_SECONDS, is_retriable
 from broker.topic import Topic
 from broker.topics import Topics

@@ -17,13 +17,13 @@ import trio
 
 from broker.errors import SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
 from broker.keyed_locks import KeyedLocks
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import segment_of, segment_topic
+from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.registrations import GroupId
+from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.scalable.consumer_groups import ConsumerGroups
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
-from broker.scalable.layouts import Layouts
-from broker.scalable.legacy import segment_of, segment_topic
-from broker.scalable.registrations import GroupId
 from broker.topic import Topic
 from broker.topics import Topics
 from dispatch.subscription import Subscription as SegmentSubscription

@@ -14,10 +14,10 @@ from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
 from broker.keyed_locks import KeyedLocks
+from broker.layouts.layout import Layout
+from broker.layouts.legacy import segment_topic
+from broker.layouts.store import Layouts
 from broker.names import TopicName
-from broker.scalable.layout import Layout
-from broker.scalable.layouts import Layouts
-from broker.scalable.legacy import segment_topic
 from broker.store_retry import RETRY_SECONDS, is_retriable
 from broker.topics import Topics
 from storage.cursor import CursorError

@@ -15,10 +15,10 @@ from broker.administration import Administration
 from broker.errors import SubscriptionExists, SubscriptionNotFound, TopicNotFound
 from broker.http.application import build_application
 from broker.http.listener import serve_http
+from broker.layouts.layout import Layout
+from broker.layouts.parts import SubscriptionKind
+from broker.layouts.registrations import GroupId
 from broker.names import TopicName
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import SubscriptionKind
-from broker.scalable.registrations import GroupId
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles

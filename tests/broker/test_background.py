@@ -13,8 +13,8 @@ from broker.budgets import Budgets
 from broker.cluster.ownership import OwnedElsewhere
 from broker.config import load_settings
 from broker.errors import BrokerError
+from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from dispatch.subscription import SubscriptionError

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from broker.errors import TopicDamaged, TopicNotFound
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
+from broker.layouts.parts import StartPosition, SubscriptionKind
 from storage.cursor import cursor_key
 from storage.managed_ledger_record import MANAGED_LEDGERS
 from storage.metadata.memory import MemoryStore

@@ -13,8 +13,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.ownership import KEY_PREFIX as OWNERS
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import NotSupported, TopicClosed, TopicDamaged, TopicNotFound
+from broker.layouts.layout import Layout
 from broker.names import TopicName
-from broker.scalable.layout import Layout
 from broker.store_retry import is_retriable
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.scalable.layouts import layout_key
+from broker.layouts.store import layout_key
 from broker.topic import Topic
 from dispatch.subscription import Subscription
 from storage.entry import Entry, TxnId

@@ -10,9 +10,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import BrokerError
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.scalable.registrations import GroupId
+from broker.layouts.layout import Layout
+from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.registrations import GroupId
 from broker.traffic import load_key
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles

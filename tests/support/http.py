@@ -27,11 +27,11 @@ from broker.errors import (
     TopicInUse,
     TopicNotFound,
 )
+from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
+from broker.layouts.layout import Layout, create
+from broker.layouts.legacy import migrated_layout
+from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
 from broker.names import TopicName
-from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
-from broker.scalable.layout import Layout, create
-from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
-from broker.scalable.legacy import migrated_layout
 from tests.support.layouts import NOW_MS
 
 HEALTH = "/admin/v2/brokers/health"

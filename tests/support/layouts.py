@@ -9,8 +9,8 @@ Moves that the layout refuses are part of a history: they leave no step.
 from hypothesis import strategies as st
 
 from broker.errors import LayoutError, SubscriptionExists, SubscriptionNotFound
-from broker.scalable.layout import Layout, create
-from broker.scalable.layout_parts import Intent, StartPosition, Subscription, SubscriptionKind
+from broker.layouts.layout import Layout, create
+from broker.layouts.parts import Intent, StartPosition, Subscription, SubscriptionKind
 
 NOW_MS = 1_795_212_052_776
 

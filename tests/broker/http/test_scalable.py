@@ -10,10 +10,10 @@ from broker.administration_contract import SubscriptionStatistics
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import IntentOpen, LayoutTooLarge, LayoutUnreadable, TopicClosed
 from broker.http.parameters import BODY_BYTES_MAX
+from broker.layouts.layout import create
+from broker.layouts.parts import SubscriptionKind
+from broker.layouts.record import admin_view
 from broker.names import TopicName
-from broker.scalable.layout import create
-from broker.scalable.layout_parts import SubscriptionKind
-from broker.scalable.layout_record import admin_view
 from dispatch.subscription import SubscriptionClosed
 from storage.cursor import CursorError
 from storage.errors import Fenced

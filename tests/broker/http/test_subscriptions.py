@@ -3,9 +3,9 @@
 import pytest
 
 from broker.addresses import Address
+from broker.layouts.layout import create
+from broker.layouts.parts import SubscriptionKind
 from broker.names import TopicName
-from broker.scalable.layout import create
-from broker.scalable.layout_parts import SubscriptionKind
 from tests.support.http import FakeTopics, request
 from tests.support.layouts import NOW_MS
 

@@ -7,8 +7,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import TopicNotFound
+from broker.layouts.store import layout_key
 from broker.scalable import controller
-from broker.scalable.layouts import layout_key
 from storage.metadata.store import Op, Put
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms, visible

@@ -3,9 +3,9 @@
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.layouts.layout import Layout
+from broker.layouts.store import layout_key
 from broker.names import TopicName
-from broker.scalable.layout import Layout
-from broker.scalable.layouts import layout_key
 from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands

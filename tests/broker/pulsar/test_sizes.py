@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.layouts.layout import Layout
 from broker.names import NAME_BYTES_MAX, TopicName
 from broker.pulsar import acknowledging, layout_sessions, producing, sends, session, sizes
 from broker.pulsar.requests import CommandHandler
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_AT_ONCE, SIZES
-from broker.scalable.layout import Layout
 from storage.position import Position
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC, Rooms, publish

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.layouts.layout import Layout, create
 from broker.scalable.assignment import assign, assign_unordered, eligible
-from broker.scalable.layout import Layout, create
 from tests.support.layouts import NOW_MS, layouts
 
 

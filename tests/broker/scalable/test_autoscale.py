@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.layouts.autoscale_policy import AutoScalePolicy
+from broker.layouts.layout import Layout, create
 from broker.scalable.autoscale import (
     REPORTS_MAX,
     Decision,
@@ -18,8 +20,6 @@ from broker.scalable.autoscale import (
     next_look_ms,
     with_report,
 )
-from broker.scalable.autoscale_policy import AutoScalePolicy
-from broker.scalable.layout import Layout, create
 from tests.support.layouts import layouts
 
 CREATED = 1_000_000

@@ -8,11 +8,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import NotSupported
+from broker.layouts.autoscale_policy import AutoScaleOverride
+from broker.layouts.layout import Layout
+from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.registrations import GroupId
 from broker.names import TopicName
-from broker.scalable.autoscale_policy import AutoScaleOverride
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.scalable.registrations import GroupId
 from broker.traffic import LOAD_PREFIX, load_key
 from storage.clock import WallClock
 from storage.metadata.memory import MemoryStore

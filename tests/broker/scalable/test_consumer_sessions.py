@@ -7,10 +7,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import NotSupported
+from broker.layouts.layout import Layout
+from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.registrations import KEY_PREFIX, GroupId, Registrations, registration_key
 from broker.scalable import consumer_groups
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.scalable.registrations import KEY_PREFIX, GroupId, Registrations, registration_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import StoreUnavailable
 from tests.support.disk import SimulatedFiles

@@ -18,14 +18,14 @@ from broker.errors import (
     TopicInUse,
     TopicNotFound,
 )
+from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy
+from broker.layouts.checks import wrong_in
+from broker.layouts.layout import Layout
+from broker.layouts.parts import SegmentState, StartPosition, SubscriptionKind
+from broker.layouts.record import from_json
+from broker.layouts.store import layout_key
 from broker.names import TopicName
 from broker.scalable import controller
-from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy
-from broker.scalable.layout import Layout
-from broker.scalable.layout_checks import wrong_in
-from broker.scalable.layout_parts import SegmentState, StartPosition, SubscriptionKind
-from broker.scalable.layout_record import from_json
-from broker.scalable.layouts import layout_key
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.errors import LedgerSealed

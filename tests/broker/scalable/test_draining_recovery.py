@@ -7,9 +7,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import claim_key
+from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.scalable.draining import follow_drained
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
 from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import Op, Put, StoreUnavailable
 from tests.support.disk import SimulatedFiles

@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.layouts.layout import Layout, create
+from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.scalable import feeds
 from broker.scalable.feeds import LayoutFeeds
-from broker.scalable.layout import Layout, create
-from broker.scalable.layouts import Layouts
 from storage.metadata.memory import MemoryStore
 from tests.support.idle import TaskSteps
 from tests.support.rooms import TOPIC

@@ -14,12 +14,12 @@ from broker.errors import (
     TopicExists,
     TopicNotFound,
 )
+from broker.layouts.checks import wrong_in
+from broker.layouts.layout import Layout
+from broker.layouts.parts import SegmentState, StartPosition, SubscriptionKind
+from broker.layouts.store import layout_key
 from broker.names import TopicName
 from broker.scalable import controller
-from broker.scalable.layout import Layout
-from broker.scalable.layout_checks import wrong_in
-from broker.scalable.layout_parts import SegmentState, StartPosition, SubscriptionKind
-from broker.scalable.layouts import layout_key
 from broker.schemas.registry import Schemas, owner_of
 from broker.schemas.schema import Schema, SchemaType
 from broker.topic import Topic

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from broker.layouts import store as layouts
+from broker.layouts.layout import Layout, create
+from broker.layouts.store import Layouts, layout_key
 from broker.names import TopicName
-from broker.scalable import layouts, namespaces
-from broker.scalable.layout import Layout, create
-from broker.scalable.layouts import Layouts, layout_key
+from broker.scalable import namespaces
 from broker.scalable.namespaces import Membership, NamespaceFeeds, NamespaceFollower
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Record

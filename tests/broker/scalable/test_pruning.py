@@ -9,11 +9,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import claim_key
 from broker.errors import BrokerError, TopicNotFound
-from broker.scalable.layout import Layout
-from broker.scalable.layout_checks import wrong_in
-from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
-from broker.scalable.layout_record import to_json
-from broker.scalable.layouts import layout_key
+from broker.layouts.checks import wrong_in
+from broker.layouts.layout import Layout
+from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.record import to_json
+from broker.layouts.store import layout_key
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from storage.cursor import CursorError

@@ -7,9 +7,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import SubscriptionNotFound
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
-from broker.scalable.registrations import GroupId
+from broker.layouts.layout import Layout
+from broker.layouts.parts import StartPosition, SubscriptionKind
+from broker.layouts.registrations import GroupId
 from broker.topic import Topic
 from storage.cursor import cursor_key
 from storage.metadata.store import Op, Put

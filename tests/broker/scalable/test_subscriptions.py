@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import BrokerError, SubscriptionEnding, SubscriptionInUse, SubscriptionNotFound, TopicNotFound
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
+from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.topic import Topic
 from storage.cursor import CursorError
 from storage.metadata.store import Op, Put

@@ -8,8 +8,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.cluster.ownership import OwnedElsewhere, claim_key
 from broker.errors import BrokerError, TopicNotFound
-from broker.scalable.layout_checks import wrong_in
-from broker.scalable.layout_parts import StartPosition, SubscriptionKind
+from broker.layouts.checks import wrong_in
+from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.store_retry import RETRY_SECONDS
 from storage.cursor import CursorError
 from storage.metadata.store import StoreUnavailable

@@ -37,9 +37,9 @@ from broker.errors import (
     TooNarrow,
     UnknownSegment,
 )
+from broker.layouts.autoscale_policy import AutoScaleOverride
+from broker.layouts.parts import Child, HashRange, Intent, Segment, SegmentState, Subscription
 from broker.names import HASH_MAX
-from broker.scalable.autoscale_policy import AutoScaleOverride
-from broker.scalable.layout_parts import Child, HashRange, Intent, Segment, SegmentState, Subscription
 
 INITIAL_SEGMENTS_MAX: Final = 1024
 """How many segments a topic may begin with; splitting goes on as far as the record's size allows."""
@@ -47,7 +47,7 @@ INITIAL_SEGMENTS_MAX: Final = 1024
 
 @dataclass(frozen=True)
 class Layout:
-    """One version of a topic's layout. Every layout that the functions here return passes `layout_checks`."""
+    """One version of a topic's layout. Every layout that the functions here return passes `checks`."""
 
     creation_id: str
     """Differs each time a topic of the same name is created."""

@@ -15,10 +15,10 @@ from typing import Any, Final
 import orjson
 
 from broker.errors import AutoScalePolicyInvalid, LayoutTooLarge, LayoutUnreadable
-from broker.scalable.autoscale_policy import override_of
-from broker.scalable.layout import Layout
-from broker.scalable.layout_checks import wrong_in
-from broker.scalable.layout_parts import (
+from broker.layouts.autoscale_policy import override_of
+from broker.layouts.checks import wrong_in
+from broker.layouts.layout import Layout
+from broker.layouts.parts import (
     Child,
     HashRange,
     Intent,

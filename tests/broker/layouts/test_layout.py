@@ -20,10 +20,9 @@ from broker.errors import (
     TooNarrow,
     UnknownSegment,
 )
-from broker.names import HASH_MAX
-from broker.scalable.layout import INITIAL_SEGMENTS_MAX, Layout, create
-from broker.scalable.layout_checks import wrong_in
-from broker.scalable.layout_parts import (
+from broker.layouts.checks import wrong_in
+from broker.layouts.layout import INITIAL_SEGMENTS_MAX, Layout, create
+from broker.layouts.parts import (
     Child,
     HashRange,
     Intent,
@@ -33,6 +32,7 @@ from broker.scalable.layout_parts import (
     Subscription,
     SubscriptionKind,
 )
+from broker.names import HASH_MAX
 from tests.support.layouts import NOW_MS, histories, layouts
 
 STREAM = Subscription(SubscriptionKind.STREAM, "s-1", StartPosition.EARLIEST, NOW_MS)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 
 from broker.errors import LayoutTooLarge, LayoutUnreadable
-from broker.scalable import layout_record
-from broker.scalable.autoscale_policy import AutoScaleOverride
-from broker.scalable.layout import Layout, create
-from broker.scalable.layout_parts import StartPosition, Subscription, SubscriptionKind
-from broker.scalable.layout_record import LAYOUT_BYTES_MAX, admin_view, from_json, to_json
+from broker.layouts import record as layout_record
+from broker.layouts.autoscale_policy import AutoScaleOverride
+from broker.layouts.layout import Layout, create
+from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.record import LAYOUT_BYTES_MAX, admin_view, from_json, to_json
 from tests.support.layouts import NOW_MS, layouts
 
 SPLIT_OPEN = (

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from broker.layouts.layout import Layout
+from broker.layouts.parts import Child, HashRange, Intent, Segment, SegmentState, Subscription
 from broker.names import HASH_MAX, TopicName
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import Child, HashRange, Intent, Segment, SegmentState, Subscription
 
 LEGACY_SEGMENT_ID: Final = 0
 """The segment that a regular topic is, or was: there are no partitioned ones here, so it is the only one."""

@@ -1,6 +1,6 @@
 """What a layout is made of: segments, subscriptions, and the intent of a split or merge that is not finished.
 
-Plain values; how they change is `broker.scalable.layout`, how they are written `broker.scalable.layout_record`.
+Plain values; how they change is `broker.layouts.layout`, how they are written `broker.layouts.record`.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.scalable.registrations import RECORDS_AT_ONCE, GroupId, Registrations
+from broker.layouts.registrations import RECORDS_AT_ONCE, GroupId, Registrations
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Conflict
 from tests.support.rooms import TOPIC

@@ -1,12 +1,12 @@
 """What must be true of every layout; a stored one is not taken on trust.
 
-Layouts that the functions of `broker.scalable.layout` return keep all of this, which its tests show; a record that does
+Layouts that the functions of `broker.layouts.layout` return keep all of this, which its tests show; a record that does
 not was damaged or written by something else, and its topic is not served from it.
 """
 
+from broker.layouts.layout import Layout
+from broker.layouts.parts import HashRange, Intent, Segment
 from broker.names import HASH_MAX
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import HashRange, Intent, Segment
 
 
 def wrong_in(layout: Layout) -> list[str]:

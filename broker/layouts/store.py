@@ -8,10 +8,10 @@ import structlog
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import LayoutUnreadable, TopicExists, TopicNotFound
+from broker.layouts import registrations
+from broker.layouts.layout import Layout
+from broker.layouts.record import from_json, to_json
 from broker.names import Domain, InvalidTopicName, TopicName
-from broker.scalable import registrations
-from broker.scalable.layout import Layout
-from broker.scalable.layout_record import from_json, to_json
 from broker.schemas.registry import removal_of
 from storage.managed_ledger_record import is_there
 from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Op, Put, starting_with

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.errors import AutoScalePolicyInvalid
-from broker.scalable.autoscale_policy import AutoScaleOverride, AutoScalePolicy, override_of
+from broker.layouts.autoscale_policy import AutoScaleOverride, AutoScalePolicy, override_of
 
 EVERYTHING: dict[str, object] = {
     "enabled": False,

@@ -8,11 +8,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
+from broker.layouts.layout import Layout
+from broker.layouts.parts import SubscriptionKind
+from broker.layouts.registrations import GroupId, Registrations
+from broker.layouts.store import Layouts
 from broker.pulsar.listener import PulsarServices
-from broker.scalable.layout import Layout
-from broker.scalable.layout_parts import SubscriptionKind
-from broker.scalable.layouts import Layouts
-from broker.scalable.registrations import GroupId, Registrations
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import MetadataStore, starting_with
 from tests.support.disk import SimulatedFiles

@@ -190,12 +190,16 @@ class Topic(TopicSource):
         assert self._buffer is not None, "a topic without takes no transaction"
         await self._buffer.join(txn)
 
-    async def _admit(self, txn: TxnId | None) -> None:
+    def moment(self) -> int:
+        """This moment, as `publish_once` takes it."""
+        return 0 if self._buffer is None else self._buffer.moment()
+
+    async def _admit(self, txn: TxnId | None, arrived_at: int | None = None) -> None:
         await self.ledger.wait_room()
         if txn is not None:
             self._require_taking(txn)
         if self._buffer is not None:
-            await self._buffer.admit(txn)
+            await self._buffer.admit(txn, arrived_at)
 
     def _append(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
         if self._buffer is not None:
@@ -222,11 +226,19 @@ class Topic(TopicSource):
         self._services.activity.set()
 
     async def publish_once(
-        self, producer: str, send: SendId, payload: bytes, *, message_count: int, txn: TxnId | None
+        self,
+        producer: str,
+        send: SendId,
+        payload: bytes,
+        *,
+        message_count: int,
+        txn: TxnId | None,
+        arrived_at: int | None = None,
     ) -> Position | Stored:
         """As `publish`, but what the producer of this name has stored here before is not appended again.
 
-        To be called for one send of a producer at a time.
+        To be called for one send of a producer at a time. A transaction that had ended when the send arrived takes
+        nothing; it arrived at the `moment` given, or now.
 
         Raises:
             SendInDoubt: another transaction holds the send, which has not ended; nothing was appended.
@@ -240,7 +252,7 @@ class Topic(TopicSource):
             if stored is not None:
                 return stored
             await deduplication.wait_room()
-            await self._admit(txn)
+            await self._admit(txn, arrived_at)
             # The producer's lost connection may have had the same send under way, and appended it during these waits.
             if deduplication.is_new(producer, send, txn):
                 break

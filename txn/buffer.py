@@ -30,6 +30,7 @@ from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
+from txn.read_barriers import ReadBarriers
 from txn.states import TxnState
 from txn.visibility import HeldPositions
 
@@ -84,6 +85,7 @@ class TransactionBuffer:
         self._metadata = metadata
         self._headers = headers
         self._claim: tuple[Check, ...] = () if claim is None else (claim,)
+        self._barriers = ReadBarriers(metadata)
         self._writes: dict[TxnId, _Write] = {}
         self._held = HeldPositions()
         self._aborted = AbortedTransactions(ledger)
@@ -160,10 +162,15 @@ class TransactionBuffer:
         if txn not in self._writes:
             await self._join(txn)
 
-    async def admit(self, txn: TxnId | None) -> None:
+    def moment(self) -> int:
+        """This moment, as `admit` takes it."""
+        return self._barriers.next()
+
+    async def admit(self, txn: TxnId | None, arrived_at: int | None = None) -> None:
         """Do what has to wait before `append`, which follows in the same step.
 
-        The transaction's op record is durable on return (T11).
+        The transaction's op record is durable on return (T11). What was decided before the publish arrived is known
+        on return; it arrived at the `moment` given, or now.
 
         Raises:
             TransactionNotFound, TransactionEnded: the transaction takes no more.
@@ -171,11 +178,12 @@ class TransactionBuffer:
         """
         if txn is None:
             return
+        if arrived_at is None:
+            arrived_at = self.moment()
         write = self._writes.get(txn)
         if write is None or write.joining is not None:
             await self._join(txn)
-        if not self._metadata.authoritative:
-            await self._metadata.barrier()
+        await self._barriers.wait_passed(arrived_at)
 
     def append(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
         """Append an entry, for a transaction or for none, and return its position, not yet durable.

@@ -65,6 +65,8 @@ class _Queued(NamedTuple):
     send: pb.CommandSend
     payload: bytes
     checked: CheckedSend | Fault
+    arrived_at: int
+    """The topic's moment then."""
 
 
 class ProducerSession:
@@ -135,7 +137,7 @@ class ProducerSession:
             return
         checked = self._check(send, payload)
         self._join_early(checked)
-        self._inbox.append(_Queued(send, payload, checked))
+        self._inbox.append(_Queued(send, payload, checked, self.topic.moment()))
         self._inbox_bytes += size
         self._inbox_wake.set()
 
@@ -194,13 +196,13 @@ class ProducerSession:
                 self._answers_wake.set()
 
     async def _publish_one(self) -> None:
-        send, payload, checked = self._inbox.popleft()
+        send, payload, checked, arrived_at = self._inbox.popleft()
         size = SEND_BYTES + len(payload)
         self._inbox_bytes -= size
         self._note_room()
         self._publishing = True
         try:
-            self._answers.append((send, len(payload), await self._publish(checked, payload)))
+            self._answers.append((send, len(payload), await self._publish(checked, payload, arrived_at)))
         except NoSpace:
             self._hold_back()
         finally:
@@ -252,12 +254,19 @@ class ProducerSession:
         if not has_turn and self.topic.would_join(self.name, checked.id, checked.txn):
             self._early_joins.start(checked.txn)
 
-    async def _publish(self, checked: CheckedSend | Fault, payload: bytes) -> Position | Stored | Fault:
+    async def _publish(
+        self, checked: CheckedSend | Fault, payload: bytes, arrived_at: int
+    ) -> Position | Stored | Fault:
         if isinstance(checked, Fault):
             return checked
         try:
             return await self.topic.publish_once(
-                self.name, checked.id, payload, message_count=checked.message_count, txn=checked.txn
+                self.name,
+                checked.id,
+                payload,
+                message_count=checked.message_count,
+                txn=checked.txn,
+                arrived_at=arrived_at,
             )
         except LedgerSealed as sealed:
             # The client gets the new layout before this refusal, so it knows the child to send to

@@ -21,12 +21,12 @@ from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op, PutSequential, StoreFull
 from storage.position import Position
 from tests.broker.pulsar.test_resends import payload
-from tests.broker.pulsar.test_resends_across_transactions import NAME, Txn, begin, end, send_all
+from tests.broker.pulsar.test_resends_across_transactions import NAME, Txn, begin, end, refused, send_all
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, Rooms, rooms, visible
 from tests.support.schedules import every_schedule
-from tests.support.steered_store import SteeredStore
-from tests.support.wire import WireClient, message
+from tests.support.steered_store import LaggingStore, SteeredStore
+from tests.support.wire import WireClient, connected, listening, message
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import FrameDecoder, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -345,6 +345,50 @@ async def test_after_a_lost_claim_no_queued_send_asks_the_store_again(
         answers.append(await client.receive())
     assert {answer.send_error.error for answer in answers[:-1]} <= {pb.ServiceNotReady}
     assert len(store.proposed) == 3
+
+
+class LaggingHoldingStore(HoldingStore, LaggingStore):
+    """Of a broker whose image may be behind; holds op records."""
+
+
+@pytest.fixture
+async def lagging() -> AsyncIterator[tuple[LaggingHoldingStore, Rooms]]:
+    store = LaggingHoldingStore()
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield store, made
+
+
+async def test_sends_that_waited_together_share_a_read_barrier(lagging: tuple[LaggingHoldingStore, Rooms]) -> None:
+    """T12, D5: it begins after they arrived; each of them used to ask the store for one more."""
+    store, broker = lagging
+    async with listening(broker) as listener, connected(listener) as client:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await client.produce(1, str(await broker.segment(TOPIC, 0)), NAME)
+        first, second = await begin_all(client, 2)
+        await send_in_each(client, [first, *[second] * 20])
+        store.release(second)
+        await wait_all_tasks_blocked()
+        before = store.barriers
+        store.release(first)
+        assert [(await client.receive()).send_receipt.sequence_id for _ in range(21)] == list(range(21))
+        assert store.barriers - before <= 1
+
+
+async def test_a_barrier_from_before_a_send_arrived_says_nothing_about_it(
+    lagging: tuple[LaggingHoldingStore, Rooms],
+) -> None:
+    """T12, D5: its transaction ended in between, at another broker, and this one's image does not say so yet."""
+    store, broker = lagging
+    store.is_holding = False
+    async with listening(broker) as listener, connected(listener) as client:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        await client.produce(1, str(await broker.segment(TOPIC, 0)), NAME)
+        txn = await begin(client)
+        await send_all(client, [0, 1], txn)
+        # The watch is as late as the image.
+        broker.headers._participants.clear()
+        await broker.coordinator.end(TxnId(*txn), EndAction.COMMIT)
+        assert "is already COMMITTED" in (await refused(client, 2, txn)).message
 
 
 class Kept(trio.abc.SendStream):

@@ -1,0 +1,93 @@
+"""Which barrier a publish has to wait for, by when it arrived and when the barrier began."""
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from storage.metadata.memory import MemoryStore
+from tests.support.cancellation import cancel_at_each_step
+from tests.support.steered_store import LaggingStore
+from txn.read_barriers import ReadBarriers
+
+
+class HeldStore(LaggingStore):
+    """Barriers pass when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[trio.Event] = []
+
+    async def barrier(self) -> int:
+        event = trio.Event()
+        self.held.append(event)
+        await event.wait()
+        return await super().barrier()
+
+
+async def test_one_that_began_before_is_not_enough(nursery: trio.Nursery) -> None:
+    """D5: of two that are under way, the one that passes first says nothing to who arrived between their beginnings."""
+    store = HeldStore()
+    barriers = ReadBarriers(store)
+    passed: list[str] = []
+
+    async def wait(name: str, number: int) -> None:
+        await barriers.wait_passed(number)
+        passed.append(name)
+
+    nursery.start_soon(wait, "early", barriers.next())
+    await wait_all_tasks_blocked()
+    late = barriers.next()
+    nursery.start_soon(wait, "late", late)
+    await wait_all_tasks_blocked()
+    store.held[0].set()
+    await wait_all_tasks_blocked()
+    assert passed == ["early"]
+    nursery.start_soon(wait, "as late", late)
+    await wait_all_tasks_blocked()
+    assert passed == ["early"], "it has begun and not passed"
+    for event in store.held:
+        event.set()
+    await wait_all_tasks_blocked()
+    assert sorted(passed) == ["as late", "early", "late"]
+
+
+async def test_a_later_one_serves_who_arrived_before_it(nursery: trio.Nursery) -> None:
+    """D5: whichever passes first."""
+    store = HeldStore()
+    barriers = ReadBarriers(store)
+    early = barriers.next()
+    nursery.start_soon(barriers.wait_passed, early)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(barriers.wait_passed, barriers.next())
+    await wait_all_tasks_blocked()
+    store.held[1].set()
+    await wait_all_tasks_blocked()
+    with trio.fail_after(1):
+        await barriers.wait_passed(early)
+    store.held[0].set()
+
+
+async def test_one_that_was_cancelled_served_nobody() -> None:
+    """D5: at any step; the next who waits begins another."""
+    store = LaggingStore()
+    barriers = ReadBarriers(store)
+    number = barriers.next()
+
+    async def operation() -> None:
+        nonlocal number
+        number = barriers.next()
+        await barriers.wait_passed(number)
+
+    async def check() -> None:
+        before = store.barriers
+        await barriers.wait_passed(barriers.next())
+        assert store.barriers == before + 1
+
+    assert await cancel_at_each_step(operation, check) > 1
+
+
+async def test_where_no_image_is_behind_nothing_is_asked() -> None:
+    barriers = ReadBarriers(MemoryStore())
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await barriers.wait_passed(barriers.next())
+    assert not scope.cancelled_caught

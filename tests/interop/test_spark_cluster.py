@@ -34,7 +34,7 @@ TOPIC: Final = "topic://public/default/x"
 TARGETS: Final = ("topic://public/default/shipped", "topic://public/default/registered")
 
 NEEDED: Final = ("protobuf", "mmh3", "cramjam", "google-crc32c", "orjson", "pyarrow", "pandas")
-"""What executors need beside tidewire and Spark, as docs/spark.md says (Avro takes fastavro, too)."""
+"""What executors need beside tidewire and Spark, as docs/how-to/spark-cluster.md says (Avro takes fastavro, too)."""
 OF_THOSE: Final = ("numpy", "python-dateutil", "pytz", "tzdata")
 """What these bring with them."""
 

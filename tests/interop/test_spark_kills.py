@@ -149,7 +149,7 @@ async def test_the_judge_finds_a_leak_and_a_loss(job: Job, broker: RunningBroker
 
 
 async def test_a_query_whose_checkpoint_is_gone_repeats_or_is_refused(job: Job, broker: RunningBroker) -> None:
-    """D17: it writes all again, or its named application is another query's (docs/spark.md says so)."""
+    """D17: it writes all again, or its named application is another query's (docs/how-to/spark-recovery.md)."""
     async with told(broker, TOPIC) as story:
         named = {"txn_app_id": "archive"}
         before: dict[str, list[Copy]] = {}

@@ -1,4 +1,4 @@
-"""The example of docs/spark.md is run as it stands there."""
+"""The example of docs/how-to/spark-jobs.md is run as it stands there."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tidewire.spark.reader import TidewireReader
 @pytest.mark.timeout(400)
 def test_the_pages_job_runs(tmp_path: Path) -> None:
     """It prints what it says, and its topic has what it should."""
-    (job,) = pieces((CHECKOUT / "docs" / "spark.md").read_text(encoding="utf-8"))
+    (job,) = pieces((CHECKOUT / "docs" / "how-to" / "spark-jobs.md").read_text(encoding="utf-8"))
     folder = tmp_path / "work"
     folder.mkdir()
     with running_subject("tidewire", tmp_path / "data") as broker:

@@ -1,0 +1,107 @@
+"""Pages with examples are run top to bottom, each against a broker of its own.
+
+A block is run if an HTML comment stands right before it: `<!-- test: shell -->`, or `<!-- test: python -->`. When a
+shell block is followed by a block of `text` before the next heading, that is what it prints, but for transaction ids.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.scenarios.client.test_readme import CHECKOUT, Piece, run
+from tests.support.subjects import Subject, running_subject
+
+PAGES: Final = ("docs/tutorial/first-steps.md", "docs/how-to/share-work.md")
+RUN_SECONDS_MAX: Final = 60.0
+
+_BLOCK: Final = re.compile(
+    r"<!-- test: (?P<kind>shell|python) -->\n+```(?:python)?\n(?P<code>.*?)^```$"
+    r"(?:\n(?:(?!#|```)[^\n]*\n)*```text\n(?P<printed>.*?)^```$)?",
+    re.DOTALL | re.MULTILINE,
+)
+_TRANSACTION: Final = re.compile(r"\b\d+:\d{10,}\b")
+
+
+class Block(NamedTuple):
+    """Something to run."""
+
+    kind: str
+    code: str
+    printed: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    return [Block(match["kind"], match["code"], match["printed"]) for match in _BLOCK.finditer(text)]
+
+
+def shell(code: str, broker: Subject, folder: Path) -> str:
+    """What the commands print; each must end well."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "TIDEWIRE_HTTP_URL": broker.http_url,
+        "TIDEWIRE_SERVICE_URL": broker.service_url,
+    }
+    ended = subprocess.run(
+        ["bash", "-euc", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{code}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+def run_page(text: str, broker: Subject, folder: Path) -> None:
+    found = blocks(text)
+    assert found
+    for block in found:
+        printed = (
+            shell(block.code, broker, folder)
+            if block.kind == "shell"
+            else run(Piece(block.kind, block.code), broker, folder)
+        )
+        assert printed.strip(), f"it printed nothing:\n{block.code}"
+        if block.printed is not None:
+            assert _TRANSACTION.sub("ID", printed) == _TRANSACTION.sub("ID", block.printed)
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
+    with running_subject("tidewire", tmp_path / "data") as broker:
+        run_page((CHECKOUT / page).read_text(encoding="utf-8"), broker, tmp_path)
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(300)
+def test_the_readmes_first_example_prints_what_it_says(tmp_path: Path) -> None:
+    """T20: a transaction that goes through a split is hidden until its commit, and then all there."""
+    with running_subject("tidewire", tmp_path / "data") as broker:
+        text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+        first = blocks(text)[0]
+        assert first.kind == "shell"
+        assert first.printed is not None
+        run_page(text.partition("### From Python")[0], broker, tmp_path)
+
+
+def test_blocks_are_found_with_what_they_print() -> None:
+    text = (
+        "```\nnot this\n```\n<!-- test: shell -->\n```\none\n```\n\nIt prints:\n\n```text\n1\n```\n"
+        "<!-- test: shell -->\n```\ntwo\n```\n\n## Next\n\n```text\nnot this\n```\n"
+        "<!-- test: python -->\n```python\nthree\n```\n"
+    )
+    assert blocks(text) == [
+        Block("shell", "one\n", "1\n"),
+        Block("shell", "two\n", None),
+        Block("python", "three\n", None),
+    ]

@@ -67,6 +67,7 @@ types: $(STAMP)
 
 layers: $(STAMP)
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/import_graph.py --check
 
 # The judge of histories, compiled once, and the etcd that one of the metadata stores is on: asking again takes no time.
 tests: $(STAMP)

@@ -32,7 +32,7 @@ from broker.store_retry import RETRY_SECONDS
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import EntriesUnreadable, LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
-from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreUnavailable
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreEnded, StoreUnavailable
 from storage.position import Position
 from storage.signal import Signal
 from tidewire.wire.pulsar.errors import WireError
@@ -165,6 +165,7 @@ class Deduplication:
 
         Raises:
             OwnershipLost: the claim is gone.
+            StoreEnded: this process will not write any more of them.
         """
         try:
             while True:
@@ -181,6 +182,7 @@ class Deduplication:
 
         Raises:
             OwnershipLost: the claim is gone.
+            StoreEnded: this process will not write it any more.
         """
         async with self._writing:
             while True:
@@ -188,6 +190,8 @@ class Deduplication:
                     # Whoever trims may have been told of a decision that this was not told of yet.
                     await self._headers.catch_up(list(self._joined))
                     await self._write_snapshot()
+                except StoreEnded:
+                    raise
                 except StoreUnavailable as unavailable:
                     log.warning("a snapshot of producers is late", topic=self._ledger.name, reason=str(unavailable))
                     await trio.sleep(RETRY_SECONDS)

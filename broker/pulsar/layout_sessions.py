@@ -82,7 +82,10 @@ class LayoutSession:
         if layout is not None and (self._sent is None or _version(layout) != _version(self._sent)):
             self._updates += self._sent is not None
             self._push(layout)
-        elif layout is None and self._sent is None:
+        elif layout is not None:
+            # The same to the client, and one object for all sessions: each version names every subscription.
+            self._sent = layout
+        elif self._sent is None:
             reason = f"{self.topic} has just been deleted, or cannot be read any more"
             self._outbox.put(encode_command(commands.scalable_topic_failed(self.session_id, pb.TopicNotFound, reason)))
             self._on_refused(self)

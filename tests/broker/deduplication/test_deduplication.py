@@ -23,7 +23,7 @@ from storage.errors import LedgerCorrupt, LedgerFailed, LedgerNotMade
 from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import ABSENT, Check, MetadataStore, StoreUnavailable
+from storage.metadata.store import ABSENT, Check, MetadataStore, StoreEnded, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA, LEDGERS, ledger_store
@@ -190,6 +190,21 @@ async def test_a_snapshot_says_only_what_is_durable() -> None:
             await segment.take("p", single(0))
             await wait_all_tasks_blocked()
             assert await metadata.get(sequences_key(TOPIC)) is not None
+
+
+async def test_a_store_that_has_ended_is_not_asked_again() -> None:
+    """E8: who waits for room would wait for a snapshot that this process cannot write."""
+    store, files = SteeredStore(), SimulatedFiles(seed=1)
+
+    async def refuse(ops: object) -> None:
+        if module.KEY_PREFIX in repr(ops):
+            raise StoreEnded("the metadata store has ended")
+
+    store.before = refuse
+    with patch.object(module, "SNAPSHOT_ENTRIES", 2), pytest.RaisesGroup(StoreEnded, flatten_subgroups=True):
+        async with opened(store, files) as segment:
+            for number in range(10 * module.BEHIND_MAX):
+                await segment.take("p", single(number))
 
 
 async def test_recovery_reads_what_stands_behind_the_snapshot_alone() -> None:

@@ -1,11 +1,15 @@
 """Layout sessions and ordered consumers on the wire: when an assignment is pushed, and what counts as leaving."""
 
+import gc
+
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.layouts.layout import Layout
+from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.layouts.store import layout_key
 from broker.names import TopicName
+from broker.pulsar.layout_sessions import DAGS_KEPT_MAX
 from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, message
 from tidewire.wire.pulsar import commands
@@ -146,6 +150,19 @@ async def test_layout_sessions_are_answered_always(broker: Rooms, client: WireCl
     await broker.controller.split(TOPIC, 0)
     await wait_all_tasks_blocked()
     await client.receives_nothing_more()
+
+
+async def test_all_layout_sessions_of_a_topic_hold_the_same_layout(broker: Rooms, client: WireClient) -> None:
+    """E16: else each keeps the one it began with, which names every subscription that there was."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    sessions = 2 * DAGS_KEPT_MAX
+    for number in range(sessions):
+        await broker.controller.subscriptions.add(TOPIC, f"s-{number}", SubscriptionKind.QUEUE, StartPosition.EARLIEST)
+        await client.ask(commands.scalable_topic_lookup(number, str(TOPIC)))
+    await wait_all_tasks_blocked()
+    gc.collect()
+    held = [found for found in gc.get_objects() if isinstance(found, Layout)]
+    assert len(held) <= DAGS_KEPT_MAX + 2
 
 
 async def test_a_layout_session_of_a_topic_deleted_just_then_is_answered(broker: Rooms, client: WireClient) -> None:

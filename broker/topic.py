@@ -30,6 +30,7 @@ from storage.cursor import NonDurableCursor
 from storage.entry import TxnId
 from storage.errors import LedgerSealed, StorageError
 from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.store import Check, MetadataError
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck
@@ -89,7 +90,7 @@ class Topic(TopicSource):
     @classmethod
     async def open(cls, name: TopicName, services: TopicServices, claim: Check) -> "Topic":
         """Take over a claimed topic: fence and recover its ledger, then open transactions (docs/design.md#topics)."""
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             str(name),
             metadata=services.metadata,
             ledgers=services.ledgers,

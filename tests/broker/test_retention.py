@@ -14,8 +14,8 @@ from broker.retention import KEEP_EVERYTHING, Removable, Retention, removable, r
 from broker.retention_policies import namespace_key, topic_key
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import LedgerInfo
-from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles

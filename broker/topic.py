@@ -345,14 +345,14 @@ class Topic(TopicSource):
         try:
             await self._durable.delete(name, self._require_running)
         finally:
-            self.tell_sent_away()
+            self.tell_disconnected()
 
     async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
         """Move a subscription as its own `seek` does; its consumers are told to subscribe anew."""
         try:
             await subscription.seek(mark_delete)
         finally:
-            self.tell_sent_away()
+            self.tell_disconnected()
 
     def subscribe_reader(self, name: str, start: Position, source: Source | None = None) -> Subscription:
         """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
@@ -386,13 +386,13 @@ class Topic(TopicSource):
             self.touch()
         self._undemanding.discard(consumer)
 
-    def tell_sent_away(self) -> None:
+    def tell_disconnected(self) -> None:
         """Tell those consumers that their subscription disconnected that they have to subscribe anew.
 
         To follow whatever disconnects them, also where that fails or is cancelled: they are disconnected all the same.
         """
         for consumer, client in tuple(self._consumers.items()):
-            if consumer.was_sent_away:
+            if consumer.was_disconnected:
                 client.topic_closed()
 
     async def acknowledge_in_transaction(

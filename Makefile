@@ -1,14 +1,14 @@
-# Everything a checkout can do. Each target makes the environment by itself when it is missing or older than the lock.
+# Everything a checkout can do. Each target first makes the environment if it is missing or older than the lock.
 #
 #   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year, METADATA=etcd)
-#   make pipeline Spark's streams over the same flights; ends in `pipeline: OK`   (DAYS=31)
+#   make pipeline Spark's streams over the same flights; ends in `pipeline: OK`   (DAYS=14)
 #   make check    format, lint, generated code, types, layers, tests
 #   make help     the rest
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-builtin-rules
-# `check` means its steps in this order, whatever -j says: two cores are better spent inside a step than between them.
+# `check` runs its steps in this order, whatever -j says: parallelism inside a step uses two cores better.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -26,7 +26,7 @@ ARGS ?=
 .PHONY: help env java demo pipeline run check format-check lint generated types layers tests interop \
 	thorough thorough-examples thorough-kills coverage format against-pulsar wheel generate bench attack docs lock clean
 
-help: ## this list
+help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
 
 env: $(STAMP) ## make .venv from requirements.lock
@@ -43,14 +43,14 @@ demo: java $(STAMP) ## stream flights in transactions, split, kill, restart, rea
 	@if [[ $(METADATA) == etcd ]]; then $(BIN)/python scripts/need.py etcd; fi
 	@$(BIN)/tidewire demo --days $(DAYS) --metadata $(METADATA) $(ARGS)
 
-# The demo's default is a month; a job of several streams gets two weeks, unless DAYS is given.
-pipeline: java $(STAMP) ## flights through Spark's streams and back, killed on the way, compared, and a page of it (DAYS=14)
+# The demo streams a month by default. Several streams take longer, so this streams two weeks.
+pipeline: java $(STAMP) ## stream flights through Spark and back, kill, compare, make a page of the results (DAYS=14)
 	@$(BIN)/python -m examples.flights.run --days $(if $(filter file,$(origin DAYS)),14,$(DAYS)) $(ARGS)
 
 run: $(STAMP) ## start a broker in ./data (ARGS="--http 127.0.0.1:0")
 	@$(BIN)/tidewire broker $(ARGS)
 
-check: java $(STAMP) format-check lint generated types layers tests ## all that must pass before a change lands
+check: java $(STAMP) format-check lint generated types layers tests ## everything that must pass before a change lands
 	@echo "check: OK"
 
 format-check: $(STAMP)
@@ -69,36 +69,36 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/import_graph.py --check
 
-# The judge of histories, compiled once, and the etcd that one of the metadata stores is on: asking again takes no time.
+# Tests need the compiled judge of histories, and etcd. If both are there, this takes no time.
 tests: $(STAMP)
 	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/python -m pytest -m "not interop and not thorough" --durations=10 -rsfE $(ARGS)
 
-interop: java $(STAMP) ## tests with other systems' clients: Java, Spark, and what the README shows
+interop: java $(STAMP) ## test with other systems' clients (Java, Spark), and run the examples of README and docs
 	$(BIN)/python scripts/need.py pulsar-java-client
 	$(BIN)/python -m pytest -m interop --timeout=600 --durations=10 -rsfE $(ARGS)
 
-thorough: thorough-examples thorough-kills ## both of the next two, one after the other
+thorough: thorough-examples thorough-kills ## run the next two, one after the other
 	@echo "thorough: OK"
 
-thorough-examples: java $(STAMP) ## the tests with drawn examples and schedules, with many more of them
+thorough-examples: java $(STAMP) ## run the tests with drawn examples and schedules, with many more of them
 	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/python -m pytest -m "(hypothesis or thorough) and not interop and not kills" --hypothesis-profile=thorough \
 		--timeout=3600 --durations=10 -rsfE $(ARGS)
 
-thorough-kills: java $(STAMP) ## brokers, metadata stores and Spark jobs, each killed by the hundred
+thorough-kills: java $(STAMP) ## kill brokers, metadata stores and Spark jobs by the hundred
 	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/python -m pytest -m kills --timeout=7200 --durations=10 -rsfE $(ARGS)
 
-against-pulsar: java $(STAMP) ## the Python client's tests against a real Apache Pulsar 5.0.0-M1
+against-pulsar: java $(STAMP) ## run the Python client's tests against a real Apache Pulsar 5.0.0-M1
 	@scripts/against_pulsar.sh $(ARGS)
 
-coverage: java $(STAMP) ## which lines and branches `make check` reaches
+coverage: java $(STAMP) ## show which lines and branches `make check` reaches
 	$(BIN)/python scripts/need.py porcupine etcd
 	$(BIN)/coverage run -m pytest -m "not interop and not thorough" $(ARGS)
 	$(BIN)/coverage report --show-missing --skip-covered --skip-empty
 
-format: $(STAMP) ## rewrite the sources as ruff wants them
+format: $(STAMP) ## format the sources, and apply ruff's fixes
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
@@ -108,7 +108,7 @@ wheel: $(STAMP) ## build the wheel and try it in a clean environment
 generate: $(STAMP) ## rebuild generated code from its sources
 	$(BIN)/python scripts/generate.py
 
-bench: java $(STAMP) ## every scripts/bench_*.py, one after another
+bench: java $(STAMP) ## run every scripts/bench_*.py, one after another
 	@for bench in scripts/bench_*.py; do \
 		echo "== $$bench"; \
 		$(BIN)/python "$$bench"; \
@@ -116,7 +116,7 @@ bench: java $(STAMP) ## every scripts/bench_*.py, one after another
 
 # Minutes that all attacks take together.
 MINUTES ?= 2
-attack: $(STAMP) ## attack a broker and hold it to its word (MINUTES=30, ARGS="--seed 7 --only wire")
+attack: $(STAMP) ## attack a broker and check its promises (MINUTES=30, ARGS="--seed 7 --only wire")
 	$(BIN)/python scripts/attack.py --minutes $(MINUTES) $(ARGS)
 
 # Any warning fails it: a broken link, a missing page, an unknown anchor. It needs no network.
@@ -125,11 +125,11 @@ docs: $(STAMP) ## build the documentation into dist/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: OK, open dist/site/index.html"
 
-lock: $(STAMP) ## bring requirements.lock up to pyproject.toml (ARGS=--upgrade: and to the newest versions)
+lock: $(STAMP) ## update requirements.lock from pyproject.toml (ARGS=--upgrade for the newest versions)
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --generate-hashes --no-header \
 		--quiet --output-file requirements.lock $(ARGS)
 
-clean: ## remove what make made, but neither downloads (.cache) nor data
+clean: ## remove everything that make made, except downloads (.cache) and data
 	rm -rf .venv dist build tests/interop/*/target .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 		.coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -39,9 +39,9 @@ from broker.topic_services import TopicServices
 from broker.topics import Topics
 from broker.traffic import Traffic
 from storage.clock import WallClock
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import LedgerStore
-from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.store import Check, MetadataStore, Session
 from txn.transactions import Transactions, TransactionSettings
 

@@ -32,7 +32,7 @@ class Retention(NamedTuple):
         return {_MINUTES: self.minutes, _MEGABYTES: self.megabytes}
 
 
-KEEP_EVERYTHING: Final = Retention(-1, -1)
+INFINITE_RETENTION: Final = Retention(-1, -1)
 
 
 def retention_of(content: Mapping[str, object] | None) -> Retention:
@@ -77,7 +77,7 @@ def removable(
         now_ms: by the clock that entries are stamped with.
     """
     upto: Position | None = None
-    if policy == KEEP_EVERYTHING or not closed:
+    if policy == INFINITE_RETENTION or not closed:
         return Removable(None, None, False)
     kept_bytes = -1
     for info in closed:

@@ -17,7 +17,7 @@ import trio
 
 from broker.errors import RetentionInvalid
 from broker.names import Domain, TopicName
-from broker.retention import KEEP_EVERYTHING, Retention, retention_of
+from broker.retention import INFINITE_RETENTION, Retention, retention_of
 from storage.metadata.store import Change, MetadataStore, starting_with
 from storage.signal import Signal
 
@@ -40,7 +40,7 @@ def topic_key(name: TopicName) -> str:
 class RetentionPolicies:
     """The policies as this broker knows them while `run` runs."""
 
-    def __init__(self, metadata: MetadataStore, default: Retention = KEEP_EVERYTHING) -> None:
+    def __init__(self, metadata: MetadataStore, default: Retention = INFINITE_RETENTION) -> None:
         self._metadata = metadata
         self._default = default
         self._policies: dict[str, Retention] = {}
@@ -62,7 +62,7 @@ class RetentionPolicies:
                 self._policies[record.key] = retention_of(orjson.loads(record.value))
             except (RetentionInvalid, ValueError, AttributeError) as unreadable:
                 # Keeping too much is the mistake that can be undone.
-                self._policies[record.key] = KEEP_EVERYTHING
+                self._policies[record.key] = INFINITE_RETENTION
                 log.error("a retention policy is damaged", key=record.key, reason=str(unreadable))
         for signal in self._followers:
             signal.set()

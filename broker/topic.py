@@ -30,6 +30,7 @@ from storage.cursor import NonDurableCursor
 from storage.entry import TxnId
 from storage.errors import LedgerSealed, StorageError
 from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.store import Check, MetadataError
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck
@@ -89,7 +90,7 @@ class Topic(TopicSource):
     @classmethod
     async def open(cls, name: TopicName, services: TopicServices, claim: Check) -> "Topic":
         """Take over a claimed topic: fence and recover its ledger, then open transactions (docs/design.md#topics)."""
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             str(name),
             metadata=services.metadata,
             ledgers=services.ledgers,
@@ -344,14 +345,14 @@ class Topic(TopicSource):
         try:
             await self._durable.delete(name, self._require_running)
         finally:
-            self.tell_sent_away()
+            self.tell_disconnected()
 
     async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
         """Move a subscription as its own `seek` does; its consumers are told to subscribe anew."""
         try:
             await subscription.seek(mark_delete)
         finally:
-            self.tell_sent_away()
+            self.tell_disconnected()
 
     def subscribe_reader(self, name: str, start: Position, source: Source | None = None) -> Subscription:
         """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
@@ -385,13 +386,13 @@ class Topic(TopicSource):
             self.touch()
         self._undemanding.discard(consumer)
 
-    def tell_sent_away(self) -> None:
+    def tell_disconnected(self) -> None:
         """Tell those consumers that their subscription disconnected that they have to subscribe anew.
 
         To follow whatever disconnects them, also where that fails or is cancelled: they are disconnected all the same.
         """
         for consumer, client in tuple(self._consumers.items()):
-            if consumer.was_sent_away:
+            if consumer.was_disconnected:
                 client.topic_closed()
 
     async def acknowledge_in_transaction(

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from broker.retention_policies import RetentionPolicies
 from storage.clock import WallClock
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import LedgerStore
-from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.store import MetadataStore
 from storage.signal import Signal
 from txn.counters import OpCounters

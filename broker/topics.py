@@ -29,7 +29,7 @@ from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
 from storage.cursor import CursorError
 from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
-from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import let_go_of_managed_ledger
 from storage.metadata.store import Check, MetadataError
 from txn.errors import OwnershipLost, RecordUnreadable
 
@@ -317,12 +317,11 @@ class Topics:
         if lets_go and not self._claims.has_ended:
             services = self._services
             try:
-                is_closed = await ManagedLedger.let_go(
+                is_closed = await let_go_of_managed_ledger(
                     str(name),
                     metadata=services.metadata,
                     ledgers=services.ledgers,
                     claim=claim,
-                    now_ms=services.now_ms,
                 )
             except (StorageError, MetadataError) as error:
                 log.warning("a topic stays with this broker, which cannot close it", topic=str(name), reason=str(error))

@@ -8,7 +8,7 @@ import trio
 from broker.deduplication.deduplication import Deduplication
 from broker.durable_subscriptions import DurableSubscriptions
 from broker.names import TopicName
-from broker.retention import KEEP_EVERYTHING, removable
+from broker.retention import INFINITE_RETENTION, removable
 from broker.retention_policies import RetentionPolicies
 from storage.clock import WallClock
 from storage.errors import SPACE_RETRY_SECONDS
@@ -66,7 +66,7 @@ class LedgerTrimmer:
     async def _step(self, signal: Signal) -> None:
         """Trim once, and wait until there may be more to trim."""
         policy = self._policies.of(self._name)
-        if policy == KEEP_EVERYTHING:
+        if policy == INFINITE_RETENTION:
             await signal.wait()
             return
         slowest = min(self._subscriptions.cursors, key=lambda cursor: cursor.durable.value, default=None)

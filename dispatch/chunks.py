@@ -36,8 +36,8 @@ class Chunk(NamedTuple):
 Holder = TypeVar("Holder", bound=Hashable)
 
 
-class Begun(Generic[Holder]):
-    """The begun messages of one subscription, and who gets them. Holders are told from others by identity."""
+class PartialMessages(Generic[Holder]):
+    """The partly sent messages of one subscription, and who gets them. Holders are told from others by identity."""
 
     def __init__(self) -> None:
         self._holders: OrderedDict[int, Holder] = OrderedDict()

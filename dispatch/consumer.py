@@ -72,7 +72,7 @@ class Consumer:
         "outlet",
         "permits",
         "priority",
-        "was_sent_away",
+        "was_disconnected",
         "was_told_of_damage",
         "was_told_of_end",
     )
@@ -90,7 +90,7 @@ class Consumer:
         """Whether `end_of_topic` was called; it is called once."""
         self.was_told_of_damage = ""
         """The damage that `damaged` told of last; it is told once."""
-        self.was_sent_away = False
+        self.was_disconnected = False
         """Whether the subscription disconnected it. Its client may not know yet, and what it acknowledges is of before:
         after a seek it would undo the seek, after an abort it would take what is about to be sent again."""
         self.messages_sent = 0

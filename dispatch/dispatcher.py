@@ -23,14 +23,14 @@ from typing import Final, NamedTuple
 
 import trio
 
-from dispatch.chunks import KEPT_MAX, Begun, Chunk
+from dispatch.chunks import KEPT_MAX, Chunk, PartialMessages
 from dispatch.consumer import Consumer, Delivery
 from dispatch.permits import UNACKED_MESSAGES_PER_CONSUMER_MAX, UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX
 from dispatch.policy import Candidate, Piece, Policy
 from dispatch.redelivery import Redelivery
 from dispatch.source import Source
 from dispatch.withheld import Withheld
-from storage.cursor import AnyCursor
+from storage.cursor import BaseCursor
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt
 from storage.position import EARLIEST, Position
@@ -58,7 +58,7 @@ class Dispatcher:
     """See the module's docstring. The subscription changes its state and calls `wake`."""
 
     def __init__(
-        self, source: Source, cursor: AnyCursor, withheld: Withheld, policy: Policy, *, tracks_unacked: bool
+        self, source: Source, cursor: BaseCursor, withheld: Withheld, policy: Policy, *, tracks_unacked: bool
     ) -> None:
         self.policy = policy
         self.withheld = withheld
@@ -66,7 +66,7 @@ class Dispatcher:
         """Whether each entry is remembered with who holds it, to send it again by itself (shared subscriptions)."""
         self.consumers: list[Consumer] = []
         self.redelivery: Redelivery[Consumer] = Redelivery()
-        self._begun: Begun[Consumer] = Begun()
+        self._begun: PartialMessages[Consumer] = PartialMessages()
         self.signal = Signal()
         self.is_blocked = False
         """Whether a bound on what is unacknowledged kept the last step from sending: acknowledging should wake it."""

@@ -20,7 +20,7 @@ from dispatch.kinds import KINDS
 from dispatch.kinds import SubscriptionKind as SubscriptionKind
 from dispatch.source import Source
 from dispatch.withheld import NothingWithheld, Withheld
-from storage.cursor import AnyCursor
+from storage.cursor import BaseCursor
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck, bits_from_words, bits_within
 
@@ -82,7 +82,7 @@ class Subscription:
         name: str,
         *,
         source: Source,
-        cursor: AnyCursor,
+        cursor: BaseCursor,
         kind: SubscriptionKind = SubscriptionKind.EXCLUSIVE,
         withheld: Withheld | None = None,
     ) -> None:
@@ -103,7 +103,7 @@ class Subscription:
         return self._kind
 
     @property
-    def cursor(self) -> AnyCursor:
+    def cursor(self) -> BaseCursor:
         """Its progress. Acknowledge through the subscription, so that who holds what stays right."""
         return self._cursor
 
@@ -397,5 +397,5 @@ class Subscription:
         disconnected = self.consumers
         for consumer in disconnected:
             self.remove_consumer(consumer)
-            consumer.was_sent_away = True
+            consumer.was_disconnected = True
         return disconnected

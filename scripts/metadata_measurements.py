@@ -22,7 +22,7 @@ from storage.files import DiskFiles
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.etcd.store import EtcdStore
 from storage.metadata.store import IndexEntry, MetadataStore, Put, starting_with
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 
 VALUE: Final = b"v" * 100
 RAW_BYTES: Final = 200

@@ -1,6 +1,6 @@
 """Which test shows which requirement, and what is still open.
 
-Requirements are the lines of docs/requirements.md that begin with a number such as T14. A test names what it shows in
+Requirements are the items of docs/requirements.md that begin with a number such as T14. A test names what it shows in
 the first words of its docstring (`T14, D3: an open transaction ...`); a test in another language does so in the first
 words of a comment line. The table is derived each time instead of kept in the repository, so it cannot be wrong.
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_REQUIREMENT = re.compile(r"(?P<number>(?P<letter>[A-Z])[0-9]+) (?P<text>\S.*)")
+_REQUIREMENT = re.compile(r"(?:- )?(?P<number>(?P<letter>[A-Z])[0-9]+) (?P<text>\S.*)")
 _HEADING = re.compile(r"## (?P<letter>[A-Z]) — (?P<title>\S.*)")
 _NUMBERS = re.compile(r"(?P<numbers>[A-Z][0-9]+(?:, ?[A-Z][0-9]+)*):")
 _COMMENT = re.compile(r"\s*(?:///?|/\*\*?|\*)\s*(?P<text>\S.*)")
@@ -64,7 +64,7 @@ def read_requirements(text: str) -> tuple[dict[str, str], list[Requirement]]:
     """Titles by letter, and the requirements, of the document's text."""
     titles: dict[str, str] = {}
     requirements: list[Requirement] = []
-    for line in text.splitlines():
+    for line in re.sub(r"\n  +(?=\S)", " ", text).splitlines():
         if heading := _HEADING.fullmatch(line):
             titles[heading["letter"]] = heading["title"]
         elif match := _REQUIREMENT.fullmatch(line):
@@ -137,7 +137,7 @@ def as_markdown(coverage: Coverage) -> Iterator[str]:
         for requirement in coverage.requirements:
             if requirement.letter == letter:
                 tests = "<br>".join(f"`{test}`" for test in coverage.tests[requirement.number]) or "open"
-                text = requirement.text.replace("|", "\\|")
+                text = requirement.text.replace("|", "\\|").replace("<", "&lt;")
                 yield f"| {requirement.number} | {text} | {tests} |"
 
 

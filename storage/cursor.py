@@ -16,6 +16,17 @@ from typing import Final
 
 import trio
 
+from storage.base_cursor import (
+    BaseCursor,
+    CursorClosed,
+    CursorDeleted,
+    CursorError,
+    CursorFailed,
+    CursorLedger,
+    CursorLost,
+    CursorMoved,
+    placed,
+)
 from storage.cursor_record import ITEMS_AT_ONCE, Encoded, Identity, cursor_key, decode, encode, encode_in_steps
 from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.store import (
@@ -31,22 +42,11 @@ from storage.metadata.store import (
     StoreFull,
 )
 from storage.position import EARLIEST, LATEST, Position
-from storage.progress import (
-    AnyCursor,
-    CursorClosed,
-    CursorDeleted,
-    CursorError,
-    CursorFailed,
-    CursorLedger,
-    CursorLost,
-    CursorMoved,
-    placed,
-)
 from storage.ranges import Acknowledged
 from storage.signal import Signal
 
 __all__ = [
-    "AnyCursor",
+    "BaseCursor",
     "Cursor",
     "CursorClosed",
     "CursorDeleted",
@@ -64,7 +64,7 @@ WRITE_LINGER_SECONDS: Final = 0.02
 repeats of them. A call of `synced` ends the wait."""
 
 
-class NonDurableCursor(AnyCursor):
+class NonDurableCursor(BaseCursor):
     """The cursor of a reader: nothing is written, so everything known is as durable as it will ever be."""
 
     is_durable = False
@@ -121,7 +121,7 @@ class _Waiter:
     done: trio.Event = field(default_factory=trio.Event)
 
 
-class Cursor(AnyCursor):
+class Cursor(BaseCursor):
     """A durable cursor. Made by `open`; the owner's nursery runs `run`, without which nothing is ever written."""
 
     is_durable = True
@@ -247,7 +247,7 @@ class Cursor(AnyCursor):
         await self._wait(_Waiter(self._changes, min(upto, self.highest)))
 
     async def written(self) -> Position:
-        """See `AnyCursor.written`.
+        """See `BaseCursor.written`.
 
         Raises:
             CursorError: the cursor ended before.
@@ -270,7 +270,7 @@ class Cursor(AnyCursor):
             raise _anew(self._ended)
 
     def move(self, mark_delete: Position) -> None:
-        """See `AnyCursor`."""
+        """See `BaseCursor`."""
         if self._ended is not None:
             raise _anew(self._ended)
         self._identity = replace(self._identity, creation_id=uuid.uuid4().hex)

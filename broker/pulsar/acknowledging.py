@@ -145,7 +145,7 @@ class Acknowledging:
         """One ACK."""
         ack = frame.command.ack
         consumer = self._consumers.get(ack.consumer_id)
-        if consumer is None or consumer.consumer.was_sent_away:
+        if consumer is None or consumer.consumer.was_disconnected:
             self._refuse(ack, _no_consumer(ack))
         elif ack.properties:
             self._refuse(ack, Fault(pb.NotAllowedError, "an acknowledgement keeps no properties; send it without them"))
@@ -182,7 +182,7 @@ class Acknowledging:
                 await pause_between(acks)
             is_kept = True
             for part in slices(acks):
-                if consumer.consumer.was_sent_away:
+                if consumer.consumer.was_disconnected:
                     self._refuse(ack, _no_consumer(ack))
                     return None
                 is_kept &= not subscription.take(part, cumulative=cumulative)
@@ -199,7 +199,7 @@ class Acknowledging:
         try:
             acks = await _acknowledgements(ack)
             # From here on a consumer that is sent away is noticed by the subscription.
-            if consumer.consumer.was_sent_away:
+            if consumer.consumer.was_disconnected:
                 self._refuse(ack, _no_consumer(ack))
                 return
             require_own_subscription(is_replicated=consumer.is_replicated)

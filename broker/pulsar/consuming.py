@@ -16,8 +16,8 @@ from broker.layouts.parts import SubscriptionKind as ScalableKind
 from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging
 from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
-from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
+from broker.pulsar.pending_opens import PendingOpens
 from broker.pulsar.reading import INDEXED, backlog_range_of, is_uncommitted, last_index_in, named_start, reader_start
 from broker.pulsar.requests import Inline, Request, require_label, require_name
 from broker.pulsar.scalable import ScalableHandler
@@ -71,7 +71,7 @@ class ConsumerHandler:
         self._traffic = traffic
         self._nursery = nursery
         self._consumers: dict[int, ConsumerSession] = {}
-        self._openings = Openings("consumer", CONSUMERS_MAX, self._consumers)
+        self._pending_opens = PendingOpens("consumer", CONSUMERS_MAX, self._consumers)
         self._acknowledging = Acknowledging(self._consumers, outbox, share, nursery)
 
     @property
@@ -89,11 +89,11 @@ class ConsumerHandler:
         return {
             pb.BaseCommand.SUBSCRIBE: Request(
                 self._subscribe,
-                announce=lambda command: self._openings.announce(command.subscribe.consumer_id, command),
+                announce=lambda command: self._pending_opens.announce(command.subscribe.consumer_id, command),
             ),
             pb.BaseCommand.UNSUBSCRIBE: Request(self._unsubscribe),
             pb.BaseCommand.CLOSE_CONSUMER: Request(
-                self._close, announce=lambda command: self._openings.call_off(command.close_consumer.consumer_id)
+                self._close, announce=lambda command: self._pending_opens.call_off(command.close_consumer.consumer_id)
             ),
             pb.BaseCommand.SEEK: Request(self._seek),
             pb.BaseCommand.GET_LAST_MESSAGE_ID: Request(self._last_message_id),
@@ -128,7 +128,7 @@ class ConsumerHandler:
 
     async def _subscribe(self, command: pb.BaseCommand) -> None:
         request = command.subscribe
-        with self._openings.opening(request.consumer_id, command):
+        with self._pending_opens.opening(request.consumer_id, command):
             await self._open(request)
 
     async def _open(self, request: pb.CommandSubscribe) -> None:
@@ -244,7 +244,7 @@ class ConsumerHandler:
                 session.close()
                 self._put(commands.success(request.request_id))
             finally:
-                session.topic.tell_sent_away()
+                session.topic.tell_disconnected()
 
     async def _close(self, command: pb.BaseCommand) -> None:
         request = command.close_consumer

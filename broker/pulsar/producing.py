@@ -18,8 +18,8 @@ from broker.errors import NotSupported
 from broker.names import TopicName
 from broker.pulsar.early_joins import EarlyJoins
 from broker.pulsar.faults import Fault, fault_of
-from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
+from broker.pulsar.pending_opens import PendingOpens
 from broker.pulsar.requests import Inline, Request, require_label, require_name
 from broker.pulsar.scalable import is_managed
 from broker.pulsar.schemas import SchemaGate
@@ -347,7 +347,7 @@ class ProducerHandler:
         self._traffic = traffic
         self._nursery = nursery
         self._producers: dict[int, ProducerSession] = {}
-        self._openings = Openings("producer", PRODUCERS_MAX, self._producers)
+        self._pending_opens = PendingOpens("producer", PRODUCERS_MAX, self._producers)
         # Ids whose producers the broker closed: sends that were on their way are dropped, as the client resends them.
         # In the order of closing; beyond the bound the first are forgotten, and such a send is refused.
         self._closed_here: dict[int, None] = {}
@@ -363,10 +363,10 @@ class ProducerHandler:
         return {
             pb.BaseCommand.PRODUCER: Request(
                 self._create,
-                announce=lambda command: self._openings.announce(command.producer.producer_id, command),
+                announce=lambda command: self._pending_opens.announce(command.producer.producer_id, command),
             ),
             pb.BaseCommand.CLOSE_PRODUCER: Request(
-                self._close, announce=lambda command: self._openings.call_off(command.close_producer.producer_id)
+                self._close, announce=lambda command: self._pending_opens.call_off(command.close_producer.producer_id)
             ),
         }
 
@@ -380,7 +380,7 @@ class ProducerHandler:
 
     async def _create(self, command: pb.BaseCommand) -> None:
         request = command.producer
-        with self._openings.opening(request.producer_id, command):
+        with self._pending_opens.opening(request.producer_id, command):
             await self._open(request)
 
     async def _open(self, request: pb.CommandProducer) -> None:

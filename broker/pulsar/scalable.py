@@ -13,8 +13,8 @@ from broker.layouts.registrations import GroupId, GroupKind
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.pulsar.layout_sessions import Asked, EncodedDags, LayoutSession, asked_for
-from broker.pulsar.openings import Openings
 from broker.pulsar.outbox import Outbox
+from broker.pulsar.pending_opens import PendingOpens
 from broker.pulsar.registered_consumers import RegisteredConsumer
 from broker.pulsar.requests import Inline, Request, require_name
 from broker.scalable.consumer_groups import ConsumerGroups
@@ -53,7 +53,7 @@ class ScalableHandler:
         self._dags = dags
         self._service_url = service_url
         self._sessions: dict[int, LayoutSession] = {}
-        self._openings = Openings("layout session", LAYOUT_SESSIONS_MAX, self._sessions)
+        self._pending_opens = PendingOpens("layout session", LAYOUT_SESSIONS_MAX, self._sessions)
         self._consumers: list[RegisteredConsumer] = []
         # Segments with a consumer on this connection and that consumer's name, by topic and subscription.
         self._subscribed: defaultdict[tuple[TopicName, str | None], set[tuple[int, str]]] = defaultdict(set)
@@ -72,7 +72,9 @@ class ScalableHandler:
                 lambda command, fault: commands.scalable_topic_failed(
                     command.scalable_topic_lookup.session_id, fault.code, fault.message
                 ),
-                announce=lambda command: self._openings.announce(command.scalable_topic_lookup.session_id, command),
+                announce=lambda command: self._pending_opens.announce(
+                    command.scalable_topic_lookup.session_id, command
+                ),
             ),
             pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: Request(
                 self._subscribe,
@@ -181,7 +183,7 @@ class ScalableHandler:
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.scalable_topic_lookup
-        with self._openings.opening(request.session_id, command):
+        with self._pending_opens.opening(request.session_id, command):
             if request.session_id in self._sessions:
                 raise NotSupported(f"layout session {request.session_id} is open on this connection already")
             asked = asked_for(request.topic)
@@ -211,7 +213,7 @@ class ScalableHandler:
 
     async def _close_session(self, frame: Frame) -> None:
         session_id = frame.command.scalable_topic_close.session_id
-        self._openings.call_off(session_id)
+        self._pending_opens.call_off(session_id)
         session = self._sessions.get(session_id)
         if session is not None:
             self._end_session(session)

@@ -165,7 +165,7 @@ class Inspection:
             if number != point.sequence + 1:
                 raise self.missing(point)
             path = self.logs[number]
-            read = self.read(path, point, Telling(replay, progress))
+            read = self.read(path, point, ProgressReader(replay, progress))
             if number != behind[-1]:
                 self.check_end(path, read, replay)
             elif is_closed(path):
@@ -179,14 +179,14 @@ class Inspection:
 
         The files are read twice, since what becomes of a record is known only at the end of its transaction.
         """
-        marks = Marks()
+        marks = MarkerReader()
         try:
             for path in self.logs.values():
                 self.read(path, self.before(path) or BEGINNING, marks)
         except CorruptMetadata:
             # Raised again when the second reading comes to it; what stands before it is told until then.
             pass
-        teller = _Teller(marks.fates, found)
+        teller = _RecordReader(marks.fates, found)
         torn: Torn | None = None
         for path in self.logs.values():
             after = self.before(path) or BEGINNING
@@ -195,7 +195,7 @@ class Inspection:
         return torn
 
 
-class Telling:
+class ProgressReader:
     """A reader that tells progress and passes batches on to another."""
 
     def __init__(self, reader: Reader, progress: Progress) -> None:
@@ -217,7 +217,7 @@ class Telling:
         self._reader.end_file()
 
 
-class Marks:
+class MarkerReader:
     """A reader that knows nothing of the state: it follows the markers of transactions alone."""
 
     trusts_length = False
@@ -254,7 +254,7 @@ class Marks:
             raise CorruptRecord("a transaction is open at the end of a file that is not the last")
 
 
-class _Teller:
+class _RecordReader:
     """A reader that hands on what it reads with its place and fate."""
 
     trusts_length = False

@@ -20,7 +20,16 @@ from typing import Final
 
 from storage.metadata.batches import BEGINNING, Point
 from storage.metadata.image import Image
-from storage.metadata.inspection import ABORTED, COMMITTED, Inspection, Marks, Progress, Telling, Torn, torn_tail
+from storage.metadata.inspection import (
+    ABORTED,
+    COMMITTED,
+    Inspection,
+    MarkerReader,
+    Progress,
+    ProgressReader,
+    Torn,
+    torn_tail,
+)
 from storage.metadata.log import CorruptMetadata, is_closed
 from storage.metadata.replay import Replay
 from storage.metadata.store import starting_with
@@ -100,11 +109,11 @@ class _Verifier:
 
     def log(self, path: Path, place: int, progress: Progress) -> FileReport:
         """Look at a log file that begins at `place`."""
-        marks = Marks()
+        marks = MarkerReader()
         try:
             after = self._begin(path, place)
             reader = marks if self._image is None else _Both(marks, Replay(self._image))
-            read = self._inspection.read(path, after, Telling(reader, progress))
+            read = self._inspection.read(path, after, ProgressReader(reader, progress))
             if place + 1 < self._last_log:
                 self._inspection.check_end(path, read, reader)
             if self._image is not None:
@@ -156,7 +165,7 @@ class _Verifier:
 class _Both:
     """Two readers of the same batches."""
 
-    def __init__(self, marks: Marks, replay: Replay) -> None:
+    def __init__(self, marks: MarkerReader, replay: Replay) -> None:
         self._marks = marks
         self._replay = replay
 

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from broker.backlog_ranges import BacklogRange, measure
 from storage.entry import Entry
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_index import CHUNK_BYTES
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
@@ -71,7 +73,7 @@ async def _check_time(ledger: ManagedLedger, entries: list[Entry], after: int, m
 async def _story(counts: list[int], asked: list[tuple[int, int, int]]) -> None:
     now_ms = 1_000
     async with ledger_store(SimulatedFiles(seed=3)) as store:
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             "segment://public/default/x/0000-ffff-0",
             metadata=MemoryStore(),
             ledgers=store,
@@ -105,7 +107,7 @@ def test_a_stretch_is_what_a_count_of_every_entry_says(counts: list[int], asked:
 
 async def test_nothing_stands_behind_a_place_in_a_topic_without_entries() -> None:
     async with ledger_store(SimulatedFiles(seed=3)) as store:
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             "x", metadata=MemoryStore(), ledgers=store, claim=None, config=CONFIG, now_ms=lambda: 1_000
         )
         assert await measure(ledger, None, EARLIEST) == BacklogRange(EARLIEST, EARLIEST, 0, 0, 0, None, None)
@@ -114,7 +116,7 @@ async def test_nothing_stands_behind_a_place_in_a_topic_without_entries() -> Non
 @pytest.mark.parametrize("ledgers_on", [0, 99])
 async def test_a_place_behind_everything_has_the_next_index(ledgers_on: int) -> None:
     async with ledger_store(SimulatedFiles(seed=3)) as store:
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             "x", metadata=MemoryStore(), ledgers=store, claim=None, config=CONFIG, now_ms=lambda: 1_000
         )
         position = ledger.append(b"a", message_count=3)
@@ -127,7 +129,7 @@ async def test_a_place_behind_everything_has_the_next_index(ledgers_on: int) -> 
 async def test_what_is_not_confirmed_yet_has_no_part_in_it() -> None:
     """The index behind a place is that of the next message to be read, also while one is on its way to the disk."""
     async with ledger_store(SimulatedFiles(seed=3)) as store:
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             "x", metadata=MemoryStore(), ledgers=store, claim=None, config=CONFIG, now_ms=lambda: 1_000
         )
         first = ledger.append(b"a", message_count=3)

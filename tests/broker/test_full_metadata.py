@@ -13,7 +13,7 @@ from broker.retention import Retention
 from broker.retention_policies import topic_key
 from broker.topic import Topic
 from storage.errors import SPACE_RETRY_SECONDS, NoSpace
-from storage.managed_ledger import ManagedLedgerConfig
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.metadata.store import Op, StoreFull, starting_with
 from storage.position import EARLIEST
 from storage.ranges import EntryAck

@@ -19,7 +19,7 @@ from storage.metadata.store import StoreUnavailable
 from tests.support.http import is_closed, request
 from tests.support.proxy import open_proxy
 from tests.support.wire import WireClient
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

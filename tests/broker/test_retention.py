@@ -10,12 +10,12 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.errors import RetentionInvalid
 from broker.names import TopicName
-from broker.retention import KEEP_EVERYTHING, Removable, Retention, removable, retention_of
+from broker.retention import INFINITE_RETENTION, Removable, Retention, removable, retention_of
 from broker.retention_policies import namespace_key, topic_key
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import LedgerInfo
-from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
@@ -41,7 +41,7 @@ ALL, TWO = Position(4, 9), Position(2, 9)
 @pytest.mark.parametrize(
     ("policy", "done", "minute", "expected"),
     [
-        (KEEP_EVERYTHING, ALL, 1_000, Removable(None, None, False)),
+        (INFINITE_RETENTION, ALL, 1_000, Removable(None, None, False)),
         (NOTHING, ALL, 4, Removable(Position(4, 9), None, False)),
         (NOTHING, TWO, 4, Removable(Position(2, 9), None, True)),
         (NOTHING, Position(2, 8), 4, Removable(Position(1, 9), None, True)),

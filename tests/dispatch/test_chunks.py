@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from dispatch import chunks, dispatcher
-from dispatch.chunks import Begun, Chunk
+from dispatch.chunks import Chunk, PartialMessages
 from storage.position import Position
 from tests.dispatch.test_subscription import EXCLUSIVE, SHARED, Rig, running, settled
 from tests.support.idle import TaskSteps
@@ -32,7 +32,7 @@ def names(stream: MemoryStream, outlet: RecordingOutlet) -> str:
 
 
 def test_a_message_is_begun_until_its_last_chunk() -> None:
-    begun: Begun[str] = Begun()
+    begun: PartialMessages[str] = PartialMessages()
     assert begun.holder(1) is None
     begun.sent(Chunk(1, is_last=False), "one")
     begun.sent(Chunk(2, is_last=False), "two")
@@ -47,7 +47,7 @@ def test_a_message_is_begun_until_its_last_chunk() -> None:
 def test_begun_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that went on longest ago is forgotten."""
     monkeypatch.setattr(chunks, "BEGUN_MAX", 3)
-    begun: Begun[str] = Begun()
+    begun: PartialMessages[str] = PartialMessages()
     for message in (1, 2, 3, 1, 4):
         begun.sent(Chunk(message, is_last=False), "one")
     assert len(begun) == 3

@@ -10,7 +10,7 @@ from dispatch import dispatcher as dispatcher_module
 from dispatch.consumer import Consumer
 from dispatch.policy import Assignment, Candidate, Piece
 from dispatch.subscription import Acknowledgement, SubscriptionKind
-from storage import progress
+from storage import base_cursor
 from storage.entry import Entry
 from storage.position import Position
 from tests.dispatch.test_subscription import EXCLUSIVE, SHARED, running, settled, stream_of
@@ -220,7 +220,7 @@ async def test_unacknowledged_messages_are_bounded_per_subscription(monkeypatch:
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
 async def test_a_full_cursor_gets_holes_filled_first(monkeypatch: pytest.MonkeyPatch, kind: SubscriptionKind) -> None:
     """When no more can be remembered out of order, new entries wait; old ones that come back are sent."""
-    monkeypatch.setattr(progress, "STORED_MAX", 3)
+    monkeypatch.setattr(base_cursor, "STORED_MAX", 3)
     async with running(stream_of(7), kind) as rig:
         consumer, outlet = rig.join()
         await settled()

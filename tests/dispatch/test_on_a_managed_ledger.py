@@ -9,7 +9,9 @@ import trio.testing
 from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
 from storage.cursor import Cursor
 from storage.entry import Entry
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.ledger_chain import ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
 from storage.signal import Signal
@@ -70,7 +72,7 @@ async def serving(
 ) -> AsyncIterator[tuple[LedgerSource, Subscription]]:
     """All of it from the disk up, until the process is killed at the end of the context."""
     async with ledger_store(files) as store, trio.open_nursery() as nursery:
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             NAME,
             metadata=metadata,
             ledgers=store,

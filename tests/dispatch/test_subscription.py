@@ -19,7 +19,7 @@ from dispatch.subscription import (
     SubscriptionKind,
 )
 from dispatch.withheld import NothingWithheld
-from storage.cursor import AnyCursor, Cursor, CursorDeleted, NonDurableCursor, cursor_key
+from storage.cursor import BaseCursor, Cursor, CursorDeleted, NonDurableCursor, cursor_key
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST, Position
 from storage.ranges import EntryAck
@@ -66,7 +66,7 @@ async def running(
     start: Position = EARLIEST,
 ) -> AsyncIterator[Rig]:
     store = MemoryStore() if store is None else store
-    cursor: AnyCursor
+    cursor: BaseCursor
     if durable:
         cursor = await Cursor.open("s", ledger=stream, metadata=store, claim=None, start=start)
     else:

@@ -21,7 +21,7 @@ from tests.support.dying_process import Death
 from tests.support.etcd import etcd_store, running_etcd
 from tests.support.remote_store import RemoteStore
 from tests.support.store_process import STORE_PROGRAM, StoreProcess, store_process
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 
 SNAPSHOT_LOG_BYTES: Final = 64 * 1024
 """Small, so that kills meet snapshots and the trimming of the log too."""

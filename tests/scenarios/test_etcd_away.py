@@ -15,7 +15,7 @@ from tests.support.admin import Admin
 from tests.support.etcd import running_etcd
 from tests.support.http import is_closed
 from tests.support.processes import running_broker
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 
 PLAIN = "persistent://public/default/plain"
 AWAY_SECONDS_MAX = 60

@@ -13,7 +13,7 @@ from broker.cluster.ownership import claim_key
 from broker.metadata_place import root_of
 from tests.support.etcd import etcd_store
 from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_payload
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command

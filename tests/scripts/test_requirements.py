@@ -49,6 +49,19 @@ def test_the_first_words_of_a_docstring_name_what_a_test_shows(project: Path) ->
     assert coverage.mistakes == []
 
 
+def test_a_requirement_may_be_an_item_of_several_lines(project: Path) -> None:
+    lines = "## T — One\n\n- T1 A header\n  of <txn> stays.\n- T2 It ends.\n\nNot T3.\n"
+    (project / "docs" / "requirements.md").write_text(lines, encoding="utf-8")
+
+    coverage = read_coverage(project)
+
+    assert [(each.number, each.text) for each in coverage.requirements] == [
+        ("T1", "A header of <txn> stays."),
+        ("T2", "It ends."),
+    ]
+    assert "| T1 | A header of &lt;txn> stays. | open |" in list(as_markdown(coverage))
+
+
 def test_comments_in_other_languages_count_too(project: Path) -> None:
     write(
         project,

@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 
 from storage.entry import Entry
 from storage.errors import LedgerFailed, LedgerNotMade, LedgerSealed
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import DirectoryLedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.disk import SimulatedFiles
@@ -126,7 +128,7 @@ async def live(store: DirectoryLedgerStore, metadata: MemoryStore, topics: list[
     ids = LedgerIds(metadata)
     opened: list[ManagedLedger] = []
     for topic in topics:
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             topic.name, metadata=metadata, ledgers=store, claim=None, config=config, now_ms=lambda: 1_000, ids=ids
         )
         topic.recovered(await read_all(ledger, rng), ledger)
@@ -168,7 +170,7 @@ async def story(seed: int) -> None:
         disk = disk.crash() if rng.random() < 0.7 else disk.kill()
     async with ledger_store(disk) as store:
         for topic in topics:
-            ledger = await ManagedLedger.open(
+            ledger = await open_managed_ledger(
                 topic.name,
                 metadata=metadata,
                 ledgers=store,

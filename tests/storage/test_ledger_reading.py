@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from storage.entry import BATCH_HEADER_SIZE, BatchHeader, Entry, decode_batch_header, encode_batch, encode_entry
 from storage.errors import EntriesUnreadable
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import LedgerInfo, LedgerList
 from storage.ledger_reading import LedgerReading
 from storage.ledger_store import DirectoryLedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
@@ -28,7 +30,7 @@ ENTRIES = 12
 async def running(files: SimulatedFiles, metadata: MemoryStore) -> AsyncIterator[ManagedLedger]:
     """A managed ledger of small ledgers, none of it in memory."""
     async with ledger_store(files, tail_bytes_max=0) as store, trio.open_nursery() as nursery:
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             "segment://public/default/orders/0000-ffff-0",
             metadata=metadata,
             ledgers=store,
@@ -109,7 +111,7 @@ async def forget_journal(files: SimulatedFiles) -> None:
 
 
 async def open_whole(store: DirectoryLedgerStore, metadata: MemoryStore) -> ManagedLedger:
-    return await ManagedLedger.open(
+    return await open_managed_ledger(
         "segment://public/default/orders/0000-ffff-0",
         metadata=metadata,
         ledgers=store,

@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.errors import SPACE_RETRY_SECONDS, LedgerSealed, NoSpace
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
-from storage.managed_ledger import ManagedLedgerConfig
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Committed, Op, Put, StoreFull
 from storage.signal import Signal

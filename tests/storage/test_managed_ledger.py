@@ -7,15 +7,17 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from storage import managed_ledger
+from storage import ledger_chain
 from storage.aborted_index import AbortedSpan
 from storage.entry import TxnId
 from storage.errors import SPACE_RETRY_SECONDS, Fenced, LedgerFailed, LedgerNotMade, LedgerSealed
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import IDS_PER_BLOCK, LEDGER_IDS_KEY, LedgerIds
 from storage.ledger_list import ManagedLedgerRecord
 from storage.ledger_reading import SEALED_KEPT_MAX
 from storage.ledger_store import DirectoryLedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import record_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Committed, MetadataStore, Op, Put, StoreFull, StoreUnavailable
@@ -45,7 +47,7 @@ async def open_managed(
     now_ms: Callable[[], int] = lambda: 1_000,
     ids: LedgerIds | None = None,
 ) -> ManagedLedger:
-    return await ManagedLedger.open(
+    return await open_managed_ledger(
         name,
         metadata=metadata,
         ledgers=store,
@@ -444,7 +446,7 @@ async def test_a_list_that_is_full_makes_the_last_ledger_grow(
     files: SimulatedFiles, metadata: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E18: the record does not outgrow the store; entries go on in the ledger that is open."""
-    monkeypatch.setattr(managed_ledger, "LEDGERS_MAX", 3)
+    monkeypatch.setattr(ledger_chain, "LEDGERS_MAX", 3)
     async with ledger_store(files) as store:
         ledger = await open_managed(store, metadata, config=ManagedLedgerConfig(ledger_bytes_max=1))
         async with rolling(ledger):

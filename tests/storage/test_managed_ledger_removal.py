@@ -8,8 +8,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.errors import Fenced, LedgerFailed, LedgerOutOfReach, WriterAlive
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_store import DirectoryLedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import MANAGED_LEDGERS, record_key
 from storage.managed_ledger_removal import remove_managed_ledger
 from storage.metadata.memory import MemoryStore
@@ -27,7 +29,7 @@ ROLLING = ManagedLedgerConfig(ledger_bytes_max=100)
 async def open_one(
     store: DirectoryLedgerStore, metadata: MemoryStore, *, config: ManagedLedgerConfig = ROLLING
 ) -> ManagedLedger:
-    return await ManagedLedger.open(
+    return await open_managed_ledger(
         NAME, metadata=metadata, ledgers=store, claim=None, config=config, now_ms=lambda: 1_000
     )
 

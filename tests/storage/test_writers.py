@@ -14,9 +14,11 @@ from storage.errors import (
     StorageError,
     WriterAlive,
 )
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import ManagedLedgerRecord
 from storage.ledger_store import DirectoryLedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import record_key
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Check, Committed, Op, Put, StoreUnavailable
@@ -32,7 +34,7 @@ async def open_topic(
     store: DirectoryLedgerStore, metadata: MemoryStore, *, ledger_bytes_max: int = 1 << 30
 ) -> ManagedLedger:
     config = ManagedLedgerConfig(ledger_bytes_max=ledger_bytes_max)
-    return await ManagedLedger.open(
+    return await open_managed_ledger(
         NAME, metadata=metadata, ledgers=store, claim=None, config=config, now_ms=lambda: 1_000
     )
 
@@ -237,7 +239,7 @@ async def test_a_ledger_whose_record_was_not_written_is_forgotten(metadata: Memo
         stale = Check("/claim", claim)
         await metadata.put("/claim", b"another's")
         with pytest.raises(StorageError):
-            await ManagedLedger.open(
+            await open_managed_ledger(
                 NAME,
                 metadata=metadata,
                 ledgers=store,

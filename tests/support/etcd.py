@@ -18,7 +18,7 @@ from pathlib import Path
 from scripts.need import place
 from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.store import EtcdStore
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 
 _roots = count()
 

@@ -16,8 +16,10 @@ from contextlib import asynccontextmanager
 import trio
 
 from storage.entry import Entry, TxnId
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_store import DirectoryLedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.store import Check, MetadataStore, starting_with
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
@@ -118,7 +120,7 @@ class Office:
     async def own(self, name: str = SEGMENT, *, claim: Check | None = None, ledger_bytes_max: int = 1 << 30) -> Segment:
         """Claim a segment, take it over and run it."""
         claim = claim or await self.claim(name)
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             name,
             metadata=self.metadata,
             ledgers=self.ledgers,

@@ -10,9 +10,11 @@ from trio.testing import wait_all_tasks_blocked
 from storage.aborted_index import AbortedSpan
 from storage.entry import Entry, TxnId
 from storage.errors import LedgerCorrupt, LedgerNotFound
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_store import DirectoryLedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST, LATEST, Position
@@ -39,7 +41,7 @@ class Segment:
 
     async def open_again(self) -> ManagedLedger:
         """As another owner finds it."""
-        return await ManagedLedger.open(
+        return await open_managed_ledger(
             NAME,
             metadata=self.metadata,
             ledgers=self.store,
@@ -83,7 +85,7 @@ async def segment(bytes_max: int = 150) -> AsyncIterator[Segment]:
     files = SimulatedFiles()
     async with ledger_store(files) as store, trio.open_nursery() as nursery:
         metadata = MemoryStore()
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             NAME,
             metadata=metadata,
             ledgers=store,

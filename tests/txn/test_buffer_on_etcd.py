@@ -7,7 +7,7 @@ from storage.metadata.store import MetadataStore, starting_with
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store
 from tests.support.segments import SEGMENT, office
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 from txn.buffer import SETTLE_BATCH_MAX
 from txn.ops import KEY_PREFIX, WriteOp
 

@@ -16,7 +16,7 @@ from tests.support import group_offices
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import HeldBack, etcd_store, fresh_root
 from tests.support.segments import Office, Segment, office
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 from txn.errors import InvalidTxnStatus, TransactionEnded, TransactionNotFound
 from txn.headers import Header, TransactionGroup, header_key
 from txn.states import TxnState

@@ -5,7 +5,7 @@ import trio
 from storage.metadata.store import starting_with
 from tests.support.etcd import etcd_store
 from tests.support.group_offices import Office, now_ms
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 from txn.alarm import Alarm
 from txn.headers import KEY_PREFIX
 from txn.states import EndAction

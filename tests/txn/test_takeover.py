@@ -11,8 +11,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.entry import Entry, TxnId
 from storage.errors import LedgerCorrupt
+from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_store import LedgerStore
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT
 from storage.position import Position
@@ -38,7 +40,7 @@ class World:
 
     async def open(self) -> tuple[ManagedLedger, TransactionBuffer]:
         """The next owner, which has yet to recover."""
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             SEGMENT,
             metadata=self.metadata,
             ledgers=self.ledgers,

@@ -41,7 +41,7 @@ class Whole(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Begun:
+class _PartialMessage:
     producer: str
     sequence_id: int
     before: Position | None
@@ -59,7 +59,7 @@ class Chunks:
     def __init__(self, now: Callable[[], float] = anyio.current_time) -> None:
         """Nothing; `now` tells the time in seconds."""
         self._now = now
-        self._begun: dict[str, _Begun] = {}
+        self._begun: dict[str, _PartialMessage] = {}
         self._last: Position | None = None
 
     def passed(self, metadata: pb.MessageMetadata, entry: Entry) -> None:
@@ -107,8 +107,8 @@ class Chunks:
         finally:
             self._last = Position(*entry)
 
-    def _begin(self, metadata: pb.MessageMetadata, again: _Begun | None) -> _Begun:
-        begun = _Begun(metadata.producer_name, metadata.sequence_id, self._last, self._now())
+    def _begin(self, metadata: pb.MessageMetadata, again: _PartialMessage | None) -> _PartialMessage:
+        begun = _PartialMessage(metadata.producer_name, metadata.sequence_id, self._last, self._now())
         if again is not None:
             # Sent again after a lost connection: the first attempt is part of what its acknowledgement covers.
             begun.before, begun.entries = again.before, again.entries
@@ -126,7 +126,7 @@ class Chunks:
         ]:
             del self._begun[uuid]
 
-    def _first_begun(self) -> _Begun | None:
+    def _first_begun(self) -> _PartialMessage | None:
         now = self._now()
         for uuid in [uuid for uuid, begun in self._begun.items() if now - begun.heard > INCOMPLETE_SECONDS_MAX]:
             del self._begun[uuid]

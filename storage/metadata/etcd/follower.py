@@ -33,7 +33,7 @@ LISTED_AT_ONCE: Final = 1000
 log = structlog.get_logger(__name__)
 
 
-class WentBack(Exception):
+class StoreRolledBack(Exception):
     """etcd is not the one that was followed, or was restored to an older state: the image cannot go on from it."""
 
 
@@ -62,7 +62,7 @@ class Follower:
         self._session_ends: dict[int, trio.Event] = {}
         self._is_compacted = False
         self._cancel_reason = ""
-        self._reversed: WentBack | None = None
+        self._reversed: StoreRolledBack | None = None
 
     async def start(self) -> None:
         """Fill the image; call once, before `run`.
@@ -78,7 +78,7 @@ class Follower:
         """Follow until cancelled.
 
         Raises:
-            WentBack: etcd's state is older than the image's, or another cluster's.
+            StoreRolledBack: etcd's state is older than the image's, or another cluster's.
         """
         delays = iter(RETRY_DELAYS)
         while True:
@@ -133,11 +133,13 @@ class Follower:
         """Hold the header of a linearizable answer against what was known before the question.
 
         Raises:
-            WentBack: it is of another cluster, or older.
+            StoreRolledBack: it is of another cluster, or older.
         """
         self._require_same_cluster(header)
         if header.revision < known:
-            raise WentBack(f"etcd is at revision {header.revision} and was at {known}: an older state was restored")
+            raise StoreRolledBack(
+                f"etcd is at revision {header.revision} and was at {known}: an older state was restored"
+            )
 
     def sessions_until(self, revision: int) -> Iterator[int]:
         """The sessions in the image that began at or before `revision`."""
@@ -155,7 +157,7 @@ class Follower:
         try:
             # A member that lags may answer a watch from an older revision: it sends what comes after ours in time.
             self._require_same_cluster(response.header)
-        except WentBack as error:
+        except StoreRolledBack as error:
             self._reversed = error
             return False
         if response.canceled:
@@ -281,12 +283,12 @@ class Follower:
         self.require_no_older(answer.header, known)
         created = answer.kvs[0].create_revision if answer.kvs else 0
         if self._created not in (0, created):
-            raise WentBack("what stood below the root in etcd was removed, or made anew")
+            raise StoreRolledBack("what stood below the root in etcd was removed, or made anew")
         self._created = created
 
     def _require_same_cluster(self, header: pb.ResponseHeader) -> None:
         if self._cluster_id not in (0, header.cluster_id):
-            raise WentBack("another etcd cluster answers now than at the start")
+            raise StoreRolledBack("another etcd cluster answers now than at the start")
         self._cluster_id = header.cluster_id
 
     def _begin_session(self, lease: int, revision: int) -> None:

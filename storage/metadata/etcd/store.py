@@ -28,7 +28,7 @@ import structlog
 import trio
 
 from storage.metadata.delta import measure
-from storage.metadata.etcd.follower import Follower, WentBack
+from storage.metadata.etcd.follower import Follower, StoreRolledBack
 from storage.metadata.etcd.generated import etcd_pb2 as pb
 from storage.metadata.etcd.keys import FORMAT, Keys
 from storage.metadata.etcd.leases import Lease, Leases
@@ -262,7 +262,7 @@ class EtcdStore(MetadataStore):
     async def _follow(self) -> None:
         try:
             await self._follower.run()
-        except WentBack as error:
+        except StoreRolledBack as error:
             log.error("the metadata store ends", reason=str(error))
             self._end(error)
 
@@ -278,7 +278,7 @@ class EtcdStore(MetadataStore):
                 barrier.error = StoreUnavailable(f"the watch on etcd brought nothing for {ANSWER_SECONDS_MAX:g} s")
             except StoreUnavailable as error:
                 barrier.error = error
-            except WentBack as error:
+            except StoreRolledBack as error:
                 barrier.error = error
                 self._end(error)
             finally:

@@ -20,7 +20,9 @@ from broker.deduplication.sequences import SendId, Sequences, Stored
 from broker.errors import SendInDoubt
 from storage.entry import TxnId
 from storage.errors import LedgerCorrupt, LedgerFailed, LedgerNotMade
-from storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from storage.ledger_chain import ManagedLedgerConfig
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import ABSENT, Check, MetadataStore, StoreEnded, StoreUnavailable
@@ -86,7 +88,7 @@ class Segment:
 @asynccontextmanager
 async def opened(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterator[Segment]:
     async with ledger_store(files) as ledgers, trio.open_nursery() as nursery:
-        ledger = await ManagedLedger.open(
+        ledger = await open_managed_ledger(
             TOPIC,
             metadata=metadata,
             ledgers=ledgers,

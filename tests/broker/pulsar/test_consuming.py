@@ -228,7 +228,7 @@ async def test_an_acknowledgement_on_its_way_does_not_undo_a_seek(broker: Rooms,
     await topic.subscriptions["s"].seek(EARLIEST)
     refused = await client.ask(commands.ack(1, ids[2:], cumulative=True, request_id=3))
     assert (refused.ack_response.request_id, refused.ack_response.error) == (3, pb.ConsumerNotFound)
-    topic.tell_sent_away()
+    topic.tell_disconnected()
     assert (await client.receive()).type == Type.CLOSE_CONSUMER
     await subscribe(client)
     await client.send(commands.flow(1, 10))

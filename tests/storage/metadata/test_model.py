@@ -33,7 +33,7 @@ from storage.metadata.store import (
 )
 from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store, fresh_root
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 
 DATA = Path("/data")
 KEYS = st.sampled_from(["/a", "/b", "/b/1", "/c", "/s", "/é", "/\U00010000"])

@@ -23,7 +23,7 @@ from tests.support.etcd import running_etcd
 from tests.support.processes import BROKER_COMMAND, RunningBroker, running_broker
 from tests.support.small_disk import enlarge, small_disk, space_taken
 from tests.support.wire import message
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

@@ -70,7 +70,7 @@ def _metadata(metadata: str, folder: Path) -> Iterator[str]:
     if metadata != "etcd":
         yield metadata
         return
-    from tidewire.cli.demo.etcd import EtcdProcess
+    from tidewire.cli.local_etcd import EtcdProcess
 
     with EtcdProcess(folder / "etcd") as etcd:
         typer.echo(f"etcd {etcd.pid} at {etcd.endpoint}")

@@ -33,7 +33,7 @@ from storage.metadata.store import (
     PutSequential,
 )
 from tests.support.etcd import etcd_store
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 
 KEYS = Keys("/t")
 SLOT = Slot(b"/t/w1/1", 7, 3)

@@ -21,7 +21,7 @@ from storage.metadata.store import (
 from tests.support.etcd import etcd_store, fresh_root, running_etcd
 from tests.support.metadata import keys
 from tests.support.proxy import Proxy, open_proxy
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 
 
 @pytest.fixture

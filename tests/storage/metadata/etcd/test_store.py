@@ -28,7 +28,7 @@ from tests.support.cancellation import cancel_at_each_step
 from tests.support.etcd import HeldBack, etcd_store, fresh_root
 from tests.support.metadata import hits, keys
 from tests.support.proxy import open_proxy
-from tidewire.cli.demo.etcd import EtcdProcess
+from tidewire.cli.local_etcd import EtcdProcess
 
 ROOT = Path(__file__).resolve().parents[4]
 

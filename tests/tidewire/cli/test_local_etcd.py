@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewire.cli.demo.etcd import EtcdFailed, EtcdProcess
+from tidewire.cli.local_etcd import EtcdFailed, EtcdProcess
 
 
 def test_it_comes_back_where_it_was(tmp_path: Path) -> None:

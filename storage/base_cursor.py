@@ -56,7 +56,7 @@ def placed(start: Position, ledger: CursorLedger) -> Position:
     return min(start, ledger.last_position)
 
 
-class AnyCursor(ABC):
+class BaseCursor(ABC):
     """What durable and non-durable cursors share: acknowledgements in memory, and how far they are durable."""
 
     is_durable: ClassVar[bool]

@@ -25,7 +25,7 @@ class _Opening(NamedTuple):
     has_place: bool
 
 
-class Openings:
+class PendingOpens:
     """What is being opened, by the client's number for it."""
 
     def __init__(self, kind: str, places: int, opened: Sized) -> None:
@@ -39,16 +39,16 @@ class Openings:
         self._kind: Final = kind
         self._places: Final = places
         self._opened: Final = opened
-        self._openings: dict[int, _Opening] = {}
+        self._pending: dict[int, _Opening] = {}
 
     def announce(self, number: int, request: pb.BaseCommand) -> None:
         """A request to open it has arrived; `opening` follows, once for each announcement."""
-        has_place = len(self._opened) + len(self._openings) < self._places
-        self._openings.setdefault(number, _Opening(request, trio.CancelScope(), has_place))
+        has_place = len(self._opened) + len(self._pending) < self._places
+        self._pending.setdefault(number, _Opening(request, trio.CancelScope(), has_place))
 
     def call_off(self, number: int) -> None:
         """Its client has closed it: if it is being opened, that ends."""
-        opening = self._openings.pop(number, None)
+        opening = self._pending.pop(number, None)
         if opening is not None:
             opening.scope.cancel()
 
@@ -60,7 +60,7 @@ class Openings:
             ClosedMeanwhile: it was called off, or another request opens the same.
             NotSupported: there is no place for it.
         """
-        opening = self._openings.get(number)
+        opening = self._pending.get(number)
         if opening is not None and opening.request is request:
             try:
                 if not opening.has_place:
@@ -68,8 +68,8 @@ class Openings:
                 with opening.scope:
                     yield
             finally:
-                if self._openings.get(number) is opening:
-                    del self._openings[number]
+                if self._pending.get(number) is opening:
+                    del self._pending[number]
             if not opening.scope.cancelled_caught:
                 return
         raise ClosedMeanwhile(f"{self._kind} {number} was closed, or asked for again, before it was open")

@@ -1,4 +1,4 @@
-"""A real etcd on loopback, for as long as somebody needs one: the demo with metadata in etcd, and tests.
+"""A real etcd on loopback, for as long as somebody needs one: the demo, tests and benchmarks start it.
 
     with EtcdProcess(folder) as etcd:
         etcd.endpoint                 # 127.0.0.1:40311

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from broker.config import load_settings
 from broker.errors import ClosedMeanwhile
 from broker.main import serve
-from broker.pulsar.openings import Openings
+from broker.pulsar.pending_opens import PendingOpens
 from broker.pulsar.requests import request_id_of
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import FrameDecoder, encode_command
@@ -90,45 +90,45 @@ async def test_what_is_closed_before_it_is_open_holds_nothing(
 
 
 async def test_a_number_is_given_to_one_request_at_a_time() -> None:
-    openings = Openings("consumer", 10, {})
+    opens = PendingOpens("consumer", 10, {})
     first, second = subscribe(1, 10), subscribe(1, 10)
-    openings.announce(1, first)
-    openings.announce(1, second)
-    with pytest.raises(ClosedMeanwhile), openings.opening(1, second):
+    opens.announce(1, first)
+    opens.announce(1, second)
+    with pytest.raises(ClosedMeanwhile), opens.opening(1, second):
         raise AssertionError("it is not the first")
-    with openings.opening(1, first):
+    with opens.opening(1, first):
         await trio.lowlevel.checkpoint()
-    openings.announce(1, second)
-    with openings.opening(1, second):
+    opens.announce(1, second)
+    with opens.opening(1, second):
         await trio.lowlevel.checkpoint()
 
 
 async def test_a_number_called_off_may_be_asked_for_again_at_once() -> None:
-    openings = Openings("consumer", 10, {})
+    opens = PendingOpens("consumer", 10, {})
     first, second = subscribe(1, 10), subscribe(1, 11)
-    openings.announce(1, first)
-    openings.call_off(1)
-    openings.announce(1, second)
-    with pytest.raises(ClosedMeanwhile), openings.opening(1, first):
+    opens.announce(1, first)
+    opens.call_off(1)
+    opens.announce(1, second)
+    with pytest.raises(ClosedMeanwhile), opens.opening(1, first):
         raise AssertionError("it was called off")
-    with openings.opening(1, second):
+    with opens.opening(1, second):
         await trio.lowlevel.checkpoint()
 
 
-async def opened_for_ever(openings: Openings, request: pb.BaseCommand) -> None:
-    with pytest.raises(ClosedMeanwhile), openings.opening(1, request):
+async def opened_for_ever(opens: PendingOpens, request: pb.BaseCommand) -> None:
+    with pytest.raises(ClosedMeanwhile), opens.opening(1, request):
         await trio.sleep_forever()
 
 
 async def test_calling_off_ends_what_opens_it() -> None:
-    openings = Openings("consumer", 10, {})
+    opens = PendingOpens("consumer", 10, {})
     request = subscribe(1, 10)
-    openings.announce(1, request)
+    opens.announce(1, request)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(opened_for_ever, openings, request)
+        nursery.start_soon(opened_for_ever, opens, request)
         await wait_all_tasks_blocked()
-        openings.call_off(1)
+        opens.call_off(1)
 
 
 def test_calling_off_what_is_not_being_opened_does_nothing() -> None:
-    Openings("producer", 10, {}).call_off(1)
+    PendingOpens("producer", 10, {}).call_off(1)

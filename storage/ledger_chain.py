@@ -1,0 +1,351 @@
+"""The ledgers of one managed ledger: which there are, which one takes entries, and their record.
+
+One ledger takes entries. When it is large or old enough the next one takes over, and old ones can be trimmed. Which
+ledgers there are, and where each closed one ends, is one record in the metadata store, changed by compare-and-set only
+and with the owner's claim as a condition, so a stale owner changes nothing (docs/design.md#topics).
+
+    create file -> list in the record -> takes entries -> left -> complete on disk -> end in the record -> trimmed
+
+A ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of them. Its file goes
+after that, as a ledger's file comes before its record: what is listed has a file (E2).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+import trio
+
+from storage.aborted_index import AbortedSpan
+from storage.errors import Fenced, LedgerNotMade, LedgerSealed, NoSpace
+from storage.ledger import OpenLedger
+from storage.ledger_ids import LedgerIds
+from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord
+from storage.ledger_reading import closed_info
+from storage.ledger_store import LedgerStore
+from storage.managed_ledger_record import RecordChanged, RecordKeeper
+from storage.managed_ledger_recovery import Recovered
+from storage.managed_ledger_removal import remove_all
+from storage.metadata.store import StoreFull
+from storage.position import Position
+from storage.watermark import Watermark
+
+_NO_LEDGER: Final = (NoSpace, LedgerNotMade, StoreFull)
+"""Why there is no further ledger for now."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerConfig:
+    """When a ledger is followed by the next one. Both are soft: entries go on in the old one meanwhile."""
+
+    ledger_bytes_max: int = 256 * 1024 * 1024
+    ledger_age_max_ms: int = 4 * 60 * 60 * 1000
+    """Looked at when an entry is appended; counted from when it was opened, whatever the wall clock does."""
+
+
+class LedgerChain:
+    """See the module's docstring. Whoever appends changes `next_index` and `last_timestamp_ms`, by `took`."""
+
+    def __init__(
+        self,
+        name: str,
+        keeper: RecordKeeper,
+        store: LedgerStore,
+        ids: LedgerIds,
+        config: ManagedLedgerConfig,
+        recovered: Recovered,
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.ledgers = recovered.ledgers
+        self.reading = recovered.reading
+        self.confirmed = Watermark(recovered.ledgers.last())
+        """The last entry that is durable, inclusive. At the start, the last that the owner before left."""
+        self.current: OpenLedger | None = None
+        """The ledger that takes entries."""
+        self.current_first_index = 0
+        self.next_index = recovered.next_index
+        """Index that the next message gets."""
+        self.last_timestamp_ms = recovered.last_timestamp_ms
+        self.is_closing = False
+        """Whether no more entries are taken, for good."""
+        self.is_refused = False
+        """Whether the last roll was put off for want of space."""
+        self.is_roll_requested = False
+        self._current_opened = 0.0
+        """When the current ledger was opened, on Trio's clock."""
+        self._unfinished = recovered.unfinished
+        """Ledgers that another followed and whose end is not on record yet, in order."""
+        self._empty = recovered.empty
+        """Ledgers without entries that the record may still list."""
+        self._keeper = keeper
+        self._ids = ids
+        self._config = config
+        self._changing = trio.Lock()
+        """Held for every change of the record, never while something waits for space: trims and deletions make some."""
+        self._finishing = trio.Lock()
+
+    @property
+    def record(self) -> ManagedLedgerRecord:
+        """The record, as last read or written."""
+        assert self._keeper.record is not None, "it was read or written when the managed ledger was opened"
+        return self._keeper.record
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether the record lacks the end of a ledger that was left."""
+        return bool(self._unfinished)
+
+    # -- the ledger that takes entries
+
+    async def take_over(self, record: ManagedLedgerRecord, ledger: int, *, is_new: bool) -> None:
+        """Begin as the owner: record what was recovered, and have a ledger with the id `ledger` if there is space.
+
+        Raises:
+            RecordChanged: the record is not what was last read.
+            NoSpace: the disk is full, and the managed ledger is new.
+        """
+        if record.sealed:
+            self.is_closing = True
+            await self._remove_trimmed()
+            return
+        try:
+            opened = await self.store.create(ledger, confirmed=self.confirmed)
+        except NoSpace as full:
+            if is_new:
+                raise
+            # What is there can be read.
+            log.warning("a topic takes no messages until there is space", topic=self.name, reason=str(full))
+            await self._keeper.write(replace(record, ledgers=self._listing(self.ledgers), newest_id=ledger))
+        else:
+            await self._list_new(record, opened)
+            self._go_on_in(opened)
+        await self._remove_empty()
+        await self._remove_trimmed()
+
+    async def begin(self) -> bool:
+        """Have a ledger that takes entries, if any are to be taken; False if there is no space for one."""
+        async with self._changing:
+            if self.current is None and not self.is_closing:
+                try:
+                    self._go_on_in(await self._following())
+                except _NO_LEDGER as refused:
+                    # Said aloud once, when it was opened.
+                    log.debug("there is no space for a ledger yet", topic=self.name, reason=str(refused))
+                    return False
+        return True
+
+    async def roll(self) -> bool:
+        """Record a new ledger and switch to it between two appends, if it is time; False if nothing was done.
+
+        Until `record_ends` the record has two ledgers without an end. Should the process end there, both are
+        recovered: the store confirms in order across them, so the second has entries only if the first is complete.
+        """
+        async with self._changing:
+            if self.current is None or self.is_closing or not self.is_due(self.current):
+                return False
+            try:
+                following = await self._following()
+            except _NO_LEDGER as refused:
+                self.is_refused = True
+                log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
+                return False
+            self.is_refused = False
+            self._leave_current()
+            self._go_on_in(following)
+            return True
+
+    def is_due(self, current: OpenLedger) -> bool:
+        """Whether the ledger that takes entries is large or old enough to be followed."""
+        if len(self.ledgers.closed) >= LEDGERS_MAX:
+            return False
+        age_ms = (trio.current_time() - self._current_opened) * 1000
+        is_old = age_ms >= self._config.ledger_age_max_ms and current.next_entry > 0
+        is_requested = self.is_roll_requested and current.next_entry > 0
+        return is_old or is_requested or current.size_bytes >= self._config.ledger_bytes_max
+
+    def require_taking(self) -> OpenLedger:
+        """The ledger that takes entries.
+
+        Raises:
+            LedgerSealed: nothing is appended here any more.
+            NoSpace: the disk is full, and there is none.
+        """
+        if self.is_closing:
+            raise LedgerSealed(f"{self.name} takes no more entries")
+        if self.current is None:
+            raise NoSpace(f"the disk is full: {self.name} has no ledger that takes entries")
+        return self.current
+
+    def took(self, position: Position, message_count: int, timestamp_ms: int) -> None:
+        """Count an entry that the current ledger has just taken."""
+        self.last_timestamp_ms = timestamp_ms
+        self.next_index += message_count
+        self.ledgers.open_entries = position.entry + 1
+
+    # -- ends
+
+    async def end(self) -> None:
+        """Take no more entries, and wait for those taken."""
+        self.is_closing = True
+        async with self._changing:
+            self._leave_current()
+        await self._finish()
+
+    async def record_ends(self) -> None:
+        """Record where the ledgers end that were left; waits while there is no space to complete them."""
+        await self._finish()
+        async with self._changing:
+            listing = self._listing(self.ledgers)
+            if listing != self.record.ledgers and not self.record.is_deleting:
+                await self._write(replace(self.record, ledgers=listing))
+            await self._remove_empty()
+
+    async def record_sealed(self) -> None:
+        """Record that all has ended for good, which `end` has made so."""
+        async with self._changing:
+            if not self.record.sealed:
+                await self._write(replace(self.record, ledgers=self._listing(self.ledgers), sealed=True))
+                await self._remove_empty()
+
+    # -- what goes, and what is known of the rest
+
+    async def trim(self, upto: Position) -> None:
+        """See `ManagedLedger.trim`."""
+        async with self._changing:
+            trimmed = LedgerList(self.ledgers.closed, self.ledgers.trimmed)
+            upto = min(upto, self.confirmed.value)
+            if self._unfinished:
+                upto = min(upto, trimmed.previous(Position(self._unfinished[0].id, 0)))
+            gone = trimmed.trim(upto)
+            if not gone:
+                return
+            removing = (*self.record.removing, *(info.id for info in gone))
+            record = replace(self.record, ledgers=self._listing(trimmed), trimmed=trimmed.trimmed, removing=removing)
+            await self._write(record)
+            await self._remove_empty()
+            self.ledgers.trim(upto)
+            await self._remove_trimmed()
+
+    async def store_aborted(self, indexes: Mapping[int, Collection[AbortedSpan]]) -> None:
+        """See `ManagedLedger.store_aborted`."""
+        await self._finish()
+        async with self._changing:
+            listed = LedgerList(self.ledgers.closed, self.ledgers.trimmed)
+            indexed = []
+            for ledger, spans in indexes.items():
+                info = listed.info(ledger)
+                if info is not None:
+                    await self.store.store_aborted(ledger, spans)
+                    indexed.append(info._replace(aborted=len(set(spans))))
+            listed.update(indexed)
+            await self._write(replace(self.record, ledgers=self._listing(listed)))
+            self.ledgers.update(indexed)
+
+    async def delete(self) -> None:
+        """See `ManagedLedger.delete`."""
+        self.is_closing = True
+        async with self._changing:
+            try:
+                await remove_all(self._keeper, self.store)
+            except RecordChanged as changed:
+                raise self._fenced() from changed
+            finally:
+                if self.record.is_deleting:
+                    self.current = None
+
+    # -- steps of these
+
+    async def _following(self) -> OpenLedger:
+        """A new ledger, on record. Raises one of `_NO_LEDGER` if there is no space for it."""
+        ledger = await self._ids.take(above=self.record.newest_id)
+        following = await self.store.create(ledger, confirmed=self.confirmed)
+        # The index where it begins is known once the ledger before it is left.
+        try:
+            await self._list_new(self.record, following)
+        except RecordChanged as changed:
+            raise self._fenced() from changed
+        return following
+
+    async def _list_new(self, record: ManagedLedgerRecord, made: OpenLedger) -> None:
+        """Record a ledger that was made, behind those there are; it is abandoned if that fails."""
+        new = LedgerInfo(made.id, self.next_index, writer=self.store.writer)
+        try:
+            ledgers = (*self._listing(self.ledgers), new)
+            await self._keeper.write(replace(record, ledgers=ledgers, newest_id=made.id))
+        except BaseException as error:
+            self.store.abandon(made)
+            if isinstance(error, StoreFull):
+                # The store is sure that no record lists it.
+                await self.store.remove_empty(made.id)
+            raise
+
+    def _go_on_in(self, ledger: OpenLedger) -> None:
+        self.current = ledger
+        self.is_roll_requested = False
+        self.current_first_index = self.next_index
+        self._current_opened = trio.current_time()
+        self.reading.put(ledger)
+        self.ledgers.open(ledger.id)
+
+    def _leave_current(self) -> None:
+        """Fix the end of the current ledger; what it took may still be unconfirmed."""
+        left, self.current = self.current, None
+        if left is None:
+            return
+        left.close()
+        self._unfinished.append(left)
+        entries = left.next_entry
+        first = self.current_first_index
+        messages = self.next_index - first
+        last, writer = self.last_timestamp_ms, self.store.writer
+        info = LedgerInfo(left.id, first, entries, messages, left.size_bytes, last, writer=writer)
+        self.ledgers.close(info if entries else None)
+
+    async def _finish(self) -> None:
+        """Make the ledgers that were left complete and durable, so that the record may say where they end."""
+        async with self._finishing:
+            while self._unfinished:
+                left = self._unfinished[0]
+                sealed = await self.store.seal(left)
+                if sealed.last_entry >= 0:
+                    self.ledgers.replace(closed_info((await sealed.log()).index, 0, self.store.writer))
+                    self.reading.put(sealed)
+                else:
+                    self._empty.append(left.id)
+                del self._unfinished[0]
+
+    async def _remove_empty(self) -> None:
+        """Remove the files of ledgers that turned out to be empty, once no record lists them."""
+        while self._empty:
+            await self.store.remove_empty(self._empty.pop())
+
+    async def _remove_trimmed(self) -> None:
+        """Remove the files of the ledgers that the record says are being removed."""
+        if self.record.removing:
+            for ledger in self.record.removing:
+                self.reading.forget(ledger)
+                await self.store.delete(ledger)
+            await self._write(replace(self.record, removing=()))
+
+    def _listing(self, ledgers: LedgerList) -> tuple[LedgerInfo, ...]:
+        """What the record says of these ledgers: nothing of an end that is not complete on the disk."""
+        listing = [
+            info if info.closed else LedgerInfo(info.id, info.first_index, writer=info.writer)
+            for info in ledgers.closed
+        ]
+        if self.current is not None:
+            listing.append(LedgerInfo(self.current.id, self.current_first_index, writer=self.store.writer))
+        return tuple(listing)
+
+    async def _write(self, record: ManagedLedgerRecord) -> None:
+        try:
+            await self._keeper.write(record)
+        except RecordChanged as changed:
+            raise self._fenced() from changed
+
+    def _fenced(self) -> Fenced:
+        return Fenced(f"{self.name} was changed by another owner")

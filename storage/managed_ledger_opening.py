@@ -1,0 +1,89 @@
+"""Making an owner of a managed ledger, and letting go of what an owner left.
+
+Whoever opens a managed ledger fences the writers before it, recovers the ends that are not on record, and goes on in a
+new ledger with a greater id: positions rise and are never used twice.
+"""
+
+import uuid
+from typing import Final
+
+from storage.clock import WallClock
+from storage.ledger_chain import LedgerChain, ManagedLedgerConfig
+from storage.ledger_ids import LedgerIds
+from storage.ledger_list import ManagedLedgerRecord
+from storage.ledger_store import LedgerStore
+from storage.managed_ledger import ManagedLedger
+from storage.managed_ledger_record import RecordChanged, RecordKeeper
+from storage.managed_ledger_recovery import nothing_there, recover
+from storage.managed_ledger_removal import remove_all
+from storage.metadata.store import Check, MetadataStore
+
+CREATION_ID_DIGITS: Final = 16
+"""Hexadecimal, so 64 random bits."""
+
+
+async def open_managed_ledger(
+    name: str,
+    *,
+    metadata: MetadataStore,
+    ledgers: LedgerStore,
+    claim: Check | None,
+    config: ManagedLedgerConfig,
+    now_ms: WallClock,
+    ids: LedgerIds | None = None,
+) -> ManagedLedger:
+    """Take over the managed ledger of this name, made if there is none.
+
+    On return no earlier owner's writer gets anything confirmed, what was confirmed is durable and readable, and
+    unless it is sealed it takes entries. If the disk is full it takes some as soon as there is space, while `run`
+    runs. `ids` is best shared by all managed ledgers of a process.
+
+    Raises:
+        Fenced: the claim does not hold.
+        LedgerCorrupt: confirmed entries at its end are damaged or missing.
+        NoSpace: the disk is full, and there was no managed ledger of this name.
+    """
+    ids = ids or LedgerIds(metadata)
+    while True:
+        keeper = RecordKeeper(name, metadata, claim)
+        try:
+            record = await keeper.read()
+            if record is not None and record.is_deleting:
+                await remove_all(keeper, ledgers)
+                record = await keeper.read()
+            if record is None:
+                recovered = nothing_there(ledgers)
+                next_id = await ids.take(above=-1)
+                # Ledger ids begin again in another data folder, whose topics must not be taken for those of this one.
+                begun = ManagedLedgerRecord(uuid.uuid4().hex[:CREATION_ID_DIGITS], (), next_id)
+            else:
+                recovered = await recover(name, record, ledgers)
+                begun = record
+                next_id = record.newest_id if record.sealed else await ids.take(above=record.newest_id)
+            chain = LedgerChain(name, keeper, ledgers, ids, config, recovered)
+            await chain.take_over(begun, next_id, is_new=record is None)
+        except RecordChanged:
+            continue  # By somebody with the same claim, or none; what it says now decides.
+        return ManagedLedger(chain, now_ms)
+
+
+async def let_go_of_managed_ledger(name: str, *, metadata: MetadataStore, ledgers: LedgerStore, claim: Check) -> bool:
+    """Close what an owner in this process left open and record where it ends; durable on return.
+
+    To be called before the claim is given up: no other broker takes over a ledger that a living one has open.
+    False if it is being deleted and something of it is open, which this process has to finish.
+
+    Raises:
+        Fenced: the claim does not hold. LedgerFailed: the writer has ended.
+        LedgerCorrupt: the end cannot be found.
+    """
+    keeper = RecordKeeper(name, metadata, claim)
+    record = await keeper.read()
+    if record is None or all(info.closed or info.writer != ledgers.writer for info in record.ledgers):
+        return True
+    if record.is_deleting:
+        return False
+    recovered = await recover(name, record, ledgers)
+    left = LedgerChain(name, keeper, ledgers, LedgerIds(metadata), ManagedLedgerConfig(), recovered)
+    await left.record_ends()
+    return True

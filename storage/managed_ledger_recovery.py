@@ -1,0 +1,83 @@
+"""What the owner before left of a managed ledger: the ends that its record does not have yet.
+
+What is open in the record has no known end; the record names its writer. That writer is fenced first, and only then is
+the ledger read. What this process itself has still open is read from memory: on a full disk it cannot be completed.
+"""
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from storage.ledger import OpenLedger
+from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord
+from storage.ledger_reading import LedgerReading, closed_info
+from storage.ledger_store import LedgerStore
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The ledgers there are when an owner begins."""
+
+    ledgers: LedgerList
+    reading: LedgerReading
+    next_index: int = 0
+    """Index that the next message gets."""
+    last_timestamp_ms: int = 0
+    """When the last entry was taken."""
+    unfinished: list[OpenLedger] = field(default_factory=list)
+    """Ledgers of this process whose end is not complete on the disk, in order. No record may say where they end."""
+    empty: list[int] = field(default_factory=list)
+    """Ledgers without entries, which the record still lists."""
+
+
+def nothing_there(store: LedgerStore) -> Recovered:
+    """A managed ledger that is being made."""
+    return Recovered(LedgerList(()), LedgerReading(store))
+
+
+async def recover(name: str, record: ManagedLedgerRecord, store: LedgerStore) -> Recovered:
+    """Fence the writers of the ledgers without an end, and find the ends. Nothing is written to the record.
+
+    Raises:
+        WriterAlive, LedgerOutOfReach: another broker may still write to one of them.
+        LedgerCorrupt: confirmed entries at the end are damaged or missing.
+    """
+    found = nothing_there(store)
+    found.next_index = record.trimmed.next_index
+    closed: list[LedgerInfo] = []
+    for listed in record.ledgers:
+        assert listed.writer is not None, "every record names the writers"
+        store.require_within_reach(listed.writer)
+        info = listed
+        if not listed.closed:
+            await store.fence(listed.writer, listed.id)
+            info = await _end_of(listed, found, store)
+            # Its first entries may be damaged, and they have their messages still.
+            gap = info.first_index - found.next_index
+            info = info._replace(first_index=found.next_index, messages=info.messages + gap)
+            if not info.entries:
+                found.empty.append(info.id)
+        if info.entries:
+            assert info.first_index == found.next_index, "the index has no gaps"
+            closed.append(info)
+            found.next_index += info.messages
+            found.last_timestamp_ms = max(found.last_timestamp_ms, info.last_timestamp_ms)
+    found.ledgers = LedgerList(closed, record.trimmed)
+    for missing in await store.missing([info.id for info in closed]):
+        log.error("a ledger's file is missing; its entries cannot be read", topic=name, ledger=missing)
+    return found
+
+
+async def _end_of(listed: LedgerInfo, found: Recovered, store: LedgerStore) -> LedgerInfo:
+    """What is in a ledger that has no end on record, and whose writer is fenced."""
+    left = await store.left_open(listed.id)
+    if left is None:
+        sealed = await store.recover(listed.id)
+        found.reading.put(sealed)
+        return closed_info((await sealed.log()).index, found.next_index, listed.writer)
+    if left.next_entry:
+        found.reading.put(left)
+        found.unfinished.append(left)
+    return closed_info(left.log.index, found.next_index, listed.writer)._replace(closed=False)

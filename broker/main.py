@@ -24,9 +24,9 @@ from broker.metadata_place import open_metadata
 from broker.metadata_sessions import serve_sessions
 from broker.registration import register_broker
 from storage.clock import SteadyClock
+from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.files import DiskFiles
 from storage.journal_records import JournalRecords
-from storage.ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.metadata.store import Session
 
 SESSION_TIMEOUT_SECONDS: Final = 10.0

@@ -32,7 +32,7 @@ from storage.files import DiskFull, File, Files
 from storage.group_commit import let_others_join
 from storage.journal_block import LABEL_SIZE, BlockHeader, Part, encode_block
 from storage.journal_files import FullFiles, JournalName, make_journal_file
-from storage.ledger import OpenLedger
+from storage.ledger import DirectoryOpenLedger
 from storage.signal import Signal
 from storage.write_behind import WriteBehind
 
@@ -83,13 +83,13 @@ class Journal:
         self._write_behind = write_behind
         self._file_bytes = file_bytes
         self._wake = Signal()
-        self._dirty: dict[OpenLedger, None] = {}
+        self._dirty: dict[DirectoryOpenLedger, None] = {}
         """Ledgers with something waiting, in the order of their first waiting entry."""
         self._deleted: list[tuple[int, trio.Event]] = []
         self._noting: list[tuple[int, trio.Event]] = []
         self._unconfirmed_bytes = 0
         self._room = trio.lowlevel.ParkingLot()
-        self._open: dict[OpenLedger, None] = {}
+        self._open: dict[DirectoryOpenLedger, None] = {}
         self._file: File | None = None
         self._offset = LABEL_SIZE
         self._sequence = 0
@@ -119,17 +119,17 @@ class Journal:
         """Make and note the first file, which says that all of lower epochs is in the ledger files. Blocks."""
         self._file = self._make_file(0)
 
-    def register(self, ledger: OpenLedger) -> None:
+    def register(self, ledger: DirectoryOpenLedger) -> None:
         """Tell this ledger should the writer end."""
         if self._failure is not None:
             raise self._failure
         self._open[ledger] = None
 
-    def unregister(self, ledger: OpenLedger) -> None:
+    def unregister(self, ledger: DirectoryOpenLedger) -> None:
         """The ledger was closed, and all that it took is confirmed."""
         self._open.pop(ledger, None)
 
-    def queue(self, ledger: OpenLedger, size: int) -> None:
+    def queue(self, ledger: DirectoryOpenLedger, size: int) -> None:
         """The ledger has `size` more bytes waiting; the writer will ask for them."""
         if ledger not in self._dirty:
             self._dirty[ledger] = None

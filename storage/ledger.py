@@ -1,7 +1,6 @@
-"""One ledger: an append-only sequence of entries, open for one writer or sealed for good.
+"""One ledger in a directory: an append-only sequence of entries, open for one writer or sealed for good.
 
-Two types, because two things are never asked of the same ledger: an open one takes entries and rises, a sealed one has
-an end. Neither knows other ledgers, topics or the metadata.
+`ledger_store.py` has the contract of the two types. Neither knows other ledgers, topics or the metadata.
 
 An append is synchronous: it gives the entry its number, puts it where the journal's writer finds it, and returns. The
 writer asks every ledger that has something for its batches, writes them all as one block, and tells each ledger when
@@ -29,7 +28,7 @@ BATCH_BYTES: Final = 256 * 1024
 class Batch(NamedTuple):
     """Entries on their way to the disk."""
 
-    ledger: "OpenLedger"
+    ledger: "DirectoryOpenLedger"
     header: BatchHeader
     offset: int
     """Where it belongs in the ledger file."""
@@ -47,7 +46,7 @@ class AppendQueue(Protocol):
     def require_space(self) -> None:
         """Hold that there is space for what is queued now. Raises NoSpace."""
 
-    def queue(self, ledger: "OpenLedger", size: int) -> None:
+    def queue(self, ledger: "DirectoryOpenLedger", size: int) -> None:
         """The ledger has `size` more bytes waiting."""
 
     async def wait_room(self) -> None:
@@ -64,7 +63,7 @@ class LedgerStatistics:
     tail_entries: int
 
 
-class OpenLedger:
+class DirectoryOpenLedger:
     """A ledger that takes entries. Made by `LedgerStore.create`."""
 
     def __init__(
@@ -127,6 +126,10 @@ class OpenLedger:
         self.size_bytes += size
         self._queue.queue(self, size)
         return position
+
+    async def index(self) -> SparseIndex:
+        """See `LedgerReader`."""
+        return self.log.index
 
     async def wait_room(self) -> None:
         """Return when bytes appended but not confirmed, over all ledgers, are below their bound.
@@ -202,7 +205,7 @@ class OpenLedger:
             self.confirmed.fail(cause)
 
 
-class SealedLedger:
+class DirectorySealedLedger:
     """A ledger with an end. Its file is opened when it is first read."""
 
     def __init__(self, ledger: int, last_entry: int, folder: LedgerFolder, log: LedgerLog | None = None) -> None:
@@ -221,6 +224,15 @@ class SealedLedger:
         """
         log = await self.log()
         return await log.read(first, min(last, self.last_entry), entries_max=entries_max, bytes_max=bytes_max)
+
+    @property
+    def confirmed_entry(self) -> int:
+        """See `LedgerReader`."""
+        return self.last_entry
+
+    async def index(self) -> SparseIndex:
+        """See `LedgerReader`. Opens the file the first time."""
+        return (await self.log()).index
 
     async def log(self) -> LedgerLog:
         """What is in its file; opens it the first time."""

@@ -19,11 +19,10 @@ import trio
 
 from storage.aborted_index import AbortedSpan
 from storage.errors import Fenced, LedgerNotMade, LedgerSealed, NoSpace
-from storage.ledger import OpenLedger
 from storage.ledger_ids import LedgerIds
 from storage.ledger_list import LEDGERS_MAX, LedgerInfo, LedgerList, ManagedLedgerRecord
 from storage.ledger_reading import closed_info
-from storage.ledger_store import LedgerStore
+from storage.ledger_store import LedgerStore, OpenLedger
 from storage.managed_ledger_record import RecordChanged, RecordKeeper
 from storage.managed_ledger_recovery import Recovered
 from storage.managed_ledger_removal import remove_all
@@ -288,7 +287,7 @@ class LedgerChain:
         self.is_roll_requested = False
         self.current_first_index = self.next_index
         self._current_opened = trio.current_time()
-        self.reading.put(ledger)
+        self.reading.put_open(ledger)
         self.ledgers.open(ledger.id)
 
     def _leave_current(self) -> None:
@@ -312,8 +311,8 @@ class LedgerChain:
                 left = self._unfinished[0]
                 sealed = await self.store.seal(left)
                 if sealed.last_entry >= 0:
-                    self.ledgers.replace(closed_info((await sealed.log()).index, 0, self.store.writer))
-                    self.reading.put(sealed)
+                    self.ledgers.replace(closed_info(await sealed.index(), 0, self.store.writer))
+                    self.reading.put_sealed(sealed)
                 else:
                     self._empty.append(left.id)
                 del self._unfinished[0]

@@ -6,11 +6,10 @@ from typing import Final
 
 from storage.entry import Entry
 from storage.errors import EntriesUnreadable, LedgerAbsent, LedgerCorrupt, LedgerNotFound
-from storage.ledger import OpenLedger, SealedLedger
 from storage.ledger_index import SparseIndex
 from storage.ledger_list import LedgerInfo, LedgerList
 from storage.ledger_log import READ_BYTES_MAX
-from storage.ledger_store import LedgerStore
+from storage.ledger_store import LedgerReader, LedgerStore, OpenLedger, SealedLedger
 from storage.position import EARLIEST, Position
 from storage.writer import Writer
 
@@ -27,17 +26,24 @@ class LedgerReading:
 
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
-        self._readers: OrderedDict[int, OpenLedger | SealedLedger] = OrderedDict()
+        self._open: dict[int, OpenLedger] = {}
+        self._sealed: OrderedDict[int, SealedLedger] = OrderedDict()
         """The one that was read last comes last."""
 
-    def put(self, ledger: OpenLedger | SealedLedger) -> None:
+    def put_open(self, ledger: OpenLedger) -> None:
+        """Read this ledger by this object until it is sealed."""
+        self._open[ledger.id] = ledger
+
+    def put_sealed(self, ledger: SealedLedger) -> None:
         """Read this ledger by this object from now on."""
-        self._readers[ledger.id] = ledger
+        self._open.pop(ledger.id, None)
+        self._sealed[ledger.id] = ledger
         self._evict()
 
     def forget(self, ledger: int) -> None:
         """The ledger is gone."""
-        self._readers.pop(ledger, None)
+        self._open.pop(ledger, None)
+        self._sealed.pop(ledger, None)
 
     async def read(
         self, ledgers: LedgerList, start: Position, upto: Position, entries_max: int, bytes_max: int
@@ -129,8 +135,7 @@ class LedgerReading:
         return Position(ledgers.open_id, entry) if entry >= 0 else last
 
     async def _index(self, ledgers: LedgerList, ledger: int) -> SparseIndex:
-        reader = await self._reader(ledgers, ledger)
-        return reader.log.index if isinstance(reader, OpenLedger) else (await reader.log()).index
+        return await (await self._reader(ledgers, ledger)).index()
 
     async def _find(
         self,
@@ -145,15 +150,12 @@ class LedgerReading:
         if ledger is None:
             return ledgers.next_position()
         reader = await self._reader(ledgers, ledger)
-        if isinstance(reader, OpenLedger):
-            log, last = reader.log, reader.confirmed_entry
-        else:
-            log, last = await reader.log(), reader.last_entry
-        at = log.index.slots[chunk_of(log.index)].entry if log.index.slots else log.tail_first
+        index, last = await reader.index(), reader.confirmed_entry
+        at = index.slots[chunk_of(index)].entry if index.slots else 0
         met: EntriesUnreadable | None = None
         while at <= last:
             try:
-                entries = await log.read(at, last, entries_max=_SEARCH_ENTRIES, bytes_max=READ_BYTES_MAX)
+                entries = await reader.read(at, last, entries_max=_SEARCH_ENTRIES, bytes_max=READ_BYTES_MAX)
             except LedgerCorrupt as damage:
                 unreadable = await self._unreadable(ledgers, Position(ledger, at), damage)
                 met = met or unreadable
@@ -172,24 +174,26 @@ class LedgerReading:
             raise met
         return ledgers.next_after(Position(ledger, last))
 
-    async def _reader(self, ledgers: LedgerList, ledger: int) -> OpenLedger | SealedLedger:
-        reader = self._readers.get(ledger)
-        if reader is None:
+    async def _reader(self, ledgers: LedgerList, ledger: int) -> LedgerReader:
+        taking = self._open.get(ledger)
+        if taking is not None:
+            return taking
+        sealed = self._sealed.get(ledger)
+        if sealed is None:
             info = ledgers.info(ledger)
             if info is None:
                 raise LedgerNotFound(f"ledger {ledger} is gone")
-            reader = await self._store.open_sealed(ledger, info.entries - 1)
+            sealed = await self._store.open_sealed(ledger, info.entries - 1)
             # Another reader may have opened it meanwhile; then both share that one's index.
-            reader = self._readers.setdefault(ledger, reader)
+            sealed = self._sealed.setdefault(ledger, sealed)
             self._evict()
-        self._readers.move_to_end(ledger)
-        return reader
+        self._sealed.move_to_end(ledger)
+        return sealed
 
     def _evict(self) -> None:
-        """Forget the sealed ledgers that were read longest ago. All that they hold is in their files."""
-        sealed = [id_ for id_, reader in self._readers.items() if isinstance(reader, SealedLedger)]
-        for id_ in sealed[: max(0, len(sealed) - SEALED_KEPT_MAX)]:
-            del self._readers[id_]
+        """Forget the sealed ledgers that were read longest ago. All that they hold is in the store."""
+        while len(self._sealed) > SEALED_KEPT_MAX:
+            self._sealed.popitem(last=False)
 
 
 def closed_info(index: SparseIndex, first_index: int, writer: Writer | None) -> LedgerInfo:

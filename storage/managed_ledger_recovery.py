@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from storage.ledger import OpenLedger
 from storage.ledger_list import LedgerInfo, LedgerList, ManagedLedgerRecord
 from storage.ledger_reading import LedgerReading, closed_info
-from storage.ledger_store import LedgerStore
+from storage.ledger_store import LedgerStore, OpenLedger
 
 log = structlog.get_logger(__name__)
 
@@ -75,9 +74,9 @@ async def _end_of(listed: LedgerInfo, found: Recovered, store: LedgerStore) -> L
     left = await store.left_open(listed.id)
     if left is None:
         sealed = await store.recover(listed.id)
-        found.reading.put(sealed)
-        return closed_info((await sealed.log()).index, found.next_index, listed.writer)
+        found.reading.put_sealed(sealed)
+        return closed_info(await sealed.index(), found.next_index, listed.writer)
     if left.next_entry:
-        found.reading.put(left)
+        found.reading.put_open(left)
         found.unfinished.append(left)
-    return closed_info(left.log.index, found.next_index, listed.writer)._replace(closed=False)
+    return closed_info(await left.index(), found.next_index, listed.writer)._replace(closed=False)

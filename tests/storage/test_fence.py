@@ -10,12 +10,12 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.broker_home import BrokerHome, epochs_of
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import DataFolderInUse, Fenced, LedgerFailed
 from storage.fence import Fence, Owner, claim, remove_older
 from storage.files import DiskFiles
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
-from storage.ledger_store import DirectoryLedgerStore
 from storage.position import Position
 from storage.replay import recover_abandoned
 from storage.writer import Writer

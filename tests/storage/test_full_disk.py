@@ -10,11 +10,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage import journal, write_behind
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import SPACE_RETRY_SECONDS, LedgerFailed, NoSpace
 from storage.files import DiskFull
-from storage.ledger import OpenLedger
 from storage.ledger_folder import LedgerFolder
-from storage.ledger_store import DirectoryLedgerStore
+from storage.ledger_store import OpenLedger
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, add, add_all, journal_dir, ledger_store, payloads_of

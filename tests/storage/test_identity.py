@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from storage.broker_home import BrokerHome
+from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.errors import IdentityMismatch, JournalContended
 from storage.fence import EpochRecord, Owner
 from storage.identity import CLUSTER_KEY, IDENTITY_FILE, FolderIdentity, join_cluster
 from storage.journal_records import JournalRecords, Recorded, require_fit
-from storage.ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Record
 from storage.writer import Epoch, Writer
@@ -227,7 +227,7 @@ async def test_a_take_over_that_loses_keeps_nobody_from_starting(metadata: Memor
             return known
 
     _, taker = await start(files, metadata, "broker-2")
-    taker._journals = Stopped(metadata, DATA)
+    taker._others._journals = Stopped(metadata, DATA)
     with pytest.raises(JournalContended):
         await taker.fence(Writer(identity.folder, "broker-1", 1, await stream_of(metadata)), 1)
     assert "fence-0000000003" in files.names(journal_dir())

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import FenceDamaged, JournalFileDamaged, StorageError
-from storage.ledger_store import DirectoryLedgerStore
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import add_all, journal_dir, ledger_store, payloads_of
 

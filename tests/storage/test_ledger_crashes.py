@@ -17,11 +17,11 @@ import pytest
 import trio
 from hypothesis import strategies as st
 
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import Entry
 from storage.errors import LedgerFailed, LedgerNotMade, LedgerSealed
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
-from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore

@@ -8,12 +8,12 @@ import pytest
 import trio
 from hypothesis import strategies as st
 
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import BATCH_HEADER_SIZE, BatchHeader, Entry, decode_batch_header, encode_batch, encode_entry
 from storage.errors import EntriesUnreadable
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import LedgerInfo, LedgerList
 from storage.ledger_reading import LedgerReading
-from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore
@@ -232,7 +232,7 @@ async def test_of_a_damaged_open_ledger_what_is_in_memory_is_read(place: int, ba
         assert ledger.log.written_entry == 5
         files.flip(path, 8 * (offset + place))
         reading = LedgerReading(store)
-        reading.put(ledger)
+        reading.put_open(ledger)
         read, lacking = await read_around(reading, LedgerInfo(1, 0, 8, 8, 0, closed=True))
         assert lacking == expected
         assert sorted(read) == [number for number in range(8) if number not in expected]

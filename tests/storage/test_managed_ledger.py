@@ -9,13 +9,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage import ledger_chain
 from storage.aborted_index import AbortedSpan
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import TxnId
 from storage.errors import SPACE_RETRY_SECONDS, Fenced, LedgerFailed, LedgerNotMade, LedgerSealed
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import IDS_PER_BLOCK, LEDGER_IDS_KEY, LedgerIds
 from storage.ledger_list import ManagedLedgerRecord
 from storage.ledger_reading import SEALED_KEPT_MAX
-from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import record_key
@@ -729,7 +729,7 @@ async def test_indexes_of_ledgers_read_long_ago_leave_memory(files: SimulatedFil
             for position in positions:
                 (entry,) = await ledger.read(position, upto=position, entries_max=1, bytes_max=100)
                 assert entry.position == position
-            assert len(ledger._reading._readers) <= SEALED_KEPT_MAX + 1
+            assert len(ledger._reading._sealed) <= SEALED_KEPT_MAX
         assert await ledger.position_of_index(1) == positions[1]
 
 
@@ -740,12 +740,12 @@ async def test_the_index_of_a_ledger_that_is_read_often_stays(files: SimulatedFi
         async with rolling(ledger):
             first, *others = await publish(ledger, [bytes([number]) for number in range(2 * SEALED_KEPT_MAX)])
         await ledger.read(first, upto=first, entries_max=1, bytes_max=100)
-        reader = ledger._reading._readers[first.ledger]
+        reader = ledger._reading._sealed[first.ledger]
         for other in others:
             for position in (other, first):
                 (entry,) = await ledger.read(position, upto=position, entries_max=1, bytes_max=100)
                 assert entry.position == position
-        assert ledger._reading._readers[first.ledger] is reader
+        assert ledger._reading._sealed[first.ledger] is reader
 
 
 async def test_a_ledger_that_cannot_be_followed_goes_on(

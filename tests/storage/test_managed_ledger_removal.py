@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import Fenced, LedgerFailed, LedgerOutOfReach, WriterAlive
 from storage.ledger_chain import ManagedLedgerConfig
-from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import MANAGED_LEDGERS, record_key

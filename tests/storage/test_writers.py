@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import (
     Fenced,
     JournalMissing,
@@ -16,7 +17,6 @@ from storage.errors import (
 )
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_list import ManagedLedgerRecord
-from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.managed_ledger_record import record_key

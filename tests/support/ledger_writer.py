@@ -9,9 +9,9 @@ from pathlib import Path
 import trio
 
 from storage.broker_home import BrokerHome
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import LedgerFailed
 from storage.files import DiskFiles
-from storage.ledger_store import DirectoryLedgerStore
 from tests.support.ledgers import FOLDER, add
 
 

@@ -14,11 +14,12 @@ import trio
 
 from storage import broker_home
 from storage.broker_home import BrokerHome
+from storage.directory_ledger_store import DirectoryLedgerStore, LedgerStoreConfig
 from storage.entry import Entry, encode_batch, encode_entry
 from storage.errors import LedgerFailed
 from storage.journal_block import Part
-from storage.ledger import OpenLedger
-from storage.ledger_store import DirectoryLedgerStore, IsAlive, LedgerStoreConfig
+from storage.ledger_store import OpenLedger
+from storage.other_journals import IsAlive
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
 

@@ -22,9 +22,10 @@ from broker.config import BrokerSettings, load_settings
 from broker.names import TopicName
 from broker.topic import Topic
 from storage.clock import WallClock
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import Entry, TxnId
-from storage.ledger_store import DirectoryLedgerStore, IsAlive
 from storage.metadata.store import Check, MetadataStore, Session
+from storage.other_journals import IsAlive
 from storage.position import EARLIEST
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import Entry, TxnId
 from storage.ledger_chain import ManagedLedgerConfig
-from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.store import Check, MetadataStore, starting_with

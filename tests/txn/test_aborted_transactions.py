@@ -8,11 +8,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage.aborted_index import AbortedSpan
+from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.entry import Entry, TxnId
 from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_folder import LedgerFolder
-from storage.ledger_store import DirectoryLedgerStore
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.memory import MemoryStore

@@ -2,7 +2,7 @@
 #
 #   make demo     the main job, end to end; ends in `demo: OK`     (DAYS=365 for the whole year, METADATA=etcd)
 #   make pipeline Spark's streams over the same flights; ends in `pipeline: OK`   (DAYS=14)
-#   make check    format, lint, generated code, types, layers, tests
+#   make check    format, lint, generated code, types, layers, docs, tests
 #   make help     the rest
 
 SHELL := bash
@@ -50,7 +50,7 @@ pipeline: java $(STAMP) ## stream flights through Spark and back, kill, compare,
 run: $(STAMP) ## start a broker in ./data (ARGS="--http 127.0.0.1:0")
 	@$(BIN)/tidewire broker $(ARGS)
 
-check: java $(STAMP) format-check lint generated types layers tests ## everything that must pass before a change lands
+check: java $(STAMP) format-check lint generated types layers docs tests ## everything that must pass before a change lands
 	@echo "check: OK"
 
 format-check: $(STAMP)

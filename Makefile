@@ -122,7 +122,7 @@ attack: $(STAMP) ## attack a broker and check its promises (MINUTES=30, ARGS="--
 # Any warning fails it: a broken link, a missing page, an unknown anchor. It needs no network.
 docs: $(STAMP) ## build the documentation into dist/site
 	$(BIN)/python scripts/docs_site.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "docs: OK, open dist/site/index.html"
 
 lock: $(STAMP) ## update requirements.lock from pyproject.toml (ARGS=--upgrade for the newest versions)

@@ -328,7 +328,7 @@ class _Planner:
 def lag_of(progress: Mapping[str, Any]) -> Mapping[str, float]:
     """The lag that a source of a query's progress reports: messages, bytes, and seconds that the oldest has waited.
 
-    lag_of(query.lastProgress["sources"][0])
+    As in `lag_of(query.lastProgress["sources"][0])`.
     """
     import json
 

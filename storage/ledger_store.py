@@ -1,7 +1,7 @@
 """Where ledgers are kept: the contract with fencing.
 
 `LedgerStore` is what managed ledgers use. `DirectoryLedgerStore` is the first implementation. A store on objects with
-conditional writes would keep the same promises:
+conditional writes would keep the same promises, to which `tests/storage/ledger_conformance` holds each store:
 
 - What an `OpenLedger` confirmed is there after any crash, at the position it was given, and nothing else is.
 - `fence` first makes sure that a writer gets nothing more confirmed, and only then `recover` reads. The caller records

@@ -1,0 +1,42 @@
+"""The places for ledgers that the conformance suite holds to the contract."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import pytest
+
+from storage.ledger_store import LedgerStore
+from storage.writer import Writer
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import ledger_store
+from tests.support.memory_ledgers import MemoryLedgers
+
+
+class Place(Protocol):
+    """Where the brokers of one cluster keep their ledgers."""
+
+    def broker(self, broker_id: str = "broker-1") -> AbstractAsyncContextManager[LedgerStore]:
+        """A broker's store, from its start until it is killed."""
+        ...
+
+
+class Directory:
+    """A data folder, as each broker's process sees it. Nobody is alive enough not to be fenced."""
+
+    def __init__(self) -> None:
+        self._files = SimulatedFiles(seed=1)
+
+    def broker(self, broker_id: str = "broker-1") -> AbstractAsyncContextManager[LedgerStore]:
+        """See `Place`."""
+        return ledger_store(self._files.process(), broker_id=broker_id, is_alive=_nobody)
+
+
+async def _nobody(_writer: Writer) -> bool:
+    return False
+
+
+@pytest.fixture(params=[Directory, MemoryLedgers])
+def place(request: pytest.FixtureRequest) -> Place:
+    """An empty place of each kind."""
+    made: Place = request.param()
+    return made

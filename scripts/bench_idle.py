@@ -7,7 +7,6 @@ back by an open transaction, and then does nothing. The CPU time is the kernel's
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import trio
 
 import tidewire
+from scripts.process_usage import cpu_seconds, resident_mib
 from tests.support.processes import RunningBroker, running_broker
 
 TOPIC: Final = "topic://public/default/bench-idle"
@@ -28,18 +28,6 @@ SETTLE_SECONDS: Final = 65
 """Time for what the set-up started to end before the clock is read: acknowledgements, connections, and the samples of
 the last minute's load, by which a broker decides whether to split or merge."""
 TARGET_SECONDS: Final = 0.05
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mib(pid: int) -> float:
-    """Memory of a process now."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def park(broker: RunningBroker, consumers: int, seconds: float) -> None:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import trio
 
 import tidewire
-from scripts.bench_idle import resident_mib
+from scripts.process_usage import resident_mib
 from tests.support.admin import Admin
 from tests.support.processes import running_broker
 

@@ -25,8 +25,8 @@ import orjson
 import trio
 
 import tidewire
-from scripts.bench_idle import cpu_seconds, resident_mib
 from scripts.need import install, place
+from scripts.process_usage import cpu_seconds, resident_mib
 from scripts.reference_pulsar import ARTIFACT, RunningPulsar, running_pulsar
 from tests.support.processes import RunningBroker, running_broker
 

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 import google_crc32c
 import trio
 
-from scripts.bench_idle import cpu_seconds
 from scripts.need import NeedError, place
+from scripts.process_usage import cpu_seconds
 from storage.files import DiskFiles
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.etcd.store import EtcdStore

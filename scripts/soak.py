@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import trio
 
 import tidewire
-from scripts.bench_idle import resident_mib
+from scripts.process_usage import resident_mib
 from tests.support.processes import RunningBroker, running_broker
 
 TOPIC: Final = "topic://public/default/soak"

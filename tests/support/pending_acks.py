@@ -23,7 +23,6 @@ from storage.metadata.store import Check, Op, PutSequential, starting_with
 from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from tests.support.stream import MemoryStream
-from txn.alarm import Alarm
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
 from txn.errors import OwnershipLost
@@ -32,6 +31,7 @@ from txn.ops import KEY_PREFIX as OPS
 from txn.pending_acks import PendingAcks
 from txn.pending_transaction import CommandId
 from txn.states import EndAction
+from txn.transactions import Transactions, TransactionSettings
 
 SEGMENT = "segment://public/default/x/0000-ffff-0"
 CLAIM = f"/owners/{SEGMENT}"
@@ -109,28 +109,23 @@ def command(request: int = 1, consumer: str = "c") -> CommandId:
     return CommandId(consumer, request, object())
 
 
-def make_coordinator(store: MemoryStore) -> Coordinator:
-    return Coordinator(
-        store,
-        count=1,
-        now_ms=lambda: 1_000,
-        timeout_ms_max=1_000_000,
-        final_alarm=Alarm(lambda: 1_000),
-        once_alarm=Alarm(lambda: 1_000),
-        counters=OpCounters(),
-    )
+def transactions_of(store: MemoryStore) -> Transactions:
+    """A broker's part in transactions; nothing of it runs."""
+    settings = TransactionSettings(coordinators=1, timeout_ms_max=1_000_000, retention_ms=0)
+    return Transactions(store, settings, lambda: 1_000)
 
 
 @asynccontextmanager
 async def owned(store: MemoryStore, stream: MemoryStream, name: str = "s") -> AsyncIterator[Rig]:
     """The subscription's next owner."""
     claim = Check(CLAIM, await store.put(CLAIM, b""))
-    headers, counters = HeaderWatch(store), OpCounters()
+    transactions = transactions_of(store)
+    headers, counters = transactions.headers, transactions.counters
     async with trio.open_nursery() as nursery:
         await nursery.start(headers.run)
         cursor = await Cursor.open(name, ledger=stream, metadata=store, claim=claim, start=EARLIEST)
         acks = PendingAcks(SEGMENT, cursor, metadata=store, headers=headers, claim=claim, counters=counters)
-        rig = Rig(store, stream, headers, make_coordinator(store), cursor, Target(cursor), acks, counters)
+        rig = Rig(store, stream, headers, transactions.coordinator, cursor, Target(cursor), acks, counters)
         await acks.recover(rig.target)
 
         async def run() -> None:

@@ -24,14 +24,11 @@ from storage.metadata.store import Check, MetadataStore, starting_with
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
-from txn.alarm import Alarm
 from txn.buffer import TransactionBuffer
-from txn.coordinator import Coordinator
-from txn.counters import OpCounters
-from txn.header_watch import HeaderWatch
 from txn.headers import header_key
 from txn.ops import KEY_PREFIX as OPS
 from txn.states import EndAction
+from txn.transactions import Transactions, TransactionSettings
 
 SEGMENT = "segment://public/default/orders/0000-ffff-0"
 
@@ -99,17 +96,11 @@ class Office:
     def __init__(self, metadata: MetadataStore, ledgers: DirectoryLedgerStore, nursery: trio.Nursery) -> None:
         self.metadata = metadata
         self.ledgers = ledgers
-        self.headers = HeaderWatch(metadata)
-        self.counters = OpCounters()
-        self.coordinator = Coordinator(
-            metadata,
-            count=4,
-            now_ms=_now_ms,
-            timeout_ms_max=10_000_000,
-            final_alarm=Alarm(_now_ms),
-            once_alarm=Alarm(_now_ms),
-            counters=self.counters,
-        )
+        settings = TransactionSettings(coordinators=4, timeout_ms_max=10_000_000, retention_ms=0)
+        transactions = Transactions(metadata, settings, _now_ms)
+        self.headers = transactions.headers
+        self.counters = transactions.counters
+        self.coordinator = transactions.coordinator
         self._nursery = nursery
 
     async def claim(self, name: str = SEGMENT) -> Check:

@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata.store import Check, Delete, Op, PutSequential, StoreUnavailable, starting_with
 from storage.ranges import EntryAck
-from tests.support.pending_acks import CLAIM, SEGMENT, make_coordinator, owned, stream_of, writes
+from tests.support.pending_acks import CLAIM, SEGMENT, owned, stream_of, transactions_of, writes
 from tests.support.steered_store import SteeredStore
 from txn.errors import OwnershipLost, TransactionConflict
 from txn.headers import header_key
@@ -69,7 +69,7 @@ async def test_final_headers_are_materialised_at_once() -> None:
         await old.acknowledge(committed, 3)
         await old.acknowledge(aborted, 2)
         await old.acknowledge(still_open, 4)
-    coordinator = make_coordinator(store)
+    coordinator = transactions_of(store).coordinator
     await coordinator.end(committed, EndAction.COMMIT)
     await coordinator.end(aborted, EndAction.ABORT)
     async with owned(store, stream) as new:

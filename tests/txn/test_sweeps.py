@@ -13,7 +13,6 @@ from storage.position import Position
 from tests.support.steered_store import SteeredStore
 from txn.alarm import Alarm
 from txn.coordinator import Coordinator
-from txn.counters import OpCounters
 from txn.errors import RecordUnreadable
 from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
@@ -28,6 +27,7 @@ from txn.sweeps import (
     HeaderSweep,
     TimeoutSweep,
 )
+from txn.transactions import Transactions, TransactionSettings
 
 RETENTION_MS = 60_000
 WAS_MS = 5
@@ -83,15 +83,8 @@ def header_sweep(
 
 
 def coordinator_of(store: MemoryStore) -> Coordinator:
-    return Coordinator(
-        store,
-        count=1,
-        now_ms=now_ms,
-        timeout_ms_max=1_000_000,
-        final_alarm=Alarm(now_ms),
-        once_alarm=Alarm(now_ms),
-        counters=OpCounters(),
-    )
+    settings = TransactionSettings(coordinators=1, timeout_ms_max=1_000_000, retention_ms=RETENTION_MS)
+    return Transactions(store, settings, now_ms).coordinator
 
 
 def final_index(rest: str) -> tuple[IndexEntry, ...]:

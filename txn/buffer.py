@@ -418,7 +418,7 @@ class TransactionBuffer:
                 return
             ops.extend(Delete(key) for key in write.op_keys)
         for start in range(0, len(ops), SETTLE_OPERATIONS_MAX):
-            await self._commit([*self._claim, *ops[start : start + SETTLE_OPERATIONS_MAX]])
+            await self._settle_records(ops[start : start + SETTLE_OPERATIONS_MAX])
         for write in writes:
             self._headers.leave(write.txn, self)
             self._outstanding.add(-len(write.op_keys))
@@ -430,8 +430,13 @@ class TransactionBuffer:
         self._settle.set()
         return OwnershipLost(self._lost)
 
-    async def _commit(self, ops: list[Op]) -> None:
+    async def _settle_records(self, ops: list[Op]) -> None:
+        # Nobody waits for a removal. What holds an abort record is in order with `discard`, so it is not held back.
+        only_removes = all(isinstance(op, Delete) for op in ops)
+        await self._commit([*self._claim, *ops], along=only_removes)
+
+    async def _commit(self, ops: list[Op], *, along: bool = False) -> None:
         try:
-            await self._metadata.commit(ops)
+            await (self._metadata.commit_along if along else self._metadata.commit)(ops)
         except Conflict as conflict:
             raise OwnershipLost(f"{self._segment}: {conflict}") from conflict

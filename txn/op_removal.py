@@ -11,14 +11,19 @@ REMOVED_AT_ONCE_MAX: Final = 100
 """Op records removed by one change set, which keeps it below etcd's 128 operations."""
 
 
-async def remove_ops(keys: Sequence[str], *, metadata: MetadataStore, claim: tuple[Check, ...] = ()) -> None:
+async def remove_ops(
+    keys: Sequence[str], *, metadata: MetadataStore, claim: tuple[Check, ...] = (), along: bool = False
+) -> None:
     """Remove these records, some in each change set; durable on return. May be repeated.
+
+    If nobody waits for it, they go `along` with other change sets.
 
     Raises:
         Conflict: the claim is gone.
     """
+    commit = metadata.commit_along if along else metadata.commit
     for start in range(0, len(keys), REMOVED_AT_ONCE_MAX):
-        await metadata.commit([*claim, *(Delete(key) for key in keys[start : start + REMOVED_AT_ONCE_MAX])])
+        await commit([*claim, *(Delete(key) for key in keys[start : start + REMOVED_AT_ONCE_MAX])])
 
 
 async def remove_strange_acks(segment: str, *, besides: Container[str], metadata: MetadataStore, claim: Check) -> None:

@@ -456,13 +456,13 @@ class PendingAcks:
         upto = max(pending.upto for pending in settled)
         if upto > EARLIEST:
             await self._cursor.synced(upto)
-        await self._remove([key for pending in settled if not pending.is_discarded for key in pending.keys])
+        await self._remove([key for pending in settled if not pending.is_discarded for key in pending.keys], along=True)
         for pending in settled:
             self._forget(pending)
 
-    async def _remove(self, keys: Sequence[str]) -> None:
+    async def _remove(self, keys: Sequence[str], *, along: bool = False) -> None:
         try:
-            await remove_ops(keys, metadata=self._metadata, claim=self._claim)
+            await remove_ops(keys, metadata=self._metadata, claim=self._claim, along=along)
         except Conflict as conflict:
             raise self._ownership_lost(str(conflict)) from conflict
 

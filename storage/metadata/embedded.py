@@ -4,6 +4,7 @@ One task commits. It takes every proposal that waits, decides them one after ano
 decided with one write and one sync in a worker thread, applies it, and answers; what arrives meanwhile is the next
 group. So a thousand writers cost one sync, and a lone writer waits for nothing but its own (docs/design.md#metadata).
 Answers to refused proposals wait with the rest of their group, since what they rest on may be undurable (D13).
+What nobody waits for is held back for a moment, to go along with what somebody does (`commit_along`).
 
 A change set that is too large for one batch is a transaction (KIP-868). It is the last of those that were decided
 together and is written behind them, so that nothing was decided on top of it should it be aborted. It is written piece
@@ -23,7 +24,7 @@ and tidies up after itself, and ends only when all of that has ended.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -44,8 +45,11 @@ from storage.metadata.pacing import paced
 from storage.metadata.proposals import AnyProposal, Proposal, WantedSnapshot
 from storage.metadata.records import TRANSACTIONS_LEVEL, DataRecord, encode
 from storage.metadata.steps import KEYS_AT_ONCE, Steps
-from storage.metadata.store import ChangeSetTooLarge, SnapshotTaken, StoreFull, StoreStatistics
+from storage.metadata.store import ChangeSetTooLarge, Committed, Op, SnapshotTaken, StoreFull, StoreStatistics
 from storage.signal import Signal
+
+ALONG_SECONDS_MAX: Final = 0.02
+"""How long a change set that nobody waits for is held back until another one comes that it can go along with."""
 
 PROPOSALS_WAITING_MAX: Final = 4096
 """Proposals that wait for the committer; more writers wait until it has taken some."""
@@ -79,6 +83,8 @@ class EmbeddedStore(ImageStore):
         self._waiting: deque[AnyProposal] = deque()
         self._group: list[AnyProposal] = []
         self._room = trio.lowlevel.ParkingLot()
+        self._company = trio.lowlevel.ParkingLot()
+        """Change sets that go along with the next proposal."""
         self._wake = Signal()
         self._closing = False
         self._snapshot_log_bytes = snapshot_log_bytes
@@ -174,7 +180,16 @@ class EmbeddedStore(ImageStore):
         proposal = Proposal(decide, size)
         self._waiting.append(proposal)
         self._wake.set()
+        if self._company:
+            self._company.unpark_all()
         return await proposal.answered()
+
+    async def commit_along(self, ops: Sequence[Op]) -> Committed:
+        """See `MetadataStore.commit_along`: waits up to ALONG_SECONDS_MAX for somebody else's proposal."""
+        if not self._waiting and self._failure is None:
+            with trio.move_on_after(ALONG_SECONDS_MAX):
+                await self._company.park()
+        return await self.commit(ops)
 
     async def _commit_groups(self, nursery: trio.Nursery) -> None:
         # Shielded: while its owner is cancelled, the owner's last writes are still to be made and answered.
@@ -368,6 +383,7 @@ class EmbeddedStore(ImageStore):
         self._group.clear()
         self._waiting.clear()
         self._room.unpark_all()
+        self._company.unpark_all()
         for wanted in (*self._served, *self._wanted):
             wanted.settled.set()
 

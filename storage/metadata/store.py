@@ -283,6 +283,14 @@ class MetadataStore(ABC):
             StoreUnavailable: unknown whether it was applied.
         """
 
+    async def commit_along(self, ops: Sequence[Op]) -> Committed:
+        """As `commit`, for a change set that nobody waits for: the store may hold it back for a moment.
+
+        A store that makes change sets durable in groups takes it along with the next one. So tidying up costs no sync
+        of its own and delays nobody's. A cancelled call may have changed nothing.
+        """
+        return await self.commit(ops)
+
     @abstractmethod
     async def barrier(self) -> int:
         """Return once this process's image holds everything that was decided before the call; the revision reached."""

@@ -1,6 +1,8 @@
 """Short questions to a metadata store, as tests ask them."""
 
-from storage.metadata.store import MetadataStore
+from trio.testing import wait_all_tasks_blocked
+
+from storage.metadata.store import MetadataStore, starting_with
 
 LAST = "\U0010ffff"
 """Above every key of a test."""
@@ -9,6 +11,17 @@ LAST = "\U0010ffff"
 async def keys(store: MetadataStore, start: str = "", end: str = LAST) -> list[str]:
     """The keys of a range, in the store's order."""
     return [record.key for record in await store.scan(start, end)]
+
+
+async def keys_left(store: MetadataStore, prefix: str) -> list[str]:
+    """The keys that begin so, once everybody waits and nothing is held back to go along with another change set."""
+    for _round in range(3):
+        await wait_all_tasks_blocked()
+        if not await keys(store, *starting_with(prefix)):
+            break
+        await store.put("/company", b"")
+    await wait_all_tasks_blocked()
+    return await keys(store, *starting_with(prefix))
 
 
 async def hits(store: MetadataStore, index: str, start: str = "", end: str = LAST) -> list[tuple[str, str]]:

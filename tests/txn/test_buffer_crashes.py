@@ -19,10 +19,12 @@ from storage.metadata.store import StoreUnavailable, starting_with
 from storage.position import EARLIEST, LATEST
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA
+from tests.support.metadata import keys_left
 from tests.support.schedules import every_schedule
 from tests.support.segments import Office, Segment, office
 from txn.errors import OwnershipLost
 from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
+from txn.ops import KEY_PREFIX as OPS
 from txn.ops import WriteOp
 from txn.states import TxnState
 
@@ -126,7 +128,7 @@ async def check(files: SimulatedFiles, history: History) -> None:
         }
         assert set(await segment.visible()) == expected
         assert segment.buffer.readable.value == segment.ledger.confirmed.value
-        assert await desk.op_keys() == [], "everything is applied"
+        assert await keys_left(metadata, OPS) == [], "everything is applied"
         for txn in states:
             await metadata.delete(header_key(txn))
         segment.scope.cancel()

@@ -1,8 +1,11 @@
 """What the records of a decided transaction wait for, and what they say."""
 
-import pytest
-from trio.testing import wait_all_tasks_blocked
+from pathlib import Path
 
+import pytest
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import office
@@ -28,6 +31,26 @@ async def test_an_op_record_stays_until_its_entries_are_durable(commit: bool) ->
         await wait_all_tasks_blocked()
         assert await desk.op_keys() == []
         assert len(await desk.abort_keys()) == (not commit)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_removing_op_records_takes_no_sync_of_its_own(commit: bool, mock_clock: MockClock) -> None:
+    """T26: they go along with whatever is written next; an abort record does not wait. Time stands still."""
+    files = SimulatedFiles(seed=3)
+    async with EmbeddedStore.open(files, Path("/data")) as store, office(store, files) as desk:
+        segment = await desk.own()
+        txn = await desk.begin()
+        await segment.publish(b"a", txn)
+        groups = store.statistics().extra["groups"]
+        for _ in range(5):
+            await (desk.commit if commit else desk.abort)(txn)
+            await wait_all_tasks_blocked()
+            assert len(await desk.op_keys()) == (1 if commit else 0)
+            txn = await desk.begin()
+            await wait_all_tasks_blocked()
+            assert await desk.op_keys() == []
+            await segment.publish(b"a", txn)
+        assert store.statistics().extra["groups"] - groups == 5 * (3 if commit else 4)
 
 
 async def test_an_aborted_transaction_is_hidden_in_every_ledger_that_it_wrote_to() -> None:

@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from storage.files import AlreadyLocked, DiskFiles, Files
 from storage.metadata import embedded, log
 from storage.metadata.batches import Body
-from storage.metadata.embedded import EmbeddedStore
+from storage.metadata.embedded import ALONG_SECONDS_MAX, EmbeddedStore
 from storage.metadata.log import CorruptMetadata
 from storage.metadata.opening import open_folder
 from storage.metadata.records import RECORD_BYTES_MAX, LogRecord, SequenceAdvance, SnapshotFooter, encode
@@ -19,6 +19,7 @@ from storage.metadata.store import (
     Check,
     Committed,
     Conflict,
+    Delete,
     IndexEntry,
     MetadataError,
     Op,
@@ -29,6 +30,7 @@ from storage.metadata.store import (
     StoreEnded,
     StoreUnavailable,
 )
+from tests.support.cancellation import cancel_at_each_step
 from tests.support.disk import SimulatedFiles
 
 DATA = Path("/data")
@@ -281,6 +283,75 @@ async def test_ephemerals_of_an_earlier_process_are_gone(disk: SimulatedFiles) -
         await third.close()
     async with EmbeddedStore.open(survivor, DATA) as store:
         assert await store.barrier() == revision + 3
+
+
+# -- change sets that go along with others
+
+
+async def test_what_nobody_waits_for_goes_along_with_the_next(
+    disk: SimulatedFiles, mock_clock: trio.testing.MockClock
+) -> None:
+    """M23: they share a sync; time stands still here, so it does not go by itself."""
+    async with EmbeddedStore.open(disk, DATA) as store, trio.open_nursery() as nursery:
+        await store.put("/a", b"")
+        before = store.statistics()
+        nursery.start_soon(store.commit_along, [Delete("/a")])
+        await wait_all_tasks_blocked()
+        assert store.statistics() == before
+        await store.put("/b", b"")
+        await wait_all_tasks_blocked()
+        after = store.statistics()
+        assert after.revision - before.revision == 2
+        assert after.extra["groups"] - before.extra["groups"] == 1
+        assert [record.key for record in await store.scan("", "~")] == ["/b"]
+
+
+async def test_what_nobody_waits_for_goes_alone_in_time(
+    disk: SimulatedFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """M23: no other change set comes; refusals are told as ever."""
+    async with EmbeddedStore.open(disk, DATA) as store:
+        version = await store.put("/a", b"")
+        start = trio.current_time()
+        with pytest.raises(Conflict):
+            await store.commit_along([Delete("/a", version + 1)])
+        assert trio.current_time() - start <= ALONG_SECONDS_MAX
+        await store.commit_along([Delete("/a", version)])
+        assert trio.current_time() - start <= 2 * ALONG_SECONDS_MAX
+        assert await store.get("/a") is None
+
+
+async def test_what_goes_along_may_be_cancelled_at_any_step(
+    disk: SimulatedFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """M22: it happened or it did not, and the store goes on."""
+    async with EmbeddedStore.open(disk, DATA) as store:
+
+        async def operation() -> None:
+            await store.commit_along([Put("/a", b"")])
+
+        async def check() -> None:
+            await store.put("/b", b"")
+
+        assert await cancel_at_each_step(operation, check) > 2
+
+
+async def test_what_is_held_back_when_the_store_ends_is_told(
+    disk: SimulatedFiles, mock_clock: trio.testing.MockClock
+) -> None:
+    """M22: nobody waits without end."""
+    errors: list[MetadataError] = []
+
+    async def remove(store: EmbeddedStore) -> None:
+        try:
+            await store.commit_along([Delete("/a")])
+        except MetadataError as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery, EmbeddedStore.open(disk, DATA) as store:
+        nursery.start_soon(remove, store)
+        await wait_all_tasks_blocked()
+    assert [type(error) for error in errors] == [StoreEnded]
 
 
 # -- cancellation and closing

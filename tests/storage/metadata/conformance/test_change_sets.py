@@ -104,3 +104,17 @@ async def test_what_was_answered_is_read(store: MetadataStore) -> None:
         assert [hit.record.version for hit in await store.query("i", "k", "l")] == [version]
     assert store.statistics().records == 1
     assert store.statistics().revision == version
+
+
+async def test_a_change_set_that_may_be_held_back_promises_the_same(store: MetadataStore) -> None:
+    """M1, M4: durable and shown on return, all or nothing."""
+    version = await store.put("/a", b"1")
+    committed = await store.commit_along([Delete("/a", version), Put("/b", b"2")])
+    assert committed.revision > version
+    assert await store.get("/a") is None
+    with pytest.raises(Conflict):
+        await store.commit_along([Put("/b", b"3", committed.revision + 1), Put("/c", b"")])
+    record = await store.get("/b")
+    assert record is not None
+    assert (record.value, record.version) == (b"2", committed.revision)
+    assert await store.get("/c") is None

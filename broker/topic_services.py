@@ -26,7 +26,7 @@ class TopicServices:
     now_ms: WallClock
     retention: RetentionPolicies
     """How long what is acknowledged is kept."""
+    deduplicates_persistent: bool
+    """Whether what a producer sends again is stored once on persistent topics too; on segments it always is."""
     activity: Signal = field(default_factory=Signal)
     """Set with every message that comes or goes on any topic."""
-    deduplicates_persistent: bool = False
-    """Whether what a producer sends again is stored once on persistent topics too; on segments it always is."""

@@ -91,10 +91,10 @@ class TimeoutSweep:
         *,
         now_ms: WallClock,
         alarm: Alarm,
-        counters: OpCounters | None = None,
+        counters: OpCounters,
     ) -> None:
         self._metadata = metadata
-        self._counters = OpCounters() if counters is None else counters
+        self._counters = counters
         self._coordinator = coordinator
         self._now_ms = now_ms
         self._alarm = alarm
@@ -167,7 +167,7 @@ class HeaderSweep:
         now_ms: WallClock,
         alarm: Alarm,
         redrive: Callable[[str], Awaitable[bool]],
-        counters: OpCounters | None = None,
+        counters: OpCounters,
     ) -> None:
         """Set up.
 
@@ -178,10 +178,10 @@ class HeaderSweep:
             alarm: rings `retention_ms` after each moment it is asked for.
             redrive: makes the owner of a segment apply what was decided; called for op records left behind. False if
                 the segment is gone, so that nobody ever will. Raises RecordUnreadable if no segment has such a name.
-            counters: where the queries are counted, if anybody asks.
+            counters: where the queries are counted.
         """
         self._metadata = metadata
-        self._counters = OpCounters() if counters is None else counters
+        self._counters = counters
         self._retention_ms = retention_ms
         self._now_ms = now_ms
         self._alarm = alarm

@@ -86,7 +86,7 @@ class Controller:
         now_ms: WallClock,
         nursery: trio.Nursery,
         metadata: MetadataStore,
-        auto_scale: AutoScalePolicy | None = None,
+        auto_scale: AutoScalePolicy,
     ) -> None:
         """Set up.
 
@@ -99,7 +99,7 @@ class Controller:
             now_ms: the clock of the layouts' times.
             nursery: runs the splits and merges.
             metadata: where everything stands that a topic takes along when it becomes scalable.
-            auto_scale: the policy of topics that do not say otherwise; None: the defaults.
+            auto_scale: the policy of topics that do not say otherwise.
         """
         self.elections = elections
         self._groups = groups
@@ -108,7 +108,7 @@ class Controller:
         self._topics = topics
         self._feeds = feeds
         self._now_ms = now_ms
-        self._auto_scale = AutoScalePolicy() if auto_scale is None else auto_scale
+        self._auto_scale = auto_scale
         # This process runs one split, merge, deletion or pruning of a topic at a time.
         self.locks: KeyedLocks[TopicName] = KeyedLocks()
         self.subscriptions = ScalableSubscriptions(layouts, topics, groups, self.locks, now_ms=now_ms)

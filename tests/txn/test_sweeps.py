@@ -13,6 +13,7 @@ from storage.position import Position
 from tests.support.steered_store import SteeredStore
 from txn.alarm import Alarm
 from txn.coordinator import Coordinator
+from txn.counters import OpCounters
 from txn.errors import RecordUnreadable
 from txn.headers import BY_DEADLINE, BY_FINAL_STATE, Header, header_key, v5_id
 from txn.ops import KEY_PREFIX as OPS
@@ -79,7 +80,9 @@ def header_sweep(
     store: MemoryStore, redrive: Callable[[str], Awaitable[bool]], *, retention_ms: int = RETENTION_MS
 ) -> HeaderSweep:
     alarm = Alarm(now_ms, delay_ms=retention_ms)
-    return HeaderSweep(store, retention_ms=retention_ms, now_ms=now_ms, alarm=alarm, redrive=redrive)
+    return HeaderSweep(
+        store, retention_ms=retention_ms, now_ms=now_ms, alarm=alarm, redrive=redrive, counters=OpCounters()
+    )
 
 
 def coordinator_of(store: MemoryStore) -> Coordinator:
@@ -200,7 +203,7 @@ async def test_what_cannot_be_aborted_does_not_keep_the_sweep_of_deadlines_runni
     assert opened.indexes[0].name == BY_DEADLINE
     timeouts = Alarm(now_ms)
     with trio.move_on_after(5 * AGAIN_MS / 1000 + 0.5):
-        await TimeoutSweep(store, coordinator_of(store), now_ms=now_ms, alarm=timeouts).run()
+        await TimeoutSweep(store, coordinator_of(store), now_ms=now_ms, alarm=timeouts, counters=OpCounters()).run()
     assert store.queries == 6 * 4, "three pages and a look at what is next, once a second"
 
 
@@ -279,7 +282,9 @@ async def test_a_damaged_header_keeps_no_other_transaction_open(
     for txn, timeout_ms in zip(txns, (10, now_ms() + 1_000, now_ms() + until_s * 1_000), strict=True):
         await store.commit([Header(TxnState.OPEN, timeout_ms, 1).to_put(txn, ABSENT)])
     with trio.move_on_after(until_s + 1):
-        await TimeoutSweep(store, coordinator_of(store), now_ms=now_ms, alarm=Alarm(now_ms)).run()
+        await TimeoutSweep(
+            store, coordinator_of(store), now_ms=now_ms, alarm=Alarm(now_ms), counters=OpCounters()
+        ).run()
     for txn in txns:
         record = await store.get(header_key(txn))
         assert record is not None

@@ -7,6 +7,7 @@ from tests.support.etcd import etcd_store
 from tests.support.group_offices import Office, now_ms
 from tidewire.cli.local_etcd import EtcdProcess
 from txn.alarm import Alarm
+from txn.counters import OpCounters
 from txn.headers import KEY_PREFIX
 from txn.states import EndAction
 from txn.sweeps import HeaderSweep
@@ -29,7 +30,9 @@ async def test_many_headers_are_forgotten_with_few_questions(etcd_server: EtcdPr
         async def redrive(segment: str) -> bool:
             raise AssertionError("no op record is left")
 
-        sweep = HeaderSweep(store, retention_ms=0, now_ms=now_ms, alarm=Alarm(now_ms), redrive=redrive)
+        sweep = HeaderSweep(
+            store, retention_ms=0, now_ms=now_ms, alarm=Alarm(now_ms), redrive=redrive, counters=OpCounters()
+        )
         asked = store.statistics().extra["barriers"]
         async with store.watch_range(*starting_with(KEY_PREFIX)) as watch:
             left = {record.key for record in (await watch.next()).records}

@@ -161,8 +161,10 @@ async def test_all_layout_sessions_of_a_topic_hold_the_same_layout(broker: Rooms
         await client.ask(commands.scalable_topic_lookup(number, str(TOPIC)))
     await wait_all_tasks_blocked()
     gc.collect()
-    held = [found for found in gc.get_objects() if isinstance(found, Layout)]
-    assert len(held) <= DAGS_KEPT_MAX + 2
+    # Other tests of this process may hold layouts of their own.
+    topic = (await broker.layouts.get(TOPIC)).creation_id
+    held = [found for found in gc.get_objects() if isinstance(found, Layout) and found.creation_id == topic]
+    assert 0 < len(held) <= DAGS_KEPT_MAX + 2
 
 
 async def test_a_layout_session_of_a_topic_deleted_just_then_is_answered(broker: Rooms, client: WireClient) -> None:

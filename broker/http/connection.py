@@ -8,8 +8,8 @@ An application that answers for as long as its client listens asks `receive` whe
 been read, that waits for the client to leave, or for this end to stop. Others are not told before they try to send:
 what was asked for is done.
 
-Left out on purpose: HTTP/2, WebSockets and TLS, which no client of a broker's administration insists on (a proxy adds
-TLS).
+Left out on purpose: HTTP/2 and WebSockets, which no client of a broker's administration insists on. Encryption is not
+this module's concern: any stream will do.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,6 +26,8 @@ from starlette.types import ASGIApp, Message, Scope
 
 from broker.http.framing import AmbiguousRequest, check_head
 from broker.http.refusals import refusal
+from broker.listening import Accepted
+from broker.principal import ANONYMOUS
 from storage.clock import wall_clock_ms
 
 IDLE_SECONDS_MAX: Final = 10
@@ -52,9 +54,13 @@ class PeerGone(OSError):
 class HttpConnection:
     """Answers one client's requests, one after another."""
 
-    def __init__(self, application: ASGIApp, stream: trio.SocketStream) -> None:
+    def __init__(self, application: ASGIApp, accepted: Accepted) -> None:
+        self.client = accepted.client
+        self.reached = accepted.reached
+        self.principal = ANONYMOUS
+        """Whom every request acts for; one that brings credentials is refused (`credentials.py`)."""
         self._application = application
-        self._stream = stream
+        self._stream = accepted.stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._waiting: trio.CancelScope | None = None
         self._is_last = False
@@ -186,7 +192,9 @@ class HttpConnection:
         received = 0
         with trio.move_on_after(LINGER_SECONDS_MAX):
             try:
-                await self._stream.send_eof()
+                # A stream that encrypts cannot end one direction alone.
+                if isinstance(self._stream, trio.abc.HalfCloseableStream):
+                    await self._stream.send_eof()
                 while received < LINGER_BYTES_MAX and (data := await self._stream.receive_some(_RECEIVE_BYTES)):
                     received += len(data)
             except trio.BrokenResourceError:
@@ -239,26 +247,12 @@ class HttpConnection:
             return
         raise PeerGone
 
-    @property
-    def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        """The client's and ours.
-
-        Raises:
-            PeerGone: the client has left already.
-        """
-        try:
-            client, server = self._stream.socket.getpeername(), self._stream.socket.getsockname()
-        except OSError:
-            raise PeerGone from None
-        return client[:2], server[:2]
-
 
 class _Exchange:
     """One request and its answer, as ASGI has them."""
 
     def __init__(self, connection: HttpConnection, request: h11.Request) -> None:
         path, _, query_string = request.target.partition(b"?")
-        client, server = connection.addresses
         self.scope: Scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -270,9 +264,9 @@ class _Exchange:
             "query_string": query_string,
             "root_path": "",
             "headers": list(request.headers),
-            "client": client,
-            "server": server,
-            "state": {},
+            "client": tuple(connection.client),
+            "server": tuple(connection.reached),
+            "state": {"principal": connection.principal},
         }
         self._connection = connection
         self._has_body = self.scope["method"] != "HEAD"

@@ -1,6 +1,5 @@
 """Accepts HTTP connections, so many at a time, and ends them in good order when the broker stops."""
 
-import socket
 from functools import partial
 from operator import itemgetter
 from typing import Final
@@ -12,12 +11,10 @@ from starlette.types import ASGIApp
 from broker.addresses import Address
 from broker.descriptors import HTTP_CONNECTIONS_MAX
 from broker.http.connection import HttpConnection
+from broker.listening import Accepted, serve_clients
 
 STOP_SECONDS_MAX: Final = 3
 """How long requests that are being answered may go on once the listener is to stop."""
-KEEPALIVE_SECONDS: Final = 60
-"""How long a connection is silent before the system asks whether the other machine is still there, for answers that go
-on for as long as their client listens."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,13 +38,11 @@ async def serve_http(
     """
     connections: set[HttpConnection] = set()
 
-    async def serve(stream: trio.SocketStream) -> None:
+    async def serve(accepted: Accepted) -> None:
         if len(connections) >= HTTP_CONNECTIONS_MAX and not _evict(connections):
             log.warning("http connection refused", connections=len(connections))
             return
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-        connection = HttpConnection(application, stream)
+        connection = HttpConnection(application, accepted)
         connections.add(connection)
         try:
             await connection.run()
@@ -56,7 +51,7 @@ async def serve_http(
 
     async with trio.open_nursery() as serving:
         async with trio.open_nursery() as accepting:
-            accepting.start_soon(partial(trio.serve_listeners, serve, [listener], handler_nursery=serving))
+            accepting.start_soon(partial(serve_clients, listener, serve, handler_nursery=serving))
             host, port = listener.socket.getsockname()[:2]
             task_status.started(Address(host, port))
             if stop is None:

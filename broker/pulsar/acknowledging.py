@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from broker.budgets import ReceiveShare
+from broker.pulsar.connection import Connection
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.replication import require_own_subscription
@@ -121,18 +122,12 @@ class AcknowledgingConsumer(Protocol):
 class Acknowledging:
     """Serves the acknowledgements of one connection."""
 
-    def __init__(
-        self,
-        consumers: Mapping[int, AcknowledgingConsumer],
-        outbox: Outbox,
-        share: ReceiveShare,
-        nursery: trio.Nursery,
-    ) -> None:
-        """Set up; `consumers` are those open now, by their ids, and the rest is the connection's."""
+    def __init__(self, consumers: Mapping[int, AcknowledgingConsumer], connection: Connection) -> None:
+        """Set up; `consumers` are those open now, by their ids."""
         self._consumers = consumers
-        self._outbox = outbox
-        self._share = share
-        self._nursery = nursery
+        self._outbox = connection.outbox
+        self._share = connection.share
+        self._nursery = connection.nursery
         self._places = trio.Semaphore(IN_TRANSACTIONS_MAX)
         self._connection = object()
         """Stands for the connection in what outlives it."""

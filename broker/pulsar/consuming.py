@@ -9,14 +9,13 @@ from typing import Final
 
 import trio
 
-from broker.budgets import ReceiveShare
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
 from broker.layouts.parts import StartPosition
 from broker.layouts.parts import SubscriptionKind as ScalableKind
 from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging
+from broker.pulsar.connection import Connection
 from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.pending_opens import PendingOpens
 from broker.pulsar.reading import INDEXED, backlog_range_of, is_uncommitted, last_index_in, named_start, reader_start
 from broker.pulsar.requests import Inline, Request, require_label, require_name
@@ -54,25 +53,23 @@ class ConsumerHandler:
 
     def __init__(
         self,
-        outbox: Outbox,
-        share: ReceiveShare,
+        connection: Connection,
         topics: Topics,
         controller: Controller,
         scalable: ScalableHandler,
         schemas: SchemaGate,
         traffic: Traffic,
-        nursery: trio.Nursery,
     ) -> None:
-        self._outbox = outbox
+        self._outbox = connection.outbox
         self._schemas = schemas
         self._scalable = scalable
         self._topics = topics
         self._controller = controller
         self._traffic = traffic
-        self._nursery = nursery
+        self._nursery = connection.nursery
         self._consumers: dict[int, ConsumerSession] = {}
         self._pending_opens = PendingOpens("consumer", CONSUMERS_MAX, self._consumers)
-        self._acknowledging = Acknowledging(self._consumers, outbox, share, nursery)
+        self._acknowledging = Acknowledging(self._consumers, connection)
 
     @property
     def inline(self) -> dict[int, Inline]:

@@ -1,6 +1,5 @@
 """The Pulsar listener: accepts connections and gives each a session with every group of commands."""
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -13,6 +12,8 @@ from broker.broker import Broker
 from broker.budgets import Budgets
 from broker.cluster.elections import Elections
 from broker.layouts.store import Layouts
+from broker.listening import Accepted, serve_clients
+from broker.pulsar.connection import Connection
 from broker.pulsar.consuming import ConsumerHandler
 from broker.pulsar.layout_sessions import EncodedDags
 from broker.pulsar.lookup import LookupHandler
@@ -36,12 +37,6 @@ from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import NO_REQUEST
 from txn.coordinator import Coordinator
-
-KEEPALIVE_IDLE_SECONDS: Final = 30
-KEEPALIVE_INTERVAL_SECONDS: Final = 10
-KEEPALIVE_PROBES: Final = 3
-USER_TIMEOUT_MS: Final = 60_000
-"""How long sent bytes may stay unacknowledged before the peer counts as dead (TCP_USER_TIMEOUT)."""
 
 REFUSE_SECONDS_MAX: Final = 1
 """How long a client for which there is no place may take to be told."""
@@ -100,18 +95,16 @@ async def serve_pulsar(
         advertised: given the address by which a client reached us, the one it is told to connect to.
     """
 
-    async def handle(stream: trio.SocketStream) -> None:
+    async def serve(accepted: Accepted) -> None:
         if services.traffic.connections >= services.budgets.connections_max:
-            await _refuse(stream, services.budgets.connections_max)
+            await _refuse(accepted.stream, services.budgets.connections_max)
             return
-        _keep_alive(stream)
-        reached = Address(*stream.socket.getsockname()[:2])
+        service_url = f"pulsar://{advertised(accepted.reached)}"
         services.traffic.connections += 1
         try:
             async with trio.open_nursery() as nursery:
-                peer = Peer(_host_of_peer(stream))
-                session = _session(stream, peer, services, f"pulsar://{advertised(reached)}", nursery)
-                await session.run()
+                peer = Peer(accepted.client.host)
+                await open_session(accepted.stream, peer, services, service_url, nursery).run()
                 nursery.cancel_scope.cancel()
         except* Exception:
             # A producer's or consumer's task failed; as in the session, that ends this connection alone.
@@ -119,71 +112,39 @@ async def serve_pulsar(
         finally:
             services.traffic.connections -= 1
 
-    await trio.serve_listeners(handle, [listener])
+    await serve_clients(listener, serve)
 
 
-async def _refuse(stream: trio.SocketStream, connections_max: int) -> None:
+async def _refuse(stream: trio.abc.Stream, connections_max: int) -> None:
     """Tell a client that there is no place for it. Clients try again, with growing pauses."""
     reason = f"The broker has {connections_max} connections, which is its bound; try again, or raise connections_max."
     log.warning("connection refused", reason=reason)
-    async with stream:
-        # The socket's buffer is empty, so this does not wait for the client.
-        with trio.move_on_after(REFUSE_SECONDS_MAX):
+    with trio.move_on_after(REFUSE_SECONDS_MAX):
+        async with stream:
             try:
                 await stream.send_all(encode_command(commands.error(NO_REQUEST, pb.ServiceNotReady, reason)))
             except trio.BrokenResourceError:
                 return
 
 
-def _session(
-    stream: trio.SocketStream, peer: Peer, services: PulsarServices, service_url: str, nursery: trio.Nursery
+def open_session(
+    stream: trio.abc.Stream, peer: Peer, services: PulsarServices, service_url: str, nursery: trio.Nursery
 ) -> Session:
-    outbox, share = Outbox(services.budgets.sending), services.budgets.receiving.share()
+    """A session with every group of commands, over any stream; its `run` serves the client."""
+    budgets = services.budgets
+    connection = Connection(Outbox(budgets.sending), budgets.receiving.share(), peer, service_url, nursery)
     session = Session(
-        stream,
-        outbox=outbox,
-        peer=peer,
-        share=share,
-        server_version=services.server_version,
-        message_bytes_max=services.message_bytes_max,
+        stream, connection, server_version=services.server_version, message_bytes_max=services.message_bytes_max
     )
-    session.use(LookupHandler(outbox, service_url=service_url))
+    session.use(LookupHandler(connection))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts)
-    session.use(SchemaHandler(outbox, schemas))
-    session.use(ProducerHandler(outbox, peer, share, services.topics, schemas, services.traffic, nursery))
+    session.use(SchemaHandler(connection, schemas))
+    session.use(ProducerHandler(connection, services.topics, schemas, services.traffic))
     scalable = ScalableHandler(
-        outbox,
-        services.layouts,
-        services.feeds,
-        services.groups,
-        services.elections,
-        services.dags,
-        service_url=service_url,
+        connection, services.layouts, services.feeds, services.groups, services.elections, services.dags
     )
     session.use(scalable)
-    session.use(NamespaceHandler(outbox, services.namespaces, nursery))
-    session.use(
-        ConsumerHandler(
-            outbox, share, services.topics, services.controller, scalable, schemas, services.traffic, nursery
-        )
-    )
-    session.use(TransactionHandler(outbox, services.coordinator, service_url=service_url))
+    session.use(NamespaceHandler(connection, services.namespaces))
+    session.use(ConsumerHandler(connection, services.topics, services.controller, scalable, schemas, services.traffic))
+    session.use(TransactionHandler(connection, services.coordinator))
     return session
-
-
-def _host_of_peer(stream: trio.SocketStream) -> str:
-    try:
-        return str(stream.socket.getpeername()[0])
-    except OSError:
-        return "one that has left"
-
-
-def _keep_alive(stream: trio.SocketStream) -> None:
-    """Let the kernel find dead peers, so that no timer of ours has to (docs/design.md#dispatch)."""
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_SECONDS)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

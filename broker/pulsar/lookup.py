@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from broker.errors import NotSupported
 from broker.names import TopicName
-from broker.pulsar.outbox import Outbox
+from broker.pulsar.connection import Connection
 from broker.pulsar.requests import Inline, Request
 from broker.pulsar.unsupported import require_no_principal
 from tidewire.wire.pulsar import commands
@@ -15,9 +15,8 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class LookupHandler:
     """Serves the lookup commands of one connection."""
 
-    def __init__(self, outbox: Outbox, *, service_url: str) -> None:
-        self._outbox = outbox
-        self._service_url = service_url
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     @property
     def inline(self) -> dict[int, Inline]:
@@ -51,7 +50,7 @@ class LookupHandler:
         require_no_principal(request)
         TopicName.parse(request.topic)
         # No topic is partitioned: what grows here is a scalable topic.
-        self._outbox.put(encode_command(commands.partitioned_metadata_response(request.request_id, 0)))
+        self._connection.outbox.put(encode_command(commands.partitioned_metadata_response(request.request_id, 0)))
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
         request = command.lookup_topic
@@ -61,4 +60,5 @@ class LookupHandler:
                 f"this broker has no listener named {request.advertised_listener_name}; look up without a name"
             )
         TopicName.parse(request.topic)
-        self._outbox.put(encode_command(commands.lookup_connect(request.request_id, self._service_url)))
+        answer = commands.lookup_connect(request.request_id, self._connection.service_url)
+        self._connection.outbox.put(encode_command(answer))

@@ -11,8 +11,8 @@ import trio
 
 from broker.errors import NotSupported
 from broker.names import NAME_BYTES_MAX, Domain, InvalidTopicName, TopicName
+from broker.pulsar.connection import Connection
 from broker.pulsar.faults import fault_of
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from broker.scalable.namespaces import NamespaceFeeds, NamespaceFollower
 from tidewire.wire.pulsar import commands
@@ -32,10 +32,10 @@ assert UPDATE_TOPICS_MAX * NAME_BYTES_MAX < 5 * 1024 * 1024
 class NamespaceHandler:
     """Serves the namespace watches of one connection."""
 
-    def __init__(self, outbox: Outbox, feeds: NamespaceFeeds, nursery: trio.Nursery) -> None:
-        self._outbox = outbox
+    def __init__(self, connection: Connection, feeds: NamespaceFeeds) -> None:
+        self._outbox = connection.outbox
         self._feeds = feeds
-        self._nursery = nursery
+        self._nursery = connection.nursery
         self._watches: dict[int, trio.CancelScope] = {}
 
     @property

@@ -16,6 +16,7 @@ from broker.budgets import ReceiveShare
 from broker.deduplication.sequences import Stored
 from broker.errors import NotSupported
 from broker.names import TopicName
+from broker.pulsar.connection import Connection
 from broker.pulsar.early_joins import EarlyJoins
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
@@ -329,23 +330,12 @@ class ProducerSession:
 class ProducerHandler:
     """Serves the producers of one connection."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        peer: Peer,
-        share: ReceiveShare,
-        topics: Topics,
-        schemas: SchemaGate,
-        traffic: Traffic,
-        nursery: trio.Nursery,
-    ) -> None:
-        self._outbox = outbox
-        self._peer = peer
-        self._share = share
+    def __init__(self, connection: Connection, topics: Topics, schemas: SchemaGate, traffic: Traffic) -> None:
+        self._connection = connection
+        self._outbox = connection.outbox
         self._topics = topics
         self._schemas = schemas
         self._traffic = traffic
-        self._nursery = nursery
         self._producers: dict[int, ProducerSession] = {}
         self._pending_opens = PendingOpens("producer", PRODUCERS_MAX, self._producers)
         # Ids whose producers the broker closed: sends that were on their way are dropped, as the client resends them.
@@ -403,8 +393,8 @@ class ProducerHandler:
             name,
             topic,
             self._outbox,
-            self._peer,
-            self._share,
+            self._connection.peer,
+            self._connection.share,
             self._traffic,
             self._closed_by_broker,
             follows_layout=topic.name.segment is not None or is_managed(request.metadata),
@@ -412,7 +402,7 @@ class ProducerHandler:
         topic.require_space()
         topic.add_producer(producer, returning=request.epoch > 0)
         self._producers[request.producer_id] = producer
-        self._nursery.start_soon(producer.run)
+        self._connection.nursery.start_soon(producer.run)
         opened = commands.producer_success(
             request.request_id,
             name,

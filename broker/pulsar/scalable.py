@@ -12,8 +12,8 @@ from broker.layouts.legacy import segment_of
 from broker.layouts.registrations import GroupId, GroupKind
 from broker.layouts.store import Layouts
 from broker.names import TopicName
+from broker.pulsar.connection import Connection
 from broker.pulsar.layout_sessions import Asked, EncodedDags, LayoutSession, asked_for
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.pending_opens import PendingOpens
 from broker.pulsar.registered_consumers import RegisteredConsumer
 from broker.pulsar.requests import Inline, Request, require_name
@@ -35,23 +35,21 @@ class ScalableHandler:
 
     def __init__(
         self,
-        outbox: Outbox,
+        connection: Connection,
         layouts: Layouts,
         feeds: LayoutFeeds,
         groups: ConsumerGroups,
         elections: Elections,
         dags: EncodedDags,
-        *,
-        service_url: str,
     ) -> None:
-        self._outbox = outbox
+        self._outbox = connection.outbox
         self._layouts = layouts
         self._feeds = feeds
         self._groups = groups
         self._elections = elections
         self._elections.attach(self._controller_changed)
         self._dags = dags
-        self._service_url = service_url
+        self._service_url = connection.service_url
         self._sessions: dict[int, LayoutSession] = {}
         self._pending_opens = PendingOpens("layout session", LAYOUT_SESSIONS_MAX, self._sessions)
         self._consumers: list[RegisteredConsumer] = []

@@ -14,7 +14,7 @@ from broker.errors import IncompatibleSchema, SchemaNotFound
 from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.names import TopicName
-from broker.pulsar.outbox import Outbox
+from broker.pulsar.connection import Connection
 from broker.pulsar.requests import Inline, Request
 from broker.schemas.registry import Schemas, owner_of
 from broker.schemas.schema import Schema, SchemaType, StoredSchema
@@ -110,8 +110,8 @@ class SchemaGate:
 class SchemaHandler:
     """Serves the requests about schemas of one connection."""
 
-    def __init__(self, outbox: Outbox, gate: SchemaGate) -> None:
-        self._outbox = outbox
+    def __init__(self, connection: Connection, gate: SchemaGate) -> None:
+        self._outbox = connection.outbox
         self._gate = gate
 
     @property

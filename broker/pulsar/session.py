@@ -16,13 +16,13 @@ from typing import Final
 import structlog
 import trio
 
-from broker.budgets import ReceiveShare
 from broker.errors import CredentialsUnchecked
+from broker.pulsar.connection import Connection
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import CommandHandler, Inline, Request, refuse_by_error
 from broker.pulsar.sizes import SIZES
-from broker.pulsar.unsupported import Peer, require_no_credentials
+from broker.pulsar.unsupported import principal_of
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command
@@ -70,25 +70,24 @@ class Session:
 
     def __init__(
         self,
-        stream: trio.SocketStream,
+        stream: trio.abc.Stream,
+        connection: Connection,
         *,
-        outbox: Outbox,
-        peer: Peer,
-        share: ReceiveShare,
         server_version: str,
         message_bytes_max: int,
     ) -> None:
-        """Set up; `use` adds the groups of commands, `run` does the work and fills in who the `peer` is."""
-        self._peer = peer
-        self._share = share
+        """Set up; `use` adds the groups of commands, `run` does the work and fills in who the client is."""
+        self._connection = connection
+        self._peer = connection.peer
+        self._share = connection.share
         self._refusal: Fault | None = None
         """Why nothing is served on this connection, to a client that must be told request by request."""
         self._stream = stream
-        self._outbox = outbox
+        self._outbox = connection.outbox
         self._server_version = server_version
         self._message_bytes_max = message_bytes_max
         self._decoder = FrameDecoder(message_bytes_max + 10 * 1024, SIZES)
-        self._inline: dict[int, Inline] = {Type.PING: partial(_ping, outbox), Type.PONG: _pong}
+        self._inline: dict[int, Inline] = {Type.PING: partial(_ping, connection.outbox), Type.PONG: _pong}
         self._requests: dict[int, Request] = {}
         self._handlers: list[CommandHandler] = []
         self._request_places = trio.Semaphore(REQUESTS_MAX)
@@ -109,13 +108,17 @@ class Session:
             for handler in self._handlers:
                 closing.push_async_callback(_close, handler)
             try:
-                async with self._stream, trio.open_nursery() as writing:
-                    writing.start_soon(self._outbox.run, self._stream)
-                    async with trio.open_nursery() as working:
-                        await self._read(working)
-                        working.cancel_scope.cancel()
-                    self._outbox.finish()
-                    writing.cancel_scope.deadline = trio.current_time() + GOODBYE_SECONDS
+                # Closing has a deadline too: a stream that encrypts says goodbye to its peer, who may not listen.
+                with trio.CancelScope() as goodbye:
+                    async with self._stream, trio.open_nursery() as writing:
+                        writing.start_soon(self._outbox.run, self._stream)
+                        try:
+                            async with trio.open_nursery() as working:
+                                await self._read(working)
+                                working.cancel_scope.cancel()
+                        finally:
+                            self._outbox.finish()
+                            goodbye.deadline = trio.current_time() + GOODBYE_SECONDS
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
                 # The peer is gone; its producers and consumers go with it.
                 log.debug("connection lost")
@@ -186,7 +189,7 @@ class Session:
             return False
         self._peer.version = command.connect.client_version
         try:
-            require_no_credentials(command.connect)
+            self._connection.principal = principal_of(command.connect)
         except CredentialsUnchecked as refused:
             log.info("connection with credentials refused", peer=self._peer.address, client=self._peer.version[:100])
             self._refusal = fault_of(refused)

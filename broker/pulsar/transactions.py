@@ -10,8 +10,8 @@ answered by the wrong coordinator (T33).
 from collections.abc import Iterator
 
 from broker.errors import NotSupported
+from broker.pulsar.connection import Connection
 from broker.pulsar.faults import Fault
-from broker.pulsar.outbox import Outbox
 from broker.pulsar.requests import Inline, Request
 from storage.entry import TxnId
 from tidewire.wire.pulsar import commands
@@ -36,10 +36,10 @@ NO_V4 = "transactions of v4 clients (without `scalable`) are not served yet; use
 class TransactionHandler:
     """Serves the transaction commands of one connection."""
 
-    def __init__(self, outbox: Outbox, coordinator: Coordinator, *, service_url: str) -> None:
-        self._outbox = outbox
+    def __init__(self, connection: Connection, coordinator: Coordinator) -> None:
+        self._outbox = connection.outbox
         self._coordinator = coordinator
-        self._service_url = service_url
+        self._service_url = connection.service_url
 
     @property
     def inline(self) -> dict[int, Inline]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.errors import CredentialsUnchecked, NotSupported
+from broker.principal import ANONYMOUS, Principal
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import metadata_span, parse_payload
 
@@ -54,8 +55,8 @@ class Peer:
         return self.version.startswith("Pulsar-CPP")
 
 
-def require_no_credentials(connect: pb.CommandConnect) -> None:
-    """Hold that a client does not believe that it is being authenticated.
+def principal_of(connect: pb.CommandConnect) -> Principal:
+    """Whom a client acts for. It must not believe that it is being authenticated.
 
     Raises:
         CredentialsUnchecked: it brings credentials, or speaks for somebody else.
@@ -64,6 +65,7 @@ def require_no_credentials(connect: pb.CommandConnect) -> None:
     given = connect.auth_data or connect.auth_method != pb.AuthMethodNone or method not in _UNAUTHENTICATED
     if given or connect.original_principal or connect.original_auth_data:
         raise CredentialsUnchecked(NO_CREDENTIALS)
+    return ANONYMOUS
 
 
 def require_no_principal(request: pb.CommandLookupTopic | pb.CommandPartitionedTopicMetadata) -> None:

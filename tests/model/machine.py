@@ -9,7 +9,6 @@ power, with the process, or as an operator does. `start` begins the next one on 
 """
 
 from collections.abc import Callable
-from typing import cast
 
 import trio
 
@@ -17,7 +16,7 @@ from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
 from broker.main import SESSION_TIMEOUT_SECONDS
-from broker.pulsar import listener
+from broker.pulsar.listener import PulsarServices, open_session
 from broker.pulsar.unsupported import Peer
 from storage.metadata.embedded import EmbeddedStore
 from tests.support.disk import SimulatedFiles
@@ -175,14 +174,8 @@ class Machine:
 
     async def _attend(self, line: Line) -> None:
         async with trio.open_nursery() as nursery:
-            session = listener._session(
-                cast("trio.SocketStream", line),
-                Peer("a story"),
-                listener.PulsarServices.of(self.broker),
-                SERVICE_URL,
-                nursery,
-            )
-            await session.run()
+            services = PulsarServices.of(self.broker)
+            await open_session(line, Peer("a story"), services, SERVICE_URL, nursery).run()
             nursery.cancel_scope.cancel()
 
     async def _run(self, ready: trio.Event, over: trio.Event) -> None:

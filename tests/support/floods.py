@@ -302,7 +302,7 @@ async def many_connections(stage: Stage) -> None:
             assert (await client.receive()).type == Type.SUCCESS
         stage.begin()
         for client in clients:
-            client.stream.socket.close()
+            client.socket.socket.close()
     await stage.rest("GET", "/metrics")
     await trio.sleep(1)
 

@@ -25,11 +25,17 @@ ANSWER_SECONDS_MAX = 60
 class WireClient:
     """One connection."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self.ignored: set[int] = set()
         """Types of commands that `receive` passes over."""
         self._decoder = FrameDecoder()
+
+    @property
+    def socket(self) -> trio.SocketStream:
+        """The stream, where that is a socket."""
+        assert isinstance(self.stream, trio.SocketStream)
+        return self.stream
 
     async def send(self, *sent: pb.BaseCommand) -> None:
         """In one write."""
@@ -109,7 +115,13 @@ async def listening(broker: Rooms, budgets: Budgets | None = None) -> AsyncItera
 async def connected(listener: trio.SocketListener, *, greet: bool = True) -> AsyncIterator[WireClient]:
     """A connection that has said CONNECT, unless told otherwise."""
     stream = await open_stream_to_socket_listener(listener)
-    assert isinstance(stream, trio.SocketStream)
+    async with greeted(stream, greet=greet) as client:
+        yield client
+
+
+@asynccontextmanager
+async def greeted(stream: trio.abc.Stream, *, greet: bool = True) -> AsyncIterator[WireClient]:
+    """The same over a stream that is open."""
     async with stream:
         client = WireClient(stream)
         if greet:

@@ -1,7 +1,7 @@
 """One connection: HTTP as clients write it, as they should not, and every wait for them bounded."""
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 
@@ -26,10 +26,23 @@ from broker.http.connection import (
     LINGER_BYTES_MAX,
     LINGER_SECONDS_MAX,
     SEND_SECONDS_MAX,
+    HttpConnection,
 )
 from broker.http.listener import serve_http
+from broker.listening import Accepted
 from storage.metadata.memory import MemoryStore
-from tests.support.http import HEALTH, LAYOUT, FakeMonitor, FakeTopics, connect, is_closed, read_all, request
+from tests.support.any_stream import StreamPair, encrypted_pair, plain_pair
+from tests.support.http import (
+    HEALTH,
+    LAYOUT,
+    FakeMonitor,
+    FakeTopics,
+    HttpClientConnection,
+    connect,
+    is_closed,
+    read_all,
+    request,
+)
 
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
 PUT = f"PUT {LAYOUT} HTTP/1.1\r\nhost: localhost\r\n".encode()
@@ -72,16 +85,23 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
             raise RuntimeError("secret detail")
 
 
+async def tell_who(request: Request) -> Response:
+    return Response(f"{request.client} {request.url.netloc} {request.state.principal.name}")
+
+
+ECHOING = Starlette(
+    routes=[
+        Route("/", echo, methods=["GET", "PUT", "POST"]),
+        Route("/unread", refuse_unread, methods=["PUT"]),
+        Route("/stream", stream),
+        Route("/who", tell_who),
+    ]
+)
+
+
 @pytest.fixture
 async def echoing(listener: trio.SocketListener, nursery: trio.Nursery) -> Address:
-    application = Starlette(
-        routes=[
-            Route("/", echo, methods=["GET", "PUT", "POST"]),
-            Route("/unread", refuse_unread, methods=["PUT"]),
-            Route("/stream", stream),
-        ]
-    )
-    address: Address = await nursery.start(serve_http, application, listener)
+    address: Address = await nursery.start(serve_http, ECHOING, listener)
     return address
 
 
@@ -186,6 +206,27 @@ async def test_a_refused_client_reads_why_though_it_sent_more_than_was_read(echo
         await stream.send_all(b"PUT /unread HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999999\r\n\r\n" + body)
         said = await read_all(stream)
     assert said.endswith(b"\r\n\r\nno")
+
+
+@pytest.mark.parametrize("pair", [plain_pair, encrypted_pair])
+async def test_any_stream_is_served(pair: Callable[[], StreamPair], nursery: trio.Nursery) -> None:
+    """Nothing but the listener knows of sockets. A client is refused in good order, and answered before that."""
+    near, far = pair()
+    accepted = Accepted(near, Address("192.0.2.1", 4321), Address("192.0.2.2", 8080))
+
+    async def serve() -> None:
+        async with near:
+            await HttpConnection(ECHOING, accepted).run()
+
+    nursery.start_soon(serve)
+    async with far:
+        connection = HttpClientConnection(far, "broker:8080")
+        assert (await connection.request("PUT", "/", body=b"said")).body == b"said"
+        told = await connection.request("GET", "/who")
+        assert told.body == b"Address(host='192.0.2.1', port=4321) broker:8080 anonymous"
+        answer = await connection.request("PUT", "/unread", body=None, headers={"content-length": "9999999"})
+        assert answer.body == b"no"
+        assert await read_all(far) == b""
 
 
 async def test_a_refused_client_is_not_listened_to_for_long(

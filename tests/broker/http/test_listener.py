@@ -6,13 +6,14 @@ import pytest
 import trio
 from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from broker.addresses import Address
 from broker.http import listener as module
 from broker.http.application import build_application
 from broker.http.connection import HttpConnection
 from broker.http.listener import STOP_SECONDS_MAX, serve_http
+from broker.listening import Accepted
 from storage.metadata.memory import MemoryStore
 from tests.support.http import HEALTH, LAYOUT, FakeMonitor, FakeTopics, connect, is_closed, read_all, request
 
@@ -57,14 +58,14 @@ async def test_one_connection_too_many_takes_the_place_of_the_client_that_is_wai
 async def test_an_evicted_client_gives_its_place_up_at_once() -> None:
     """E12: two that come in one moment take the places of two, not both that of one."""
     application = build_application(FakeTopics(), FakeMonitor(), MemoryStore())
-    async with trio.SocketStream(trio.socket.socket()) as stream:
-        late, early, listening = [HttpConnection(application, stream) for _ in range(3)]
-        places = {late, early, listening}
-        with late.waits(2), early.waits(1), listening.waits(0, is_listened_to=True):
-            for evicted in (early, late, listening):
-                assert module._evict(places)
-                assert evicted not in places
-        assert not module._evict({early}), "nobody is waited for"
+    accepted = Accepted(memory_stream_pair()[0], Address("127.0.0.1", 1), Address("127.0.0.1", 2))
+    late, early, listening = [HttpConnection(application, accepted) for _ in range(3)]
+    places = {late, early, listening}
+    with late.waits(2), early.waits(1), listening.waits(0, is_listened_to=True):
+        for evicted in (early, late, listening):
+            assert module._evict(places)
+            assert evicted not in places
+    assert not module._evict({early}), "nobody is waited for"
 
 
 async def test_many_slow_clients_do_not_starve_health_checks(server: Address, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ async def test_a_frame_cut_off_by_the_end_of_the_connection(
         await client.produce(1, PLAIN, "cut")
         whole = encode_payload_command(commands.send(1, 1), message())
         await client.stream.send_all(whole[:-1])
-        await client.stream.send_eof()
+        await client.socket.send_eof()
         assert await client.receive_frame() is None
     await still_works(broker, other)
 

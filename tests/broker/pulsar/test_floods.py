@@ -122,7 +122,7 @@ async def test_who_reads_no_answers_keeps_the_bytes_of_a_frame_from_nobody(
             assert (await other.receive()).type == Type.SEND_RECEIPT
         start = pb.CommandSubscribe.Earliest
         await client.produce(1, PLAIN)
-        client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SHARE_BYTES)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SHARE_BYTES)
         await client.ask(commands.subscribe(PLAIN, "s", 1, 1, initial_position=start))
         await client.send(commands.flow(1, 1000))
         await wait_all_tasks_blocked(0.01)
@@ -222,7 +222,7 @@ async def test_what_is_granted_is_given_back_when_connections_end(broker: Rooms)
         assert budgets.sending.held_bytes == 0
 
 
-async def _was_closed(stream: trio.SocketStream) -> bool:
+async def _was_closed(stream: trio.abc.Stream) -> bool:
     with trio.fail_after(5):
         try:
             while await stream.receive_some(1000):

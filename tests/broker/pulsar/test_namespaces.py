@@ -140,7 +140,7 @@ async def test_a_lost_connection_leaves_no_watch_behind(broker: Rooms, client: W
         assert await listed(watching, 1) == []
     assert broker.metadata.statistics().watches == before + 1
     for leaving in (client, other):
-        await leaving.stream.send_eof()
+        await leaving.socket.send_eof()
         assert await leaving.receive_frame() is None, "the broker closes its end when it has given everything back"
     await wait_all_tasks_blocked()
     assert broker.metadata.statistics().watches == before

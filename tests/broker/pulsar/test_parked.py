@@ -83,7 +83,7 @@ async def test_a_connection_that_is_reset_leaves_nothing_of_its_frame(
             await client.stream.send_all(frame[:-1])
             await wait_all_tasks_blocked(0.01)
             assert fed_bytes() > LARGE
-            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await wait_all_tasks_blocked(0.01)
         assert fed_bytes() == 0
     finally:

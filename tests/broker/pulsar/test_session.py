@@ -1,22 +1,28 @@
-"""What is left of a connection that has ended."""
+"""A connection from its first command to its end, over sockets and other streams."""
 
 import gc
 import socket
 import struct
 import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, lockstep_stream_pair, wait_all_tasks_blocked
 
 from broker.pulsar.consuming import ConsumerHandler
+from broker.pulsar.listener import PulsarServices, open_session
 from broker.pulsar.producing import ProducerHandler
 from broker.pulsar.scalable import ScalableHandler
-from broker.pulsar.session import Session
+from broker.pulsar.session import GOODBYE_SECONDS, Session
 from broker.pulsar.transactions import TransactionHandler
+from broker.pulsar.unsupported import Peer
+from tests.support.any_stream import StreamPair, encrypted_pair, plain_pair
 from tests.support.reference_counts import collector_stopped
-from tests.support.wire import WireClient, connected
+from tests.support.rooms import Rooms
+from tests.support.wire import WireClient, connected, greeted
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -45,6 +51,58 @@ async def test_a_connection_that_has_ended_is_freed_at_once(is_reset: bool, list
             freed: list[weakref.ref[Any]] = [weakref.ref(one) for one in gc.get_objects() if isinstance(one, KINDS)]
             assert len(freed) == len(KINDS)
             if is_reset:
-                client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await wait_all_tasks_blocked()
         assert all(ref() is None for ref in freed)
+
+
+@asynccontextmanager
+async def serving(broker: Rooms, stream: trio.abc.Stream) -> AsyncIterator[trio.Event]:
+    """A session over this stream; the event says that it has ended."""
+    ended = trio.Event()
+
+    async def serve() -> None:
+        async with trio.open_nursery() as nursery:
+            services = PulsarServices.of(broker)
+            await open_session(stream, Peer("a test"), services, "pulsar://127.0.0.1:6650", nursery).run()
+            nursery.cancel_scope.cancel()
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        yield ended
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("pair", [plain_pair, encrypted_pair])
+async def test_a_session_serves_any_stream(pair: Callable[[], StreamPair], broker: Rooms) -> None:
+    """Nothing but the listener knows of sockets, so encryption is the listener's concern alone."""
+    near, far = pair()
+    async with serving(broker, near) as ended:
+        async with greeted(far) as client:
+            await use(client)
+        with trio.fail_after(1):
+            await ended.wait()
+
+
+async def test_a_client_that_breaks_the_protocol_over_tls_is_told_so(broker: Rooms) -> None:
+    """Its stream is ended in good order, behind the error."""
+    near, far = encrypted_pair()
+    async with serving(broker, near) as ended, greeted(far) as client:
+        await client.stream.send_all(bytes(100))
+        assert (await client.receive()).type == pb.BaseCommand.ERROR
+        assert await client.receive_frame() is None
+        await ended.wait()
+
+
+async def test_a_client_that_hears_no_goodbye_does_not_keep_its_session(
+    broker: Rooms, autojump_clock: MockClock
+) -> None:
+    """E9: ending an encrypted stream takes a write, for which a client that has stopped reading lets it wait."""
+    near, far = encrypted_pair(lockstep_stream_pair)
+    async with serving(broker, near) as ended, greeted(far) as client:
+        began = trio.current_time()
+        await client.stream.send_all(bytes(100))
+        await ended.wait()
+        assert trio.current_time() - began == GOODBYE_SECONDS
+        await trio.aclose_forcefully(far)

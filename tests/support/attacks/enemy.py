@@ -69,7 +69,7 @@ class Enemy:
             await client.ask(commands.connect("attack"))
             yield client
 
-    async def ends(self, stream: trio.SocketStream) -> None:
+    async def ends(self, stream: trio.abc.Stream) -> None:
         """Wait until the broker closes the connection; complain if it does not."""
 
         async def read() -> None:

@@ -237,7 +237,7 @@ async def watchers(enemy: Enemy) -> None:
     await enemy.in_parallel(4, once)
 
 
-async def read(stream: trio.SocketStream) -> None:
+async def read(stream: trio.abc.Stream) -> None:
     """Take whatever comes."""
     with suppress(*LOST):
         while await stream.receive_some(READ_BYTES):

@@ -1,0 +1,35 @@
+"""Pairs of streams in memory, plain and encrypted, for what has to work over any stream.
+
+The encrypted pair needs no certificate: its ciphers prove no identity. They are for tests alone.
+"""
+
+import ssl
+from collections.abc import Callable
+
+import trio
+from trio.testing import memory_stream_pair
+
+StreamPair = tuple[trio.abc.Stream, trio.abc.Stream]
+
+
+def plain_pair() -> StreamPair:
+    """The two ends of a connection: the broker's, and the client's."""
+    return memory_stream_pair()
+
+
+def encrypted_pair(transports: Callable[[], StreamPair] = memory_stream_pair) -> StreamPair:
+    """The same with TLS over a pair of other streams. Whoever uses it first shakes hands."""
+    near, far = transports()
+    return (
+        trio.SSLStream(near, _context(ssl.PROTOCOL_TLS_SERVER), server_side=True),
+        trio.SSLStream(far, _context(ssl.PROTOCOL_TLS_CLIENT)),
+    )
+
+
+def _context(side: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("AECDH:@SECLEVEL=0")
+    return context

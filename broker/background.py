@@ -11,7 +11,8 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from broker.store_retry import RETRY_SECONDS, is_store_unavailable
+from broker.store_retry import RETRY_SECONDS
+from storage.errors import ExpectedError
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +55,8 @@ async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoRetu
 
 
 def is_environment(error: BaseException) -> bool:
-    """Whether the disk or the metadata store failed, and not the broker: a warning, and no defect to look for."""
-    return isinstance(error, OSError) or is_store_unavailable(error)
+    """Whether the disk or another process failed, and not the broker: a warning, and no defect to look for."""
+    return isinstance(error, OSError) or (isinstance(error, ExpectedError) and error.retriable)
 
 
 def first_of(error: BaseException) -> BaseException:

@@ -189,7 +189,7 @@ class DurableSubscriptions:
             try:
                 await self._services.metadata.commit([self._claim, DeleteRange(start, end)])
             except Conflict as conflict:
-                raise OwnershipLost(f"{self._ledger.name}: {conflict}") from conflict
+                raise OwnershipLost(self._ledger.name) from conflict
 
     def _pending_acks(self, cursor: Cursor) -> PendingAcks:
         return PendingAcks(

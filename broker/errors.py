@@ -1,15 +1,14 @@
 """What can be wrong with a request to the broker, whichever front end it came through.
 
 Each protocol's front end has one table from these types to its own codes. So the rooms behind it raise what happened
-and never how it reads on a wire. `retriable` says whether the same request may succeed later without anybody changing
-anything. Errors of names stand in `broker.names`, those of transactions in `txn.errors`.
+and never how it reads on a wire. Errors of names stand in `broker.names`, those of transactions in `txn.errors`.
 """
 
+from storage.errors import ExpectedError
 
-class BrokerError(Exception):
+
+class BrokerError(ExpectedError):
     """Base of this room's errors. The message is meant for the person who sent the request."""
-
-    retriable = False
 
 
 class NotSupported(BrokerError):
@@ -37,9 +36,16 @@ class OldClientsConnected(BrokerError):
 
 
 class TopicClosed(BrokerError):
-    """The topic is being unloaded or moved; a lookup finds where it is served next."""
+    """The topic is not served here any more. A lookup finds where it is served next.
+
+    Background work repeats its request, unless whoever raises this knows that the topic ended by something that lasts.
+    """
 
     retriable = True
+
+    def __init__(self, message: str, *, retriable: bool = True) -> None:
+        super().__init__(message)
+        self.retriable = retriable
 
 
 class TopicDamaged(BrokerError):

@@ -28,10 +28,10 @@ from dispatch.source import Source
 from dispatch.subscription import Subscription
 from storage.cursor import NonDurableCursor
 from storage.entry import TxnId
-from storage.errors import LedgerSealed, StorageError
+from storage.errors import ExpectedError, LedgerSealed
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
-from storage.metadata.store import Check, MetadataError
+from storage.metadata.store import Check
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck
 from txn.buffer import TransactionBuffer
@@ -116,7 +116,8 @@ class Topic(TopicSource):
         """Serve until cancelled; started once every durable subscription is open.
 
         Raises:
-            OwnershipLost, CursorLost: another broker has taken the topic over (in an exception group).
+            ExpectedError: the topic is not served here any more, for example because another broker has taken it over
+                (in an exception group).
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -145,7 +146,7 @@ class Topic(TopicSource):
         await self._durable.close()
         try:
             await self.ledger.close()
-        except (StorageError, MetadataError) as error:
+        except ExpectedError as error:
             log.warning("a ledger's end was not recorded", topic=str(self.name), reason=str(error))
 
     async def delete(self) -> None:

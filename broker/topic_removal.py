@@ -61,11 +61,11 @@ async def _remove_ops(
     try:
         await remove_ops([hit.record.key for hit in hits], metadata=metadata, claim=(claim,))
     except Conflict as conflict:
-        raise OwnershipLost(f"{name}: {conflict}") from conflict
+        raise OwnershipLost(str(name)) from conflict
 
 
 async def _commit(name: TopicName, metadata: MetadataStore, claim: Check, *ops: Op) -> None:
     try:
         await metadata.commit([claim, *ops])
     except Conflict as conflict:
-        raise OwnershipLost(f"{name}: {conflict}") from conflict
+        raise OwnershipLost(str(name)) from conflict

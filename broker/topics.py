@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from broker.background import UNEXPECTED, first_of, is_environment
-from broker.cluster.ownership import Claims, OwnedElsewhere
+from broker.cluster.ownership import Claims
 from broker.errors import BrokerError, NotSupported, TopicClosed, TopicDamaged, TopicNotFound
 from broker.layouts.layout import Layout
 from broker.layouts.store import Layouts
@@ -27,11 +27,10 @@ from broker.reader_positions import ReaderPositions
 from broker.topic import Topic
 from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
-from storage.cursor import CursorError
-from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
+from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt
 from storage.managed_ledger_opening import let_go_of_managed_ledger
-from storage.metadata.store import Check, MetadataError
-from txn.errors import OwnershipLost, RecordUnreadable
+from storage.metadata.store import Check
+from txn.errors import RecordUnreadable
 
 log = structlog.get_logger(__name__)
 
@@ -41,10 +40,6 @@ ends."""
 
 IDLE_SECONDS_MAX = 120.0
 """How long a topic stays loaded that no client is connected to and nobody asks for."""
-
-_ENDS_ALONE = (OwnershipLost, CursorError, StorageError, MetadataError)
-"""What is known to end one topic: it is another broker's, its data is damaged or cannot be written, the metadata store
-did not say what became of a write or does not take it. Whoever loads it next finds that out."""
 
 _DAMAGES = (LedgerCorrupt, CursorCorrupt, JournalMissing)
 """What keeps a topic from being opened until somebody mends it."""
@@ -171,7 +166,7 @@ class Topics:
             except TopicNotFound:
                 # Refused, too, while somebody here tries to delete it, who may fail. Only the layout's record counts.
                 return await self._is_there(name)
-        except (BrokerError, OwnedElsewhere, *_ENDS_ALONE) as error:
+        except ExpectedError as error:
             log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
         return True
 
@@ -293,7 +288,7 @@ class Topics:
                     if not self._is_closing:
                         with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
                             await self._give_up(name, claim, lets_go=not is_ending)
-        except (BrokerError, OwnedElsewhere, *_ENDS_ALONE) as error:
+        except ExpectedError as error:
             # Whoever waits for the topic is told why it is not to be had; the other topics go on.
             log.warning("topic cannot be served", topic=str(name), reason=str(error))
             slot.error = error
@@ -323,7 +318,7 @@ class Topics:
                     ledgers=services.ledgers,
                     claim=claim,
                 )
-            except (StorageError, MetadataError) as error:
+            except ExpectedError as error:
                 log.warning("a topic stays with this broker, which cannot close it", topic=str(name), reason=str(error))
                 return
             if not is_closed:
@@ -346,17 +341,19 @@ class Topics:
                 log.debug("topic unloaded, since nobody uses it", topic=str(name))
                 await topic.close()
                 nursery.cancel_scope.cancel()
-        except* (BrokerError, OwnedElsewhere, *_ENDS_ALONE, *UNEXPECTED) as ended:
+        except* (ExpectedError, *UNEXPECTED) as ended:
             reason = first_of(ended)
             if isinstance(reason, UNEXPECTED) and not is_environment(reason):
                 log.error("topic ended by an unexpected error", topic=str(name), exc_info=ended)
         # Raised out here, because what is raised in there would come in one group with a cancellation.
-        if isinstance(reason, BrokerError | OwnedElsewhere):
+        if isinstance(reason, BrokerError):
             raise reason
         if isinstance(reason, _DAMAGES) and slot.topic is None:
             raise TopicDamaged(f"{name} cannot be served: {reason}") from reason
         if reason is not None:
-            raise TopicClosed(f"{name} is no longer served here: {reason}") from reason
+            # What is not expected (a disk that cannot be read, a defect) may be gone when the topic is loaded again.
+            retriable = not isinstance(reason, ExpectedError) or reason.retriable
+            raise TopicClosed(f"{name} is no longer served here: {reason}", retriable=retriable) from reason
 
     async def _require_existing(self, name: TopicName) -> None:
         if name.domain is Domain.PERSISTENT or name in self._preparing:

@@ -21,11 +21,12 @@ from dispatch.kinds import SubscriptionKind as SubscriptionKind
 from dispatch.source import Source
 from dispatch.withheld import NothingWithheld, Withheld
 from storage.cursor import BaseCursor
+from storage.errors import ExpectedError
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck, bits_from_words, bits_within
 
 
-class SubscriptionError(Exception):
+class SubscriptionError(ExpectedError):
     """A request that the subscription refuses. It changed nothing."""
 
 
@@ -35,6 +36,8 @@ class ConsumerBusy(SubscriptionError):
 
 class SubscriptionClosed(SubscriptionError):
     """The subscription was closed or deleted; on the topic's next owner, or under its name, there may be another."""
+
+    retriable = True
 
 
 class AcknowledgementRefused(SubscriptionError):

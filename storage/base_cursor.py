@@ -7,25 +7,38 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
 from storage.cursor_record import STORED_MAX
+from storage.errors import ExpectedError
 from storage.position import EARLIEST, LATEST, Position
 from storage.ranges import Acknowledged, bits_within
 from storage.watermark import Watermark
 
 
-class CursorError(Exception):
-    """The cursor has ended; what was not durable before is not."""
+class CursorError(ExpectedError):
+    """The cursor has ended. The class says what became of its last write, if that was not confirmed."""
 
 
 class CursorLost(CursorError):
     """The claim or the record belongs to somebody else now. Reopen it wherever the claim is."""
 
+    retriable = True
+
 
 class CursorFailed(CursorError):
-    """The metadata store failed, so it is not known whether the last write was made."""
+    """The metadata store did not confirm the last write, which may have been made."""
+
+    retriable = True
+    definite = False
+
+
+class CursorRefused(CursorError):
+    """The metadata store does not take the cursor's record, for example because it is too large."""
 
 
 class CursorClosed(CursorError):
-    """The cursor was closed, or its writer task was cancelled."""
+    """The cursor was closed, or its writer task was cancelled, perhaps during a write."""
+
+    retriable = True
+    definite = False
 
 
 class CursorDeleted(CursorError):

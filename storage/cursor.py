@@ -25,6 +25,7 @@ from storage.base_cursor import (
     CursorLedger,
     CursorLost,
     CursorMoved,
+    CursorRefused,
     placed,
 )
 from storage.cursor_record import ITEMS_AT_ONCE, Encoded, Identity, cursor_key, decode, encode, encode_in_steps
@@ -40,6 +41,7 @@ from storage.metadata.store import (
     Put,
     Record,
     StoreFull,
+    StoreUnavailable,
 )
 from storage.position import EARLIEST, LATEST, Position
 from storage.ranges import Acknowledged
@@ -55,6 +57,7 @@ __all__ = [
     "CursorLedger",
     "CursorLost",
     "CursorMoved",
+    "CursorRefused",
     "NonDurableCursor",
     "cursor_key",
 ]
@@ -97,17 +100,6 @@ class NonDurableCursor(BaseCursor):
 
     def _changed(self) -> None:
         self._durable.raise_to(self.mark_delete)
-
-
-def _anew(error: CursorError) -> CursorError:
-    """The same error, to be raised in place of the one that the cursor keeps.
-
-    What was raised has a traceback, whose frames hold the cursor. If it also kept the error, the two would hold each
-    other, and each caller would add its frames.
-    """
-    anew = type(error)(*error.args)
-    anew.__cause__ = error.__cause__
-    return anew
 
 
 @dataclass(slots=True)
@@ -215,7 +207,8 @@ class Cursor(BaseCursor):
         """Write changes until the cursor is closed or deleted; then return.
 
         Raises:
-            CursorLost, CursorFailed: a write was not made, or perhaps not. Waiters have been told the same.
+            CursorLost, CursorRefused: a write was not made. Waiters have been told the same.
+            CursorFailed: a write was perhaps not made. Waiters have been told the same.
         """
         cause: CursorError = CursorClosed(f"the writer of cursor {self.name} was cancelled")
         try:
@@ -267,12 +260,12 @@ class Cursor(BaseCursor):
         else:
             await trio.lowlevel.checkpoint()
         if self._ended is not None and not self._is_written(waiter):
-            raise _anew(self._ended)
+            raise self._ended.anew()
 
     def move(self, mark_delete: Position) -> None:
         """See `BaseCursor`."""
         if self._ended is not None:
-            raise _anew(self._ended)
+            raise self._ended.anew()
         self._identity = replace(self._identity, creation_id=uuid.uuid4().hex)
         super().move(mark_delete)
 
@@ -299,7 +292,7 @@ class Cursor(BaseCursor):
             self._wake.set()
         await self._has_ended.wait()
         if self._ended is not None and not isinstance(self._ended, type(how)):
-            raise _anew(self._ended)
+            raise self._ended.anew()
 
     def _changed(self) -> None:
         self._changes += 1
@@ -350,7 +343,7 @@ class Cursor(BaseCursor):
                 # What was acknowledged stays in memory, and who asked for an answer waits. Reading goes on meanwhile.
                 if self._ending is not None:
                     raise CursorFailed(
-                        f"cursor {self.name} of {self._ledger.name} cannot be written: no space"
+                        f"Cursor {self.name} of {self._ledger.name} was not written: the disk is full"
                     ) from None
                 await trio.sleep(SPACE_RETRY_SECONDS)
 
@@ -361,8 +354,14 @@ class Cursor(BaseCursor):
             raise CursorLost(f"cursor {self.name} of {self._ledger.name} has another owner: {conflict}") from conflict
         except StoreFull:
             raise
+        except StoreUnavailable as unavailable:
+            raise CursorFailed(
+                f"The store did not confirm a write of cursor {self.name} of {self._ledger.name}: {unavailable}"
+            ) from unavailable
         except MetadataError as error:
-            raise CursorFailed(f"cursor {self.name} of {self._ledger.name} cannot be written: {error}") from error
+            raise CursorRefused(
+                f"The store refuses the record of cursor {self.name} of {self._ledger.name}: {error}"
+            ) from error
 
     def _end(self, cause: CursorError) -> None:
         self._ended = cause

@@ -1,7 +1,11 @@
-"""What ledgers raise. Each error says whose fault it is; `definite` is False where an append's outcome is unknown."""
+"""The root of the daemon's errors, and the errors of ledgers.
+
+Every room derives its errors from `ExpectedError`. So background work catches one class, and the class says what to
+do next. Each protocol's front end has one table from the classes to its own codes (`broker/pulsar/faults.py`).
+"""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from storage.position import Position
 from storage.writer import Writer
@@ -11,11 +15,32 @@ SPACE_RETRY_SECONDS: Final = 1.0
 A refused step is cheap: a reservation that does not fit writes nothing."""
 
 
-class StorageError(Exception):
-    """Base of what ledgers and managed ledgers raise. `definite`: the call that raised it had no effect."""
+class ExpectedError(Exception):
+    """Root of every error that a room promises to raise. The message is for people.
 
-    retriable = False
-    definite = True
+    Policy reads these two attributes, never what caused the error. An error that is raised because of another one
+    carries them itself.
+    """
+
+    retriable: bool = False
+    """Whether the same call may succeed later, here or at the next owner, although nobody repairs anything."""
+    definite: bool = True
+    """Whether the write that was refused is known to be missing. If False, it may have been made."""
+
+    def anew(self) -> Self:
+        """A copy to raise in place of an error that is kept and raised several times.
+
+        A raised error has a traceback, whose frames hold the object that keeps the error. Raised itself, the two would
+        hold each other, and each caller would add its frames.
+        """
+        anew = type(self).__new__(type(self), *self.args)
+        anew.__dict__.update(self.__dict__)
+        anew.__cause__ = self.__cause__
+        return anew
+
+
+class StorageError(ExpectedError):
+    """Base of what ledgers and managed ledgers raise."""
 
 
 class LedgerSealed(StorageError):
@@ -35,7 +60,9 @@ class NoSpace(StorageError):
 
 
 class Fenced(LedgerFailed):
-    """Another process has taken over; what this one wrote after that is neither confirmed nor ever read."""
+    """Another owner or process has taken over. What this one wrote after that is neither confirmed nor ever read."""
+
+    retriable = True
 
 
 class LedgerNotMade(StorageError):

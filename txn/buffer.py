@@ -26,7 +26,7 @@ from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.aborted_transactions import AbortedTransactions, Span
 from txn.counters import OpCounters, OutstandingOps
-from txn.errors import OwnershipLost
+from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
 from txn.header_watch import HeaderWatch
 from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
@@ -91,7 +91,7 @@ class TransactionBuffer:
         self._aborted = AbortedTransactions(ledger)
         self._settling: list[_Write] = []
         self._settle = Signal()
-        self._lost: str | None = None
+        self._ended: TxnError | None = None
         """Why the segment is not this owner's any more, once a publish has met that."""
         self._is_discarded = False
         self._counters = counters
@@ -141,6 +141,7 @@ class TransactionBuffer:
         Raises:
             TransactionNotFound, TransactionEnded: nothing was appended.
             OwnershipLost: another broker owns the segment; nothing was appended.
+            OutcomeUnknown: as `admit`; nothing was appended.
             LedgerSealed, LedgerFailed: nothing was appended.
         """
         await self.admit(txn)
@@ -157,7 +158,7 @@ class TransactionBuffer:
         many others join or append meanwhile. `admit` looks again, so whatever is raised here meets the publish, too.
 
         Raises:
-            TransactionNotFound, TransactionEnded, OwnershipLost, NoSpace: as `admit`.
+            TransactionNotFound, TransactionEnded, OwnershipLost, OutcomeUnknown, NoSpace: as `admit`.
         """
         if txn not in self._writes:
             await self._join(txn)
@@ -175,6 +176,8 @@ class TransactionBuffer:
         Raises:
             TransactionNotFound, TransactionEnded: the transaction takes no more.
             OwnershipLost: another broker owns the segment.
+            OutcomeUnknown: nobody knows whether the op record is there; the segment is closed here.
+            NoSpace: the metadata store has no space for the op record.
         """
         if txn is None:
             return
@@ -266,13 +269,13 @@ class TransactionBuffer:
         """Remove the records of what was decided, until cancelled.
 
         Raises:
-            OwnershipLost: the claim is gone; whoever runs this closes the segment.
+            OwnershipLost, OutcomeUnknown: whoever runs this closes the segment.
         """
         try:
             while True:
                 await self._settle.wait()
-                if self._lost is not None:
-                    raise OwnershipLost(self._lost)
+                if self._ended is not None:
+                    raise self._ended.anew()
                 try:
                     await self._settle_all()
                 except StoreFull as full:
@@ -309,9 +312,9 @@ class TransactionBuffer:
 
     async def _join(self, txn: TxnId) -> _Write:
         """The transaction's entry in `_writes`, with its op record durable."""
-        if self._lost is not None:
+        if self._ended is not None:
             # Another try would have to wait as long for the same, and keep the segment from closing.
-            raise OwnershipLost(self._lost)
+            raise self._ended.anew()
         write = self._writes.get(txn)
         if write is not None:
             if write.joining is not None:
@@ -337,12 +340,12 @@ class TransactionBuffer:
             self._counters.op_writes += 1
             self._outstanding.add(1)
         except Conflict as conflict:
-            raise self._ownership_lost(str(conflict)) from conflict
+            raise self._end(OwnershipLost(self._segment)) from conflict
         except StoreFull as full:
             raise NoSpace(f"the transaction cannot be recorded on {self._segment}: {full}") from full
         except (trio.TooSlowError, StoreUnavailable) as unknown:
-            # Whether the record is there is unknown, so this buffer no longer knows its segment's state.
-            raise self._ownership_lost("no answer of the metadata store to an op record") from unknown
+            # This buffer no longer knows its segment's state.
+            raise self._end(OutcomeUnknown(self._segment, "an op record")) from unknown
         finally:
             assert write.joining is not None, "only this task ends the joining"
             write.joining.set()
@@ -424,11 +427,11 @@ class TransactionBuffer:
             self._outstanding.add(-len(write.op_keys))
             del self._writes[write.txn]
 
-    def _ownership_lost(self, reason: str) -> OwnershipLost:
-        """What to tell the publisher; `run` ends with the same."""
-        self._lost = f"{self._segment}: {reason}"
+    def _end(self, error: TxnError) -> TxnError:
+        """The error to tell the publisher. `run` ends with the first one."""
+        self._ended = self._ended or error
         self._settle.set()
-        return OwnershipLost(self._lost)
+        return error.anew()
 
     async def _settle_records(self, ops: list[Op]) -> None:
         # Nobody waits for a removal. What holds an abort record is in order with `discard`, so it is not held back.
@@ -439,4 +442,4 @@ class TransactionBuffer:
         try:
             await (self._metadata.commit_along if along else self._metadata.commit)(ops)
         except Conflict as conflict:
-            raise OwnershipLost(f"{self._segment}: {conflict}") from conflict
+            raise OwnershipLost(self._segment) from conflict

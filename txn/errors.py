@@ -6,6 +6,7 @@ And with a record of the metadata store.
 from typing import Final
 
 from storage.entry import TxnId
+from storage.errors import ExpectedError
 
 UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError)
 """What taking a damaged record apart raises."""
@@ -15,10 +16,8 @@ class RecordUnreadable(ValueError):
     """A record's key or value is not what this program writes: it was damaged, or somebody else wrote it."""
 
 
-class TxnError(Exception):
+class TxnError(ExpectedError):
     """Base of this room's errors."""
-
-    retriable = False
 
 
 class TransactionNotFound(TxnError):
@@ -116,6 +115,25 @@ class PendingAcksDiscarded(TxnError):
 
 
 class OwnershipLost(TxnError):
-    """This broker's claim on the segment is gone; the client finds the new owner by a lookup."""
+    """The claim on a topic does not hold any more, so nothing was written. A lookup finds the new owner."""
 
     retriable = True
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"This broker no longer owns {topic}. Look the topic up again")
+
+
+class OutcomeUnknown(TxnError):
+    """The metadata store gave no answer to a write, so this broker stops serving the segment.
+
+    The next owner, which may be this broker, reads whether the write was made.
+    """
+
+    retriable = True
+    definite = False
+
+    def __init__(self, topic: str, write: str) -> None:
+        super().__init__(
+            f"The metadata store did not confirm {write} on {topic}, which may have been made. "
+            "Look the topic up again: its next owner reads what was written"
+        )

@@ -39,4 +39,4 @@ async def remove_strange_acks(segment: str, *, besides: Container[str], metadata
     try:
         await remove_ops(keys, metadata=metadata, claim=(claim,))
     except Conflict as conflict:
-        raise OwnershipLost(f"{segment}: {conflict}") from conflict
+        raise OwnershipLost(segment) from conflict

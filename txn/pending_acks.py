@@ -30,12 +30,14 @@ from storage.ranges import EntryAck
 from storage.signal import Signal
 from txn.counters import OpCounters, OutstandingOps
 from txn.errors import (
+    OutcomeUnknown,
     OwnershipLost,
     PendingAcksDiscarded,
     PendingAcksFull,
     TransactionConflict,
     TransactionEnded,
     TransactionNotFound,
+    TxnError,
 )
 from txn.header_watch import HeaderWatch
 from txn.op_removal import remove_ops
@@ -96,7 +98,7 @@ class PendingAcks:
         """Set, and replaced, when the outcome of some put is known, or a decision is applied."""
         self._era = 0
         """Counts the times the cursor was moved or removed, or goes back; what was read before one is void after it."""
-        self._lost: str | None = None
+        self._ended: TxnError | None = None
         """Why the segment is not this owner's any more, or may not be."""
 
     @property
@@ -122,6 +124,7 @@ class PendingAcks:
             TransactionConflict: something of it is acknowledged, or pending in this or another transaction (T24).
             PendingAcksFull, PendingAcksDiscarded: refused; nothing was acknowledged.
             OwnershipLost: another broker owns the segment.
+            OutcomeUnknown: nobody knows whether the op record is there; the segment is closed here.
             CursorError: the subscription has ended.
         """
         era = self._era
@@ -136,9 +139,9 @@ class PendingAcks:
                 break
             if first.key is not None:
                 return
-            if self._lost is not None:
+            if self._ended is not None:
                 # The next owner finds out whether the first copy was recorded.
-                raise OwnershipLost(self._lost)
+                raise self._ended.anew()
             await self._landed.wait()
         assert self._subscription is not None, "recovered before anything is acknowledged"
         given: Sequence[EntryAck] = acks
@@ -179,7 +182,7 @@ class PendingAcks:
         except Conflict as conflict:
             # Nor was it here. After any other error that is not known, so the messages stay reserved.
             await self._withdraw(pending, command)
-            raise self._ownership_lost(str(conflict)) from conflict
+            raise self._end(OwnershipLost(self._segment)) from conflict
         except StoreFull:
             if key is None:
                 await self._withdraw(pending, command)
@@ -188,9 +191,12 @@ class PendingAcks:
             self._strays[key] = None
             self._settle.set()
         except (trio.TooSlowError, StoreUnavailable) as unknown:
-            raise self._ownership_lost("no answer of the metadata store to an op record") from unknown
+            raise self._end(OutcomeUnknown(self._segment, "an op record")) from unknown
+        except OwnershipLost as lost:
+            # The record of a subscription that was moved meanwhile is there. It counts if the move was never durable.
+            raise self._end(OutcomeUnknown(self._segment, "the removal of an op record")) from lost
         except BaseException:
-            self._ownership_lost("an op record could not be written")
+            self._end(OutcomeUnknown(self._segment, "an op record"))
             raise
         finally:
             self._land(pending)
@@ -203,7 +209,7 @@ class PendingAcks:
         if pending is None or pending.decided is not None:
             return
         pending.decided = state
-        if not pending.in_flight and self._lost is None:
+        if not pending.in_flight and self._ended is None:
             self._apply(pending)
 
     async def caught_up(self) -> None:
@@ -267,13 +273,13 @@ class PendingAcks:
         """Remove the op records of what was decided, until cancelled or until the cursor has ended.
 
         Raises:
-            OwnershipLost: the claim is gone; whoever runs this closes the segment.
+            OwnershipLost, OutcomeUnknown: whoever runs this closes the segment.
         """
         try:
             while True:
                 await self._wait_for_work()
-                if self._lost is not None:
-                    raise OwnershipLost(self._lost)
+                if self._ended is not None:
+                    raise self._ended.anew()
                 try:
                     await self._settle_all()
                 except StoreFull as full:
@@ -313,14 +319,15 @@ class PendingAcks:
         """Forget everything pending and remove its op records: the cursor is gone, durably. Not cancelled half-way.
 
         Raises:
-            OwnershipLost: another broker owns the segment, or the metadata store does not answer.
+            OwnershipLost: another broker owns the segment.
+            OutcomeUnknown: the metadata store did not confirm the removal.
         """
         self.forget()
         try:
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
                 await self._remove_strays(tuple(self._strays))
         except (trio.TooSlowError, StoreUnavailable) as unknown:
-            raise self._ownership_lost("no answer of the metadata store to a removal of op records") from unknown
+            raise self._end(OutcomeUnknown(self._segment, "the removal of op records")) from unknown
 
     async def _confirm_nothing(self, txn: TxnId) -> None:
         """All of it is acknowledged already; that has to be as durable as an op record would be."""
@@ -369,7 +376,7 @@ class PendingAcks:
         """The outcome of so many puts is known, or never will be."""
         self._tell_landed()
         pending.in_flight -= count
-        if pending.in_flight or pending.is_discarded or self._lost is not None:
+        if pending.in_flight or pending.is_discarded or self._ended is not None:
             # Once lost, it is not known which commands are the transaction's: that is the next owner's to find out.
             return
         if not pending.commands:
@@ -464,7 +471,7 @@ class PendingAcks:
         try:
             await remove_ops(keys, metadata=self._metadata, claim=self._claim, along=along)
         except Conflict as conflict:
-            raise self._ownership_lost(str(conflict)) from conflict
+            raise self._end(OwnershipLost(self._segment)) from conflict
 
     async def _remove_strays(self, keys: Sequence[str]) -> None:
         await self._remove(keys)
@@ -489,8 +496,8 @@ class PendingAcks:
     def _discarded(self) -> PendingAcksDiscarded:
         return PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} was moved or goes back")
 
-    def _ownership_lost(self, reason: str) -> OwnershipLost:
-        """What to tell the client; `run` ends with the same."""
-        self._lost = f"{self._segment}: {reason}"
+    def _end(self, error: TxnError) -> TxnError:
+        """The error to tell the client. `run` ends with the first one."""
+        self._ended = self._ended or error
         self._settle.set()
-        return OwnershipLost(self._lost)
+        return error.anew()

@@ -9,13 +9,16 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from broker.errors import BrokerError
 from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStore, Session
 
 KEY_PREFIX: Final = "/owners/"
 
 
-class OwnedElsewhere(Exception):
+class OwnedElsewhere(BrokerError):
     """Another broker owns the topic, or controls it; the message names it."""
+
+    retriable = True
 
 
 def claim_key(name: str) -> str:

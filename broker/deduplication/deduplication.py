@@ -269,7 +269,7 @@ class Deduplication:
         try:
             await self._metadata.commit([self._claim, op])
         except Conflict as conflict:
-            raise OwnershipLost(f"{self._ledger.name} is no longer this broker's") from conflict
+            raise OwnershipLost(self._ledger.name) from conflict
 
     def _grew(self, size: int) -> None:
         self._entries += 1

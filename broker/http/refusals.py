@@ -1,7 +1,8 @@
 """How the rooms' errors read in HTTP: one table of status codes, and a reason in words.
 
 The body `{"reason": "..."}` is what Pulsar's clients for administrators show to their users.
-What stands in no table is a fault of ours: it answers 500 without details, and its traceback goes to the log.
+An error that is not in the table answers 503 if it is retriable. Any other error is a fault of ours: it answers 500
+without details, and its traceback goes to the log.
 """
 
 from typing import Final
@@ -32,11 +33,8 @@ from broker.errors import (
     UnknownSegment,
 )
 from broker.names import InvalidTopicName
-from dispatch.subscription import SubscriptionClosed
 from storage.cursor import CursorError
-from storage.errors import LedgerFailed
-from storage.metadata.store import StoreUnavailable
-from txn.errors import OwnershipLost
+from storage.errors import ExpectedError, LedgerFailed
 
 STATUS_CODES: Final[dict[type[Exception], int]] = {
     InvalidTopicName: 412,
@@ -58,12 +56,9 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     # Another broker has it, or it is on its way from one to another: the same request may succeed later, or there.
     TopicClosed: 503,
     OwnedElsewhere: 503,
-    OwnershipLost: 503,
-    SubscriptionClosed: 503,
     CursorError: 503,
-    # The broker stops, or has lost the segment, in the middle of the change; whoever has it next goes on with it.
+    # The broker stops in the middle of the change. The next owner goes on with it.
     LedgerFailed: 503,
-    StoreUnavailable: 503,
     BrokerError: 500,
 }
 """The nearest of an error's base classes decides."""
@@ -86,13 +81,18 @@ def json_response(content: object, status_code: int = 200) -> Response:
 
 def exception_handlers() -> dict[object, ExceptionHandler]:
     """For Starlette: what becomes of each kind of exception that a route raises."""
-    expected: dict[object, ExceptionHandler] = dict.fromkeys(STATUS_CODES, _refuse)
+    expected: dict[object, ExceptionHandler] = dict.fromkeys((*STATUS_CODES, ExpectedError), _refuse)
     return {**expected, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _fail}
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
-    status_code = next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
-    return refusal(status_code, str(error))
+    for kind in type(error).__mro__:
+        if kind in STATUS_CODES:
+            return refusal(STATUS_CODES[kind], str(error))
+    if isinstance(error, ExpectedError) and error.retriable:
+        return refusal(503, str(error))
+    # Not expected here: `_fail` answers, and the log has its traceback.
+    raise error
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:

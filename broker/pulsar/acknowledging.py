@@ -24,8 +24,7 @@ from dispatch.subscription import (
     Acknowledgement,
     AcknowledgementRefused,
     Subscription,
-    SubscriptionClosed,
-    TooManyHoles,
+    SubscriptionError,
 )
 from storage.cursor import CursorError
 from storage.entry import TxnId
@@ -184,7 +183,7 @@ class Acknowledging:
                 await pause_between(acks)
             if not is_kept:
                 raise subscription.too_many_holes()
-        except (AcknowledgementRefused, SubscriptionClosed, TooManyHoles) as refused:
+        except SubscriptionError as refused:
             self._refuse(ack, fault_of(refused))
             return None
         return max((each.position for each in acks), default=EARLIEST)

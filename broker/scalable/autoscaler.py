@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import structlog
 import trio
 
-from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
+from broker.errors import LayoutUnreadable, TopicNotFound
 from broker.layouts.store import KEY_PREFIX as LAYOUTS_PREFIX
 from broker.layouts.store import Layouts, topic_of
 from broker.names import TopicName
@@ -23,11 +22,9 @@ from broker.scalable.load_reports import decode_load, segment_of
 from broker.store_retry import RETRY_SECONDS
 from broker.traffic import LOAD_PREFIX
 from storage.clock import WallClock
-from storage.cursor import CursorError
-from storage.errors import StorageError
-from storage.metadata.store import MetadataError, MetadataStore, starting_with
+from storage.errors import ExpectedError
+from storage.metadata.store import MetadataStore, starting_with
 from txn.alarm import Alarm
-from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
 
@@ -139,12 +136,10 @@ class AutoScaler:
         except (TopicNotFound, LayoutUnreadable):
             # Who asks for it is told; what is known of its segments goes when their reports do.
             return
-        except BrokerError as error:
-            log.warning("a topic is not scaled by itself", topic=str(topic), reason=str(error))
-            return
-        except MetadataError as error:
-            log.warning("a topic is looked at again later", topic=str(topic), reason=str(error))
-            self._look_at(topic, self._now_ms() + round(RETRY_SECONDS * 1000))
+        except ExpectedError as error:
+            log.warning("a topic is not scaled", topic=str(topic), reason=str(error), retriable=error.retriable)
+            if error.retriable:
+                self._look_at(topic, self._now_ms() + round(RETRY_SECONDS * 1000))
             return
         consumers, now_ms = self._groups.consumers_of(topic), self._now_ms()
         loads = self._loads.get(topic, {})
@@ -166,7 +161,7 @@ class AutoScaler:
                 case Merge(first_id, second_id):
                     log.info("merging segments that nobody needs apart", topic=str(topic), segments=decision)
                     await self._controller.merge(topic, first_id, second_id)
-        except (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError, MetadataError) as error:
+        except ExpectedError as error:
             log.warning("a topic was not scaled", topic=str(topic), decision=str(decision), reason=str(error))
             self._look_at(topic, self._now_ms() + retry_ms)
         else:

@@ -10,18 +10,15 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import BrokerError
 from broker.names import TopicName
-from broker.store_retry import RETRY_SECONDS, is_retriable
+from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topics import Topics
-from storage.cursor import CursorError, cursor_key
+from storage.cursor import cursor_key
 from storage.cursor_record import decode
-from storage.errors import CursorCorrupt, StorageError
-from storage.metadata.store import MetadataError, MetadataStore, Record
+from storage.errors import CursorCorrupt, ExpectedError
+from storage.metadata.store import MetadataStore, Record
 from storage.position import Position
-from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
 
@@ -37,11 +34,11 @@ async def follow_drained(
         try:
             topic = await _sealed(name, tell, topics)
             break
-        except (BrokerError, OwnedElsewhere, StorageError, CursorError, OwnershipLost, MetadataError) as error:
+        except ExpectedError as error:
             # Its children stay back, and everything else goes on.
             log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
             tell(False)
-            if not isinstance(error, OwnedElsewhere) and not is_retriable(error):
+            if not error.retriable:
                 return
         await trio.sleep(RETRY_SECONDS)
         await topics.wait_not_elsewhere(name)

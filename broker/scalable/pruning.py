@@ -7,6 +7,9 @@ stands in the layout's record among `pruned` until its data is gone, so that who
 Ancestors go first (`Layout.prune` says why), so only segments without parents are looked at. One task waits for each:
 first for its time, asleep, then for its cursors, parked on their records. A topic without subscriptions keeps
 everything: nobody has said that he is done with it.
+
+A segment that cannot be looked at or removed because of a retriable error is tried again. After any other error it
+stays until the layout changes, or until the next start.
 """
 
 from collections.abc import Mapping, Set
@@ -17,8 +20,7 @@ import structlog
 import trio
 
 from broker.cluster.elections import Elections
-from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import BrokerError, LayoutUnreadable, NotPrunable, TopicNotFound
+from broker.errors import LayoutUnreadable, NotPrunable, TopicNotFound
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
@@ -27,22 +29,17 @@ from broker.layouts.record import from_json
 from broker.layouts.store import KEY_PREFIX, Layouts, topic_of
 from broker.names import TopicName
 from broker.scalable.feeds import LayoutFeeds
-from broker.store_retry import RETRY_SECONDS, is_retriable
+from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.clock import WallClock
-from storage.cursor import CursorError, cursor_key
+from storage.cursor import cursor_key
 from storage.cursor_record import decode
-from storage.errors import StorageError
-from storage.metadata.store import MetadataError, MetadataStore, starting_with
+from storage.errors import ExpectedError
+from storage.metadata.store import MetadataStore, starting_with
 from txn.alarm import Alarm
-from txn.errors import OwnershipLost
 
 log = structlog.get_logger(__name__)
-
-EXPECTED = (BrokerError, OwnedElsewhere, OwnershipLost, CursorError, StorageError, MetadataError)
-"""What may keep a segment from being looked at or removed. What passes is waited for; else it stays until the layout
-changes, or at most until the next start."""
 
 
 @dataclass(eq=False, slots=True)
@@ -143,9 +140,9 @@ class Pruner:
                     await self._elections.wait_not_elsewhere(topic)
                     await self._prune_when_drained(topic, segment)
                     return
-                except EXPECTED as error:
+                except ExpectedError as error:
                     log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
-                    if not isinstance(error, OwnedElsewhere) and not is_retriable(error):
+                    if not error.retriable:
                         break
                 await trio.sleep(RETRY_SECONDS)
                 await self._topics.wait_not_elsewhere(segment_topic(topic, segment))
@@ -205,9 +202,9 @@ class Pruner:
                 # The whole topic is being deleted, and what is left of its segments with it.
                 log.debug("topic deleted while pruning", topic=str(topic))
                 break
-            except EXPECTED as error:
+            except ExpectedError as error:
                 log.warning("a pruned segment is not removed yet", topic=str(topic), reason=str(error))
-                if not isinstance(error, OwnedElsewhere) and not is_retriable(error):
+                if not error.retriable:
                     break
             await trio.sleep(RETRY_SECONDS)
         self._removing.discard(topic)

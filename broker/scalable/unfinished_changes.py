@@ -1,8 +1,8 @@
 """Changes of scalable topics that were begun and not finished: who finds them, and when somebody finishes them.
 
-It is found in the layouts when a broker starts, when a topic's controller has gone, and when a change failed here for
-something that passes: the metadata store gave no answer, or another broker still had a segment. Then it is taken up
-again once that broker has let go, after a pause in any case.
+A broker finds them in the layouts when it starts and when a topic's controller has gone. It also takes up a change
+that failed here by a retriable error, after a pause: the metadata store gave no answer, the disk was full, or another
+broker still had a segment. In the last case it waits until that broker has let go.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,18 +12,15 @@ import trio
 
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import BrokerError, LayoutUnreadable, TopicNotFound
+from broker.errors import LayoutUnreadable, TopicNotFound
 from broker.keyed_locks import KeyedLocks
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.store import Layouts
 from broker.names import TopicName
-from broker.store_retry import RETRY_SECONDS, is_retriable
+from broker.store_retry import RETRY_SECONDS
 from broker.topics import Topics
-from storage.cursor import CursorError
-from storage.errors import StorageError
-from storage.metadata.store import MetadataError
-from txn.errors import OwnershipLost
+from storage.errors import ExpectedError
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +71,7 @@ class UnfinishedChanges:
 
     def failed(self, topic: TopicName, error: Exception) -> None:
         """A change of the topic has failed here, and may have begun; in the latter case it may have to be finished."""
-        if is_retriable(error) or isinstance(error, OwnedElsewhere):
+        if isinstance(error, ExpectedError) and error.retriable:
             self._take_up_later(topic, ())
 
     def _controller_changed(self, topic: TopicName) -> None:
@@ -98,8 +95,8 @@ class UnfinishedChanges:
             else:
                 log.warning("what was begun on a topic waits for a segment", topic=str(topic), reason=str(elsewhere))
                 self._take_up_later(topic, _needed(topic, layout) if layout else ())
-        except (BrokerError, OwnershipLost, CursorError, StorageError, MetadataError) as error:
-            if is_retriable(error):
+        except ExpectedError as error:
+            if error.retriable:
                 log.warning("what was begun on a topic is not finished yet", topic=str(topic), reason=str(error))
                 self._take_up_later(topic, ())
             else:

@@ -145,7 +145,7 @@ class Schemas:
                 )
             except Conflict as conflict:
                 if conflict.key == claim.key:
-                    raise OwnershipLost(f"{owner} is no longer served here") from conflict
+                    raise OwnershipLost(str(owner)) from conflict
                 # Decided again on what won: the loop ends because each turn somebody makes progress.
                 continue
             return version

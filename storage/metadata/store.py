@@ -27,6 +27,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
+from storage.errors import ExpectedError
+
 ABSENT: Final = 0
 """As an expected version: the key must not exist."""
 
@@ -150,11 +152,8 @@ class StoreStatistics:
     extra: Mapping[str, float] = field(default_factory=dict)
 
 
-class MetadataError(Exception):
-    """Base of all that the store raises. `retriable`: the same call may succeed later. `definite`: it had no effect."""
-
-    retriable = False
-    definite = True
+class MetadataError(ExpectedError):
+    """Base of all that the store raises."""
 
 
 class Conflict(MetadataError):

@@ -15,12 +15,11 @@ from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import NotSupported, TopicClosed, TopicDamaged, TopicNotFound
 from broker.layouts.layout import Layout
 from broker.names import TopicName
-from broker.store_retry import is_retriable
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
 from dispatch.consumer import Consumer
 from storage.entry import Entry
-from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, StorageError
+from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, NoSpace, StorageError
 from storage.metadata.store import ChangeSetTooLarge, Check, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST, Position
 from storage.writer import Writer
@@ -170,17 +169,18 @@ async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms,
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "retriable"),
     [
-        OwnershipLost("gone"),
-        ChangeSetTooLarge("a record of 2 MiB"),
-        KeyError("defect"),
-        ExceptionGroup("several", [ValueError("defect")]),
+        (OwnershipLost("gone"), True),
+        (NoSpace("the disk is full"), True),
+        (ChangeSetTooLarge("a record of 2 MiB"), False),
+        (KeyError("defect"), True),
+        (ExceptionGroup("several", [ValueError("defect")]), True),
     ],
-    ids=["lost", "too-large", "defect", "defects"],
+    ids=["lost", "no-space", "too-large", "defect", "defects"],
 )
-async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: Exception) -> None:
-    """E11: whoever asked is told why; its claim is given up; others are served, and so is it once it can be."""
+async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: Exception, retriable: bool) -> None:
+    """E11, E13: whoever asked is told why; its claim is given up; others are served, and so is it once it can be."""
     real = broker.topics._open_topic
 
     async def broken(name: TopicName, claim: Check) -> Topic:
@@ -188,8 +188,11 @@ async def test_a_topic_that_cannot_be_opened_fails_alone(broker: Rooms, error: E
         raise error
 
     broker.topics._open_topic = broken
-    with pytest.raises(TopicClosed, match="defect" if isinstance(error, KeyError | ExceptionGroup) else str(error)):
+    with pytest.raises(
+        TopicClosed, match="defect" if isinstance(error, KeyError | ExceptionGroup) else str(error)
+    ) as told:
         await broker.topics.get(PLAIN)
+    assert told.value.retriable is retriable
     assert await claims(broker) == []
     broker.topics._open_topic = real
     await publish(await broker.topics.get(PLAIN), b"a")
@@ -218,7 +221,6 @@ async def test_whoever_asks_for_a_damaged_topic_is_told_and_need_not_ask_again(
     with pytest.raises(TopicDamaged, match=str(damage)) as told:
         await broker.topics.get(PLAIN)
     assert not told.value.retriable
-    assert not is_retriable(told.value)
     assert await claims(broker) == []
     broker.topics._open_topic = real
     await publish(await broker.topics.get(PLAIN), b"a")

@@ -35,7 +35,7 @@ from tests.support.metadata import keys_left
 from tests.support.outlet import RecordingOutlet, recording_consumer
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.wire import message
-from txn.errors import InvalidTxnStatus, OwnershipLost, TransactionConflict, TxnError
+from txn.errors import InvalidTxnStatus, TransactionConflict, TxnError
 from txn.ops import KEY_PREFIX as OPS
 from txn.pending_transaction import CommandId
 from txn.states import EndAction, TxnState
@@ -203,8 +203,8 @@ class AckedSegment:
                 )
         except (TxnError, AcknowledgementRefused, SubscriptionClosed) as refused:
             history.conflicts += isinstance(refused, TransactionConflict)
-            # Whether an op record that met the loss of the claim is there, nobody knows.
-            attempt.is_answered = None if isinstance(refused, OwnershipLost) else False
+            # An op record may be there although the metadata store gave no answer.
+            attempt.is_answered = False if refused.definite else None
             if isinstance(refused, TransactionConflict):
                 history.check_refused(attempt)
         except CursorError:

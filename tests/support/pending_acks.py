@@ -25,7 +25,7 @@ from storage.ranges import EntryAck
 from tests.support.stream import MemoryStream
 from txn.coordinator import Coordinator
 from txn.counters import OpCounters
-from txn.errors import OwnershipLost
+from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.ops import KEY_PREFIX as OPS
 from txn.pending_acks import PendingAcks
@@ -131,7 +131,7 @@ async def owned(store: MemoryStore, stream: MemoryStream, name: str = "s") -> As
         async def run() -> None:
             try:
                 await acks.run()
-            except OwnershipLost as lost:
+            except (OwnershipLost, OutcomeUnknown) as lost:
                 rig.ended.append(lost)
 
         nursery.start_soon(run)

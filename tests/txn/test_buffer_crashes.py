@@ -22,7 +22,7 @@ from tests.support.ledgers import DATA
 from tests.support.metadata import keys_left
 from tests.support.schedules import every_schedule
 from tests.support.segments import Office, Segment, office
-from txn.errors import OwnershipLost
+from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.headers import KEY_PREFIX, Header, header_key, txn_of_key
 from txn.ops import KEY_PREFIX as OPS
 from txn.ops import WriteOp
@@ -83,7 +83,7 @@ async def run_until_it_breaks(files: SimulatedFiles, history: History, plans: li
             # Materialising goes on by itself.
             await wait_all_tasks_blocked()
             history.readable_max = max(history.readable_max, segment.buffer.readable.value)
-    except* (StoreUnavailable, OwnershipLost, LedgerFailed, LedgerNotMade, OSError):
+    except* (StoreUnavailable, OutcomeUnknown, OwnershipLost, LedgerFailed, LedgerNotMade, OSError):
         broke = True
     return broke
 
@@ -168,7 +168,7 @@ async def test_a_crash_in_the_middle_of_a_takeover_is_harmless(plans: list[str],
             async with EmbeddedStore.open(files, DATA) as metadata, office(metadata, files) as desk:
                 await desk.own()
                 await wait_all_tasks_blocked()
-        except* (StoreUnavailable, OwnershipLost, LedgerFailed, LedgerNotMade, OSError):
+        except* (StoreUnavailable, OutcomeUnknown, OwnershipLost, LedgerFailed, LedgerNotMade, OSError):
             crashes += 1
     event(f"{crashes} crashes in takeovers")
     await check(files.crash(), history)

@@ -10,7 +10,7 @@ from storage.metadata.store import Op, PutSequential, StoreUnavailable
 from tests.support.disk import SimulatedFiles
 from tests.support.segments import Office, office
 from tests.support.steered_store import LaggingStore, SteeredStore
-from txn.errors import OwnershipLost, TransactionEnded
+from txn.errors import OutcomeUnknown, OwnershipLost, TransactionEnded
 from txn.open_header import OP_PUT_SECONDS_MAX
 
 
@@ -90,12 +90,12 @@ async def test_a_store_that_does_not_answer_ends_the_ownership(
     store.before = hang
     before = segment.ledger.next_position
     start = trio.current_time()
-    with pytest.raises(OwnershipLost):
+    with pytest.raises(OutcomeUnknown):
         await segment.buffer.publish(b"a", 1, txn)
     assert trio.current_time() - start == OP_PUT_SECONDS_MAX
     assert segment.ledger.next_position == before
     await wait_all_tasks_blocked()
-    assert isinstance(segment.ended, OwnershipLost)
+    assert isinstance(segment.ended, OutcomeUnknown)
 
 
 async def test_an_op_record_of_unknown_outcome_ends_the_ownership(desk: Office, store: SteeredStore) -> None:
@@ -109,11 +109,11 @@ async def test_an_op_record_of_unknown_outcome_ends_the_ownership(desk: Office, 
 
     store.after = fail
     before = segment.ledger.next_position
-    with pytest.raises(OwnershipLost):
+    with pytest.raises(OutcomeUnknown):
         await segment.buffer.publish(b"a", 1, txn)
     assert segment.ledger.next_position == before
     await wait_all_tasks_blocked()
-    assert isinstance(segment.ended, OwnershipLost)
+    assert isinstance(segment.ended, OutcomeUnknown)
 
 
 async def test_a_deleted_segment_leaves_no_records(desk: Office) -> None:

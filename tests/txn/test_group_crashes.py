@@ -21,7 +21,7 @@ from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import DATA
 from tests.support.schedules import every_schedule
 from tests.support.segments import Office, Segment, office
-from txn.errors import OwnershipLost
+from txn.errors import OutcomeUnknown, OwnershipLost
 from txn.headers import TransactionGroup
 
 SEGMENTS = ("segment://t/n/a/0000-7fff-0", "segment://t/n/a/8000-ffff-1")
@@ -30,7 +30,7 @@ OPENED = 14
 """Operations of the disk until both stores are open."""
 OPERATIONS = 150
 """About as many follow in a whole run."""
-_CRASHES = (StoreUnavailable, OwnershipLost, LedgerFailed, LedgerNotMade, OSError)
+_CRASHES = (StoreUnavailable, OutcomeUnknown, OwnershipLost, LedgerFailed, LedgerNotMade, OSError)
 
 
 @dataclass

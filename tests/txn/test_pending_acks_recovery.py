@@ -10,7 +10,7 @@ from storage.metadata.store import Check, Delete, Op, PutSequential, StoreUnavai
 from storage.ranges import EntryAck
 from tests.support.pending_acks import CLAIM, SEGMENT, owned, stream_of, transactions_of, writes
 from tests.support.steered_store import SteeredStore
-from txn.errors import OwnershipLost, TransactionConflict
+from txn.errors import OutcomeUnknown, OwnershipLost, TransactionConflict
 from txn.headers import header_key
 from txn.op_removal import remove_strange_acks
 from txn.ops import KEY_PREFIX as OPS
@@ -47,7 +47,7 @@ async def test_an_unknown_answer_leaves_the_rest_to_the_next_owner() -> None:
                 raise StoreUnavailable("no answer")
 
         store.after = break_off
-        with pytest.raises(OwnershipLost):
+        with pytest.raises(OutcomeUnknown):
             await old.acknowledge(txn, 1)
         await old.end(txn, EndAction.COMMIT)
         assert len(old.ended) == 1

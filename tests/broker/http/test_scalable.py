@@ -16,11 +16,12 @@ from broker.layouts.record import admin_view
 from broker.names import TopicName
 from dispatch.subscription import SubscriptionClosed
 from storage.cursor import CursorError
-from storage.errors import Fenced
+from storage.errors import Fenced, NoSpace, WriterAlive
 from storage.metadata.store import StoreUnavailable
+from storage.writer import Writer
 from tests.support.http import FakeTopics, connect, request
 from tests.support.layouts import NOW_MS
-from txn.errors import OwnershipLost
+from txn.errors import OutcomeUnknown, OwnershipLost
 
 BASE = "/admin/v2/scalable/public/default"
 NAME = TopicName.parse("topic://public/default/x")
@@ -196,6 +197,9 @@ async def test_what_the_service_does_not_do_is_said_clearly(server: Address, top
         (CursorError("ended"), 503),
         (Fenced("taken over"), 503),
         (StoreUnavailable("fenced"), 503),
+        (NoSpace("the disk is full"), 503),
+        (WriterAlive(Writer("folder", "b2", 1, 7)), 503),
+        (OutcomeUnknown("segment://t/n/x/0000-ffff-0", "an op record"), 503),
     ],
 )
 async def test_each_error_has_its_code(server: Address, topics: FakeTopics, failure: Exception, status: int) -> None:

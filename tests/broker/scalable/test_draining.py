@@ -12,12 +12,24 @@ from broker.errors import TopicClosed, TopicNotFound
 from broker.names import TopicName
 from broker.scalable.draining import follow_drained
 from broker.topic import Topic
-from storage.errors import LedgerCorrupt
+from storage.cursor import CursorClosed, CursorFailed, CursorLost
+from storage.errors import (
+    CursorCorrupt,
+    Fenced,
+    JournalContended,
+    LedgerCorrupt,
+    LedgerNotMade,
+    LedgerOutOfReach,
+    NoSpace,
+    WriterAlive,
+)
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import StoreUnavailable
+from storage.metadata.store import Check, StoreFull, StoreUnavailable
 from storage.position import EARLIEST
+from storage.writer import Writer
 from tests.support.disk import SimulatedFiles
 from tests.support.rooms import TOPIC, rooms
+from txn.errors import OwnershipLost
 
 
 def _unanswered() -> Exception:
@@ -75,3 +87,53 @@ async def test_a_segment_that_is_not_to_be_had_is_not_drained(
 ) -> None:
     """E11: and nobody asks for it time and again."""
     assert await told(error(), monkeypatch) == ([False], True)
+
+
+_WRITER = Writer("folder", "two", 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_drained"),
+    [
+        (NoSpace("the disk is full"), True),
+        (LedgerNotMade("the disk refused a file"), True),
+        (WriterAlive(_WRITER), True),
+        (LedgerOutOfReach(_WRITER, "another folder", Path("/data")), True),
+        (JournalContended("two"), True),
+        (Fenced("changed by another owner"), True),
+        (CursorLost("another owner"), True),
+        (CursorFailed("not written"), True),
+        (CursorClosed("unloaded"), True),
+        (OwnershipLost("taken over"), True),
+        (StoreFull("the disk is full"), True),
+        (OSError("the disk cannot be read"), True),
+        (LedgerCorrupt(Path("l"), 1, "a flipped bit"), False),
+        (CursorCorrupt("a flipped bit"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_a_segment_that_cannot_be_opened_is_opened_later_if_that_can_pass(
+    error: Exception, is_drained: bool, autojump_clock: MockClock
+) -> None:
+    """E11, E13: a full disk and a writer that still runs pass, so its children do not wait forever. Damage does not."""
+    tellings: list[bool] = []
+    async with rooms(MemoryStore(), SimulatedFiles(seed=5)) as broker:
+        await broker.controller.create_topic(TOPIC, 1, {})
+        name = await broker.segment(TOPIC, 0)
+        topic = await broker.topics.get(name)
+        await topic.subscribe("s", EARLIEST)
+        await topic.seal()
+        await broker.topics.unload(name)
+        open_topic, is_first = broker.topics._open_topic, True
+
+        async def open_later(asked: TopicName, claim: Check) -> Topic:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                raise error
+            return await open_topic(asked, claim)
+
+        broker.topics._open_topic = open_later
+        with trio.move_on_after(60):
+            await follow_drained(name, "s", tellings.append, topics=broker.topics, metadata=broker.metadata)
+    assert tellings == [False, is_drained][: 1 + is_drained]

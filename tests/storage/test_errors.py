@@ -1,0 +1,95 @@
+"""What the root of errors promises: policy stands on the class, and a copy keeps all of it."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+
+from broker.cluster.ownership import OwnedElsewhere
+from broker.errors import TopicClosed, TopicDamaged, TopicNotFound
+from dispatch.subscription import AcknowledgementRefused, SubscriptionClosed
+from storage.cursor import CursorClosed, CursorDeleted, CursorFailed, CursorLost, CursorRefused
+from storage.errors import (
+    CursorCorrupt,
+    ExpectedError,
+    Fenced,
+    JournalContended,
+    JournalMissing,
+    LedgerCorrupt,
+    LedgerFailed,
+    LedgerNotMade,
+    LedgerOutOfReach,
+    NoSpace,
+    WriterAlive,
+)
+from storage.metadata.store import ChangeSetTooLarge, Conflict, StoreFull, StoreUnavailable
+from txn.errors import OutcomeUnknown, OwnershipLost, PendingAcksDiscarded, TransactionConflict
+
+
+@pytest.mark.parametrize(
+    ("error", "retriable", "definite"),
+    [
+        (StoreUnavailable, True, False),
+        (StoreFull, True, True),
+        (Conflict, False, True),
+        (ChangeSetTooLarge, False, True),
+        (NoSpace, True, True),
+        (LedgerNotMade, True, True),
+        (LedgerOutOfReach, True, True),
+        (WriterAlive, True, True),
+        (JournalContended, True, True),
+        (Fenced, True, False),
+        (LedgerFailed, False, False),
+        (LedgerCorrupt, False, True),
+        (JournalMissing, False, True),
+        (CursorCorrupt, False, True),
+        (CursorLost, True, True),
+        (CursorFailed, True, False),
+        (CursorClosed, True, False),
+        (CursorRefused, False, True),
+        (CursorDeleted, False, True),
+        (OwnershipLost, True, True),
+        (OutcomeUnknown, True, False),
+        (PendingAcksDiscarded, True, True),
+        (TransactionConflict, False, True),
+        (SubscriptionClosed, True, True),
+        (AcknowledgementRefused, False, True),
+        (TopicClosed, True, True),
+        (OwnedElsewhere, True, True),
+        (TopicDamaged, False, True),
+        (TopicNotFound, False, True),
+    ],
+)
+def test_the_class_says_what_may_pass_and_what_was_done(
+    error: type[ExpectedError], retriable: bool, definite: bool
+) -> None:
+    """E11, E13: full disks, running writers, lost claims pass; damage does not. No answer: the outcome is unknown."""
+    assert (error.retriable, error.definite) == (retriable, definite)
+
+
+def test_a_copy_says_the_same_and_keeps_no_frame() -> None:
+    """An error that is kept and raised several times does not grow, and does not hold who met it."""
+    kept = TopicClosed("t is closed", retriable=False)
+    kept.__cause__ = LedgerCorrupt(Path("/l"), 7, "a flipped bit")
+
+    class Caller:
+        def meet(self) -> None:
+            raise kept.anew()
+
+    caller = Caller()
+    gone = weakref.ref(caller)
+    with pytest.raises(TopicClosed, match="t is closed") as told:
+        caller.meet()
+    assert (told.value.retriable, told.value.__cause__) == (False, kept.__cause__)
+    assert kept.__traceback__ is None
+    del caller, told
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_copy_needs_no_constructor() -> None:
+    """Errors with constructors of their own are copied too."""
+    damage = LedgerCorrupt(Path("/l"), 7, "a flipped bit", next_entry=3)
+    anew = damage.anew()
+    assert (str(anew), anew.path, anew.next_entry) == (str(damage), damage.path, 3)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import trio
 
 from broker.config import BrokerSettings
+from broker.scalable.autoscale_policy import AutoScalePolicy
 from broker.topics import IDLE_SECONDS_MAX
 from tests.support.attacks.enemy import Enemy
 from tests.support.attacks.gauges import CLIENTS, TOPICS, gauges, settled
@@ -20,8 +21,8 @@ CLIENT_MEMORY_MIB: Final = 64
 """The brokers' `--client-memory-bytes-max` here."""
 RESIDENT_MIB_MAX: Final = 200 + 3 * CLIENT_MEMORY_MIB + 100
 """An idle broker's memory, three times what clients may hold (it is copied when read and when encoded), and caches."""
-UNLOADED_SECONDS_MAX: Final = 3 * IDLE_SECONDS_MAX
-"""After so long no topic is loaded that nobody uses."""
+UNLOADED_SECONDS_MAX: Final = AutoScalePolicy().merge_window_seconds + 3 * IDLE_SECONDS_MAX
+"""After so long no topic is loaded that nobody uses. The autoscaler merges cold segments before, which loads them."""
 LOG_LINES_PER_SECOND_MAX: Final = 60
 """`broker/log_limit.py` writes at most 50 lines of one event a second; an attack causes one or two kinds."""
 LOG_LINES_MAX: Final = 300

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import trio
 
 from broker.config import BrokerSettings
-from broker.scalable.autoscale_policy import AutoScalePolicy
+from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.topics import IDLE_SECONDS_MAX
 from tests.support.attacks.enemy import Enemy
 from tests.support.attacks.gauges import CLIENTS, TOPICS, gauges, settled

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from broker.layouts.legacy import segment_of
 from broker.names import TopicName
 from broker.pulsar.acknowledging import DurableAnswers
 from broker.pulsar.outbox import Outbox
@@ -53,6 +54,8 @@ class ConsumerSession:
         """Of a reader that was moved: where it goes on when it comes back."""
         self.is_replicated = is_replicated
         self.answers = answers
+        self.scalable_name, self.segment_id = segment_of(topic.name)
+        """The topic and segment as which clients of scalable topics know what it consumes."""
         self._follows_layout = follows_layout
 
     @property

@@ -18,8 +18,8 @@ from broker.pulsar.connection import Connection
 from broker.pulsar.consumer_sessions import ConsumerOutlet, ConsumerSession, partition_of
 from broker.pulsar.pending_opens import PendingOpens
 from broker.pulsar.reading import INDEXED, backlog_range_of, is_uncommitted, last_index_in, named_start, reader_start
+from broker.pulsar.registry import Registry
 from broker.pulsar.requests import Inline, Request, require_label, require_name
-from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.schemas import SchemaGate
 from broker.pulsar.seeking import require_target, seek, seek_all
 from broker.pulsar.sizes import pause_between, slices
@@ -54,20 +54,20 @@ class ConsumerHandler:
     def __init__(
         self,
         connection: Connection,
+        registry: Registry,
         topics: Topics,
         controller: Controller,
-        scalable: ScalableHandler,
         schemas: SchemaGate,
         traffic: Traffic,
     ) -> None:
         self._outbox = connection.outbox
         self._schemas = schemas
-        self._scalable = scalable
         self._topics = topics
         self._controller = controller
         self._traffic = traffic
         self._nursery = connection.nursery
-        self._consumers: dict[int, ConsumerSession] = {}
+        self._registry = registry
+        self._consumers = registry.consumers
         self._pending_opens = PendingOpens("consumer", CONSUMERS_MAX, self._consumers)
         self._acknowledging = Acknowledging(self._consumers, connection)
 
@@ -180,7 +180,7 @@ class ConsumerHandler:
             read_uncommitted=read_uncommitted,
             seek_position=seek_position,
             is_replicated=request.replicate_subscription_state,
-            follows_layout=lambda: self._scalable.serves(name, request.metadata),
+            follows_layout=lambda: self._registry.follows_layout(name, request.metadata),
         )
         is_scalable = topic.scalable_topic is not None or session.follows_layout
         if is_scalable and kind is SubscriptionKind.EXCLUSIVE and consumer.name:
@@ -191,15 +191,14 @@ class ConsumerHandler:
             if not request.durable:
                 topic.end_reader(subscription)
             if is_scalable:
-                self._scalable.segment_refused(name, request.subscription, request.consumer_name)
+                self._registry.consumer_refused(session)
                 # The segment moves between consumers and its old one has not let go yet: worth another try.
                 raise SegmentBusy(f"{name} still has its earlier consumer") from busy
             raise
         topic.add_consumer(consumer, session, takes_any_schema=request.schema.type == pb.Schema.AutoConsume)
-        self._consumers[request.consumer_id] = session
         self._nursery.start_soon(answers.run)
         self._put(commands.success(request.request_id))
-        self._scalable.segment_subscribed(name, session.durable_name, request.consumer_name)
+        self._registry.consumer_opened(request.consumer_id, session)
 
     def _end_namesake(self, session: ConsumerSession) -> None:
         """End the client's earlier consumer of that name on the segment; the newer one takes its place.
@@ -222,7 +221,7 @@ class ConsumerHandler:
             # The topic may have been migrated meanwhile.
             if topic.scalable_topic is None:
                 return topic, subscription
-        elif request.subscription not in topic.subscriptions and not self._scalable.serves(name, request.metadata):
+        elif not (request.subscription in topic.subscriptions or self._registry.follows_layout(name, request.metadata)):
             # Nobody would read the rest of the topic by it.
             raise NotSupported(f"{name} was migrated to {topic.scalable_topic}; use a v5 client")
         # A subscription of a scalable topic is one of all its segments, those of later splits too.
@@ -249,19 +248,20 @@ class ConsumerHandler:
         if session is not None:
             session.close()
             self._topics.reader_positions.forget(session.reader_id)
-            self._scalable.segment_closed(session.topic.name, session.durable_name, session.consumer.name)
-        else:
-            self._scalable.close_registration(request.consumer_id)
+            self._registry.consumer_closed(session)
+        elif (registration := self._registry.registration(request.consumer_id)) is not None:
+            # Tidewire's clients say so; Pulsar's close their consumers of segments alone.
+            self._registry.leave(registration)
         self._put(commands.success(request.request_id))
 
     async def _seek(self, command: pb.BaseCommand) -> None:
         request = command.seek
         require_target(request)
-        ordered = self._scalable.ordered_consumer(request.consumer_id)
-        if ordered is not None and request.consumer_id not in self._consumers:
-            await seek_all(self._controller, *ordered, request)
-        else:
+        registration = self._registry.registration(request.consumer_id)
+        if registration is None or registration.subscription is None or request.consumer_id in self._consumers:
             await seek(self._session(request.consumer_id), request)
+        else:
+            await seek_all(self._controller, registration.group.topic, registration.subscription, request)
         self._put(commands.success(request.request_id))
 
     async def _last_message_id(self, command: pb.BaseCommand) -> None:

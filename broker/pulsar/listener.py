@@ -20,6 +20,7 @@ from broker.pulsar.lookup import LookupHandler
 from broker.pulsar.namespaces import NamespaceHandler
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.producing import ProducerHandler
+from broker.pulsar.registry import Registry
 from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.schemas import SchemaGate, SchemaHandler
 from broker.pulsar.session import Session
@@ -140,11 +141,13 @@ def open_session(
     schemas = SchemaGate(services.schemas, services.topics, services.layouts)
     session.use(SchemaHandler(connection, schemas))
     session.use(ProducerHandler(connection, services.topics, schemas, services.traffic))
-    scalable = ScalableHandler(
-        connection, services.layouts, services.feeds, services.groups, services.elections, services.dags
+    registry = Registry()
+    session.use(
+        ScalableHandler(
+            connection, registry, services.layouts, services.feeds, services.groups, services.elections, services.dags
+        )
     )
-    session.use(scalable)
     session.use(NamespaceHandler(connection, services.namespaces))
-    session.use(ConsumerHandler(connection, services.topics, services.controller, scalable, schemas, services.traffic))
+    session.use(ConsumerHandler(connection, registry, services.topics, services.controller, schemas, services.traffic))
     session.use(TransactionHandler(connection, services.coordinator))
     return session

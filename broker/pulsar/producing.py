@@ -21,8 +21,8 @@ from broker.pulsar.early_joins import EarlyJoins
 from broker.pulsar.faults import Fault, fault_of
 from broker.pulsar.outbox import Outbox
 from broker.pulsar.pending_opens import PendingOpens
+from broker.pulsar.registry import is_managed
 from broker.pulsar.requests import Inline, Request, require_label, require_name
-from broker.pulsar.scalable import is_managed
 from broker.pulsar.schemas import SchemaGate
 from broker.pulsar.sends import CheckedSend, check_send
 from broker.pulsar.unsupported import Peer, require_supported_producer

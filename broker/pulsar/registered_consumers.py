@@ -3,7 +3,10 @@
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
 from broker.layouts.registrations import GroupId, GroupKind
+from broker.names import TopicName
+from broker.pulsar.consumer_sessions import ConsumerSession
 from broker.pulsar.outbox import Outbox
+from broker.scalable.consumer_groups import ConsumerGroups
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -17,8 +20,10 @@ class RegisteredConsumer:
     it was assigned to it has left (FACTS: closing is leaving).
     """
 
-    def __init__(self, request: pb.CommandScalableTopicSubscribe, group: GroupId, outbox: Outbox) -> None:
-        """Set up; `segment_subscribed` is to be told what the client has subscribed to by now.
+    def __init__(
+        self, request: pb.CommandScalableTopicSubscribe, group: GroupId, outbox: Outbox, groups: ConsumerGroups
+    ) -> None:
+        """Set up; `segment_subscribed` is to be told what the client has subscribed to by now, and then `join`.
 
         After a lost connection its consumers of segments may come back before its registration.
         """
@@ -29,10 +34,23 @@ class RegisteredConsumer:
         self.consumer_id = request.consumer_id
         self._request_id = request.request_id
         self._outbox = outbox
+        self._groups = groups
         self._answered = False
         self._segments: frozenset[int] = frozenset()
         self._subscribed: set[int] = set()
         self._kept_back: tuple[Layout, frozenset[int]] | None = None
+
+    async def join(self, regular: TopicName | None) -> None:
+        """See `ConsumerGroups.join`. The client has its first assignment when this returns."""
+        await self._groups.join(self.group, self, regular=regular)
+
+    def leave(self) -> None:
+        """Let the others of the group have its segments at once."""
+        self._groups.leave(self.group, self)
+
+    def lose(self) -> None:
+        """The connection is gone: keep the segments for a while."""
+        self._groups.lose(self.group, self)
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """See `Member`. The first assignment answers the request."""
@@ -60,13 +78,18 @@ class RegisteredConsumer:
             command = commands.scalable_topic_subscribe_response(self._request_id, layout.epoch, assigned)
         self._outbox.put(encode_command(command))
 
-    def reads_as(self, consumer_name: str, segment_id: int) -> bool:
-        """Whether a consumer of a segment is by its name part of this one.
+    def has(self, session: ConsumerSession) -> bool:
+        """Whether a consumer of a segment is part of this one.
 
-        Without a name it may be, unless it is a reader: most of these have nothing to do with any group.
+        Several of one subscription may share a connection, and a segment that moves between them is closed by one and
+        subscribed to by the other; only the names tell which is which. Without a name it may be part of this one,
+        unless it is a reader: most of these have nothing to do with any group.
         """
-        may_be = not consumer_name and self.subscription is not None
-        return may_be or consumer_name == f"{self.name}-seg-{segment_id}"
+        if session.durable_name != self.subscription or session.scalable_name != self.group.topic:
+            return False
+        name = session.consumer.name
+        may_be = not name and self.subscription is not None
+        return may_be or name == f"{self.name}-seg-{session.segment_id}"
 
     def segment_subscribed(self, segment_id: int) -> None:
         """The client has subscribed to a segment, and its answer is on the way."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from broker.pulsar import consuming, producing, scalable
+from broker.pulsar import consuming, producing, registry, scalable
 from storage.metadata.store import MetadataStore
 from tests.support.rooms import TOPIC, Rooms
 from tests.support.wire import connected
@@ -22,7 +22,7 @@ def low_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         (producing, "PRODUCERS_MAX"),
         (consuming, "CONSUMERS_MAX"),
         (scalable, "LAYOUT_SESSIONS_MAX"),
-        (scalable, "REGISTRATIONS_MAX"),
+        (registry, "REGISTRATIONS_MAX"),
     ):
         assert getattr(module, name) == 10_000
         monkeypatch.setattr(module, name, BOUND)

@@ -15,6 +15,7 @@ from trio.testing import MockClock, lockstep_stream_pair, wait_all_tasks_blocked
 from broker.pulsar.consuming import ConsumerHandler
 from broker.pulsar.listener import PulsarServices, open_session
 from broker.pulsar.producing import ProducerHandler
+from broker.pulsar.registry import Registry
 from broker.pulsar.scalable import ScalableHandler
 from broker.pulsar.session import GOODBYE_SECONDS, Session
 from broker.pulsar.transactions import TransactionHandler
@@ -27,7 +28,7 @@ from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
-KINDS = (Session, ProducerHandler, ConsumerHandler, ScalableHandler, TransactionHandler)
+KINDS = (Session, Registry, ProducerHandler, ConsumerHandler, ScalableHandler, TransactionHandler)
 
 
 async def use(client: WireClient) -> None:

@@ -129,3 +129,20 @@ async def test_a_consumer_takes_the_place_of_one_that_its_client_forgot(broker: 
     answer = await client.ask(commands.subscribe(name, "s", 5, 5, name="other-seg-0"))
     assert answer.error.error == pb.ServiceNotReady
     await client.receives_nothing_more()
+
+
+async def test_what_was_subscribed_to_once_does_not_count_for_a_registration(broker: Rooms, client: WireClient) -> None:
+    """E9: a consumer that has unsubscribed is forgotten. The next assignment waits until the client has subscribed."""
+    regular = str(TOPIC.as_regular)
+    earliest = pb.CommandSubscribe.InitialPosition.Earliest
+    subscription = commands.subscribe(regular, "s", 10, 100, name="c-seg-0", initial_position=earliest)
+    assert (await client.ask(subscription)).type == Type.SUCCESS
+    assert (await client.ask(commands.unsubscribe(10, 101))).type == Type.SUCCESS
+    answer = await client.ask(commands.scalable_topic_subscribe(5, regular, "s", "c", 1))
+    assert answer.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    await broker.controller.migrate(TOPIC, force=False)
+    await client.receives_nothing_more()
+    await client.send(subscription)
+    assert (await client.receive()).type == Type.SUCCESS
+    # The old segment is empty, so its child has come meanwhile.
+    assert await updated(client) == [1]

@@ -1,0 +1,98 @@
+"""What one connection has open. Its handlers meet here, and none of them calls another.
+
+Clients open three things that belong together: layout sessions, registrations for a share of a topic's segments, and
+consumers of segments. They say only by names which consumer belongs to what. So each consumer that opens, is refused
+or closes is shown to the registrations and layout sessions that it may be part of.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.errors import NotSupported
+from broker.layouts.legacy import segment_of
+from broker.names import TopicName
+from broker.pulsar.consumer_sessions import ConsumerSession
+from broker.pulsar.layout_sessions import LayoutSession
+from broker.pulsar.registered_consumers import RegisteredConsumer
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+REGISTRATIONS_MAX: Final = 10_000
+"""Consumers that one connection has registered for a share of a topic; one more is refused."""
+
+
+class Registry:
+    """See the module's docstring. Whoever adds something here removes it when it is closed."""
+
+    def __init__(self) -> None:
+        self.consumers: Final[dict[int, ConsumerSession]] = {}
+        """Consumers and readers, by the client's ids."""
+        self.layout_sessions: Final[dict[int, LayoutSession]] = {}
+        """By the client's ids."""
+        self.registrations: Final[list[RegisteredConsumer]] = []
+        """Consumers that share a topic's segments with others; no two of one group have the same name."""
+
+    def follows_layout(self, name: TopicName, metadata: Iterable[pb.KeyValue]) -> bool:
+        """Whether a consumer of this topic is part of one that follows the layout of a scalable topic.
+
+        Of a regular topic, that follows from what it says of itself, or from what else this connection asked for: the
+        Java client does not say it of consumers that a controller assigns, nor of readers.
+        """
+        if name.segment is not None or is_managed(metadata):
+            return True
+        topic, _segment_id = segment_of(name)
+        followed = (session.topic for session in self.layout_sessions.values())
+        return topic in followed or any(registration.group.topic == topic for registration in self.registrations)
+
+    def consumer_opened(self, consumer_id: int, session: ConsumerSession) -> None:
+        """Keep a consumer whose client's answer is in the outbox."""
+        self.consumers[consumer_id] = session
+        registrations = self._registrations_of(session)
+        for registration in registrations:
+            registration.segment_subscribed(session.segment_id)
+        if not registrations:
+            for layout_session in self.layout_sessions.values():
+                if layout_session.topic == session.scalable_name:
+                    layout_session.segment_subscribed()
+
+    def consumer_refused(self, session: ConsumerSession) -> None:
+        """A consumer could not open, because another one has its segment."""
+        for registration in self._registrations_of(session):
+            registration.segment_refused(session.segment_id)
+
+    def consumer_closed(self, session: ConsumerSession) -> None:
+        """The client has closed a consumer, which is removed already. A registration leaves with its last one."""
+        for registration in self._registrations_of(session):
+            if registration.segment_closed(session.segment_id):
+                self.leave(registration)
+
+    def registration(self, consumer_id: int) -> RegisteredConsumer | None:
+        """The one that the client gave this id."""
+        return next((one for one in self.registrations if one.consumer_id == consumer_id), None)
+
+    def register(self, registration: RegisteredConsumer) -> None:
+        """Keep a registration. It takes the place of an earlier one of its name.
+
+        Raises:
+            NotSupported: the connection has too many.
+        """
+        replaced = (registration.group, registration.name)
+        others = [one for one in self.registrations if (one.group, one.name) != replaced]
+        if len(others) >= REGISTRATIONS_MAX:
+            raise NotSupported(f"a connection may have {REGISTRATIONS_MAX:,} registered consumers")
+        for session in self.consumers.values():
+            if registration.has(session):
+                registration.segment_subscribed(session.segment_id)
+        self.registrations[:] = [*others, registration]
+
+    def leave(self, registration: RegisteredConsumer) -> None:
+        """Remove a registration, whose segments go to the others of its group."""
+        self.registrations.remove(registration)
+        registration.leave()
+
+    def _registrations_of(self, session: ConsumerSession) -> list[RegisteredConsumer]:
+        return [registration for registration in self.registrations if registration.has(session)]
+
+
+def is_managed(metadata: Iterable[pb.KeyValue]) -> bool:
+    """Whether a producer or consumer of a regular topic says of itself that a v5 client has it as a segment."""
+    return any((given.key, given.value) == ("__pulsar.v5.managed", "true") for given in metadata)

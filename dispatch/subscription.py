@@ -124,7 +124,7 @@ class Subscription:
         """Send, and write the cursor, until closed or deleted.
 
         Raises:
-            ExceptionGroup: of `CursorLost` or `CursorFailed`, or of what the source raised.
+            ExceptionGroup: of `CursorLost`, `CursorFailed` or `CursorRefused`, or of what the source raised.
         """
         try:
             async with trio.open_nursery() as nursery:

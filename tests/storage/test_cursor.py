@@ -18,12 +18,13 @@ from storage.cursor import (
     CursorFailed,
     CursorLost,
     CursorMoved,
+    CursorRefused,
     NonDurableCursor,
     cursor_key,
 )
 from storage.errors import SPACE_RETRY_SECONDS
 from storage.metadata.memory import MemoryStore
-from storage.metadata.store import Check, Committed, Op, StoreFull, StoreUnavailable
+from storage.metadata.store import ChangeSetTooLarge, Check, Committed, Op, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
 from tests.support.reference_counts import collector_stopped
 from tests.support.schedules import every_schedule
@@ -257,6 +258,31 @@ async def test_a_failing_store_ends_the_cursor(autojump_clock: trio.testing.Mock
         assert (told.value.retriable, told.value.definite) == (True, False)
         assert told.traceback[-1].name == "_wait", "and nobody is shown where others were told"
         assert len(told.traceback) == 3
+
+
+async def test_a_record_that_the_store_refuses_was_not_written_and_never_will_be(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """E11: nobody need ask again, and nothing is unknown."""
+
+    class Strict(MemoryStore):
+        is_strict = False
+
+        async def commit(self, ops: Sequence[Op]) -> Committed:
+            if self.is_strict:
+                self._refuse()
+            return await super().commit(ops)
+
+        def _refuse(self) -> NoReturn:
+            raise ChangeSetTooLarge("above 1 MiB")
+
+    store = Strict()
+    cursor = await open_cursor(store, stream_of(1))
+    store.is_strict = True
+    cursor.acknowledge(Position(7, 0))
+    with pytest.raises(CursorRefused) as refused:
+        await cursor.run()
+    assert (refused.value.retriable, refused.value.definite) == (False, True)
 
 
 async def test_seek_goes_back_under_a_new_watermark(autojump_clock: trio.testing.MockClock) -> None:

@@ -35,6 +35,27 @@ async def test_a_stale_owner_records_nothing() -> None:
             assert await new.op_keys() == []
 
 
+async def test_a_record_that_a_stale_owner_cannot_take_back_has_an_unknown_outcome() -> None:
+    """D16, M22: the cursor moved while the record was put. If the move is never durable, the record counts."""
+    store, stream = SteeredStore(), stream_of(3)
+    async with owned(store, stream) as old:
+        txn = await old.begin()
+
+        async def move_and_take_over(ops: Sequence[Op]) -> None:
+            if writes(ops, PutSequential, OPS):
+                store.after = None
+                old.acks.forget()
+                await store.put(CLAIM, b"another's")
+
+        store.after = move_and_take_over
+        with pytest.raises(OutcomeUnknown) as told:
+            await old.acknowledge(txn, 1)
+        assert not told.value.definite
+        assert len(await old.op_keys()) == 1
+        await wait_all_tasks_blocked()
+        assert len(old.ended) == 1
+
+
 async def test_an_unknown_answer_leaves_the_rest_to_the_next_owner() -> None:
     """T26, M22: the record may be there, so what it names is neither applied nor sent again here."""
     store, stream = SteeredStore(), stream_of(3)

@@ -1,6 +1,7 @@
 """Administration of scalable topics: every route, every refusal, and names that try to be something else."""
 
 import json
+from pathlib import Path
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ from broker.layouts.record import admin_view
 from broker.names import TopicName
 from dispatch.subscription import SubscriptionClosed
 from storage.cursor import CursorError
-from storage.errors import Fenced, NoSpace, WriterAlive
+from storage.errors import Fenced, LedgerCorrupt, NoSpace, WriterAlive
 from storage.metadata.store import StoreUnavailable
 from storage.writer import Writer
 from tests.support.http import FakeTopics, connect, request
@@ -206,6 +207,13 @@ async def test_each_error_has_its_code(server: Address, topics: FakeTopics, fail
     topics.failure = failure
     answer = await request(server, "POST", f"{BASE}/x/split/0")
     assert (answer.status, answer.reason) == (status, str(failure))
+
+
+async def test_an_error_that_no_request_should_meet_is_not_asked_for_again(server: Address, topics: FakeTopics) -> None:
+    """E11: damage does not pass, and the log has what is to be repaired."""
+    topics.failure = LedgerCorrupt(Path("/data/1.ledger"), 7, "a flipped bit")
+    answer = await request(server, "POST", f"{BASE}/x/split/0")
+    assert (answer.status, answer.reason) == (500, "The broker failed to handle this request; its log says why.")
 
 
 async def test_names_are_listed_by_namespace_and_property(server: Address, topics: FakeTopics) -> None:

@@ -19,15 +19,14 @@ from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, AckCommand, Ac
 from tidewire.client.background import BackgroundTask
 from tidewire.client.chunks import Chunks
 from tidewire.client.confirmations import Confirmation, acknowledge_answered
-from tidewire.client.connection import Connection
 from tidewire.client.definitions import definition_of
 from tidewire.client.errors import ConnectionLost, DataDamaged, NotAllowed, SubscriptionBusy, TidewireError, fresh
 from tidewire.client.inbox import Delivery, Inbox, Trouble
 from tidewire.client.message import MessageId, Position
 from tidewire.client.network import TRANSIENT, Network
 from tidewire.client.reading_place import ReadingPlace
-from tidewire.client.recipients import Kind
 from tidewire.client.subscribing import AFTER_ALL, SubscriptionPlan, seek_command, subscribe_command
+from tidewire.client.topic_session import DELIVERS, OVER, USABLE, Event, Phase, TopicSession
 from tidewire.client.waking import Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -83,28 +82,22 @@ class TopicConsumer:
         self._on_change = on_change
         self._on_loss = on_loss
         self._acknowledgements = Acknowledgements()
-        self._permits_due = 0
         self._wake = Signal()
         self._backoff = network.backoff()
-        self._connection: Connection | None = None
-        self._consumer_id = 0
+        self._session: TopicSession | None = None
+        """The one that is attached to a connection. None between two sessions."""
         self._attempts = 0
+        """To subscribe; the first may find another consumer's session, a later one its own of before."""
         self.last_failure: TidewireError | None = None
         """Why it had no session lately, though another attempt may help."""
-        self._lost: TidewireError | None = None
-        self._is_closed_by_broker = False
-        # The broker says that on this session nothing comes after what has come.
-        self._is_ended = False
-        # The subscription is being moved: what still comes is from where it stood before; and the session's end is due.
-        self._is_moving = False
-        self._is_moved = False
         self._is_stopping = False
+        """Set once, by `stop`. The session that there is then is the last."""
         self._task: BackgroundTask | None = None
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a session."""
-        return self._connection is not None
+        """Whether it has a session. Once it has none, what that brought and was not delivered is dropped."""
+        return self._session is not None and self._session.phase is not Phase.SUBSCRIBING
 
     @property
     def is_finished(self) -> bool:
@@ -112,7 +105,7 @@ class TopicConsumer:
 
         Brokers differ in when they say so to readers: when all is sent, or when all is acknowledged.
         """
-        return self._is_ended and not self._inbox.holds(self)
+        return self._has_ended and not self._inbox.holds(self)
 
     @property
     def start_after(self) -> Position | None:
@@ -160,28 +153,25 @@ class TopicConsumer:
 
     async def _hold_session(self) -> None:
         connection = await self._network.owner_of(self.topic)
-        self._lost, self._is_closed_by_broker, self._is_moving, self._is_moved = None, False, False, False
-        self._consumer_id = connection.attach(Kind.CONSUMER, self)
+        session = self._session = TopicSession(connection, self)
         try:
-            await self._subscribe(connection)
-            self._connection = connection
+            await self._subscribe(session)
+            session.happened(Event.OPENED)
             self._backoff.reset()
-            self._permits_due = 0
             # First, so that what was dealt with on an earlier session is not sent again.
-            await self._tell(connection)
-            connection.write(encode_command(commands.flow(self._consumer_id, self._plan.queue_messages_max)))
+            await self._tell(session)
+            connection.write(encode_command(commands.flow(session.consumer_id, self._plan.queue_messages_max)))
             self.opened.set()
-            while not self._is_over():
-                await self._tell(connection)
+            while not self._is_over(session):
+                await self._tell(session)
                 await self._wake.wait()
             if self._is_stopping:
-                await self._tell(connection)
-                await connection.request(partial(commands.close_consumer, self._consumer_id), pb.CommandSuccess)
-                self._is_closed_by_broker = True
+                await self._tell(session)
+                await connection.request(partial(commands.close_consumer, session.consumer_id), pb.CommandSuccess)
+                session.happened(Event.CLOSED)
         finally:
-            self._connection = None
             # What is dropped comes again on the next session, and the end after it.
-            self._is_ended = False
+            self._session = None
             self._inbox.drop(self)
             self._place.session_ended(self.chunks)
             self.chunks.forget()
@@ -190,46 +180,56 @@ class TopicConsumer:
                 # must not say any more that it was received.
                 self._inbox.forget(self.segment_id)
             self._on_loss(self.segment_id)
-            connection.detach(Kind.CONSUMER, self._consumer_id)
-            if not self._is_closed_by_broker:
-                connection.write(encode_command(commands.close_consumer(self._consumer_id)))
+            session.detach()
+            if session.phase is not Phase.CLOSED:
+                connection.write(encode_command(commands.close_consumer(session.consumer_id)))
 
-    async def _subscribe(self, connection: Connection) -> None:
+    async def _subscribe(self, session: TopicSession) -> None:
         self._attempts += 1
         after = self._place.subscribe_after
-        await connection.request(
-            partial(subscribe_command, self.topic, self._plan, self._consumer_id, after, self.since_ms),
+        await session.connection.request(
+            partial(subscribe_command, self.topic, self._plan, session.consumer_id, after, self.since_ms),
             pb.CommandSuccess,
         )
         if after == AFTER_ALL:
-            await self._pin_latest(connection)
+            await self._pin_latest(session)
 
-    async def _pin_latest(self, connection: Connection) -> None:
+    async def _pin_latest(self, session: TopicSession) -> None:
         # "Latest" means now: after a lost connection it must not mean a later now, which would skip messages.
         try:
-            answer = await connection.request(
-                partial(commands.get_last_message_id, self._consumer_id), pb.CommandGetLastMessageIdResponse
+            answer = await session.connection.request(
+                partial(commands.get_last_message_id, session.consumer_id), pb.CommandGetLastMessageIdResponse
             )
         except NotAllowed as error:
-            _log.info("%s does not tell the last message of %s: %s", connection.address, self.topic, error)
+            _log.info("%s does not tell the last message of %s: %s", session.connection.address, self.topic, error)
         else:
             self._place.pin(Position(*position(answer.last_message_id)))
 
-    def _is_over(self) -> bool:
-        if self._lost is not None:
-            raise fresh(self._lost)
-        return self._is_stopping or self._is_closed_by_broker or self._is_moved
+    def _is_over(self, session: TopicSession) -> bool:
+        if session.lost is not None:
+            raise fresh(session.lost)
+        return self._is_stopping or session.phase in OVER
 
-    async def _tell(self, connection: Connection) -> None:
+    @property
+    def _has_ended(self) -> bool:
+        return self._session is not None and self._session.phase is Phase.ENDED
+
+    @property
+    def _usable(self) -> TopicSession | None:
+        """The session, if the broker may be told and asked by it."""
+        session = self._session
+        return session if session is not None and session.phase in USABLE else None
+
+    async def _tell(self, session: TopicSession) -> None:
         while self._acknowledgements:
-            if not connection.is_writable:
-                await connection.writable()
-            self._tell_now(connection)
+            if not session.connection.is_writable:
+                await session.connection.writable()
+            self._tell_now(session)
 
-    def _tell_now(self, connection: Connection) -> None:
+    def _tell_now(self, session: TopicSession) -> None:
         for command in self._acknowledgements.take():
-            connection.write(
-                encode_command(commands.ack(self._consumer_id, command.message_ids, cumulative=command.cumulative))
+            session.connection.write(
+                encode_command(commands.ack(session.consumer_id, command.message_ids, cumulative=command.cumulative))
             )
 
     # ----------------------------------------------------------------------------------------------- acknowledging
@@ -251,8 +251,8 @@ class TopicConsumer:
         Raises:
             ConnectionLost: there is no session now; it is told on the next one, unconfirmed.
         """
-        connection = self._connection
-        if connection is None:
+        session = self._usable
+        if session is None:
             if upto:
                 self.acknowledge_upto(place)
             else:
@@ -261,9 +261,9 @@ class TopicConsumer:
         if upto:
             covered = self.chunks.covered(place)
             told = [] if covered is None else self._acknowledgements.take_to_confirm(covered)
-            return Confirmation(connection, self._consumer_id, told, self._acknowledgements, covered or place)
+            return Confirmation(session.connection, session.consumer_id, told, self._acknowledgements, covered or place)
         self._acknowledgements.add(place)
-        return Confirmation(connection, self._consumer_id, self._acknowledgements.take(), None, place)
+        return Confirmation(session.connection, session.consumer_id, self._acknowledgements.take(), None, place)
 
     async def acknowledge_in(self, txn: tuple[int, int], command: AckCommand) -> None:
         """Acknowledge in a transaction; returns when the broker has taken it in.
@@ -272,23 +272,24 @@ class TopicConsumer:
             ConnectionLost: there is no session, or it ended first: the transaction has to be run again.
             Refused: the broker does not accept it.
         """
-        if self._connection is None:
+        session = self._usable
+        if session is None:
             raise ConnectionLost(f"{self.topic} is not connected at the moment")
-        await acknowledge_answered(self._connection, self._consumer_id, command, txn)
+        await acknowledge_answered(session.connection, session.consumer_id, command, txn)
 
     # ------------------------------------------------------------------------------------------------- going back
 
     def redeliver(self, entries: Sequence[tuple[int, int]]) -> None:
         """Ask for these (ledger, entry) again, behind what was acknowledged until now. Without a session, they come."""
-        connection = self._connection
-        if connection is None:
+        session = self._usable
+        if session is None:
             return
-        self._tell_now(connection)
+        self._tell_now(session)
         for entry in entries:
             self._inbox.drop_entry(self, *entry)
         for start in range(0, len(entries), IDS_PER_COMMAND_MAX):
             ids = [message_id(*entry) for entry in entries[start : start + IDS_PER_COMMAND_MAX]]
-            connection.write(encode_command(commands.redeliver(self._consumer_id, ids)))
+            session.connection.write(encode_command(commands.redeliver(session.consumer_id, ids)))
 
     async def seek(self, to: Position | int) -> None:
         """Move the subscription: behind a message, or to the first one that came at a time, in ms since the epoch.
@@ -300,60 +301,64 @@ class TopicConsumer:
             ConnectionLost: there is no session, or it ended first; the broker may have done it.
             Refused: the broker does not do it.
         """
-        connection, consumer_id = self._connection, self._consumer_id
-        if connection is None:
+        session = self._usable
+        if session is None:
             raise ConnectionLost(f"{self.topic} is not connected at the moment")
         self.begin_move()
         try:
-            await connection.request(partial(seek_command, consumer_id, to), pb.CommandSuccess)
+            await session.connection.request(partial(seek_command, session.consumer_id, to), pb.CommandSuccess)
             if isinstance(to, Position) and not to.is_whole_entry:
                 # A broker goes on with whole entries.
                 for index in range(to.batch_index + 1):
                     self._acknowledgements.add(to._replace(batch_index=index))
         finally:
-            if self._consumer_id == consumer_id:
-                self.end_session()
+            session.happened(Event.MOVE_ENDED)
+            self._wake.set()
 
     def begin_move(self) -> None:
         """Tell what was acknowledged, and from then on deliver nothing until there is another session."""
-        if self._connection is not None:
-            self._tell_now(self._connection)
-        self._is_moving = True
+        if self._usable is not None:
+            self._tell_now(self._usable)
+        if self._session is not None:
+            self._session.happened(Event.MOVE_BEGUN)
         self._inbox.drop(self)
         self._inbox.forget(self.segment_id)
         self._acknowledgements.forget()
 
     def end_session(self) -> None:
         """Go on with another session."""
-        self._is_moved = True
+        if self._session is not None:
+            self._session.happened(Event.MOVE_ENDED)
         self._wake.set()
 
     # ------------------------------------------------------------------------------------------------- what is heard
 
     def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
         """See `Listener`."""
+        session = self._session
+        assert session is not None, "it is detached when it ends"
         if command.type == pb.BaseCommand.MESSAGE:
             assert payload is not None, "the decoder refuses a MESSAGE without payload"
             message = command.message
-            if self._is_stopping or self._is_moving:
-                # What came before it may have been dropped already, and a gap must not be delivered.
+            if self._is_stopping or session.phase not in DELIVERS:
                 return
             self._inbox.put(
                 Delivery(self, *position(message.message_id), message.redelivery_count, tuple(message.ack_set), payload)
             )
         elif command.type == pb.BaseCommand.REACHED_END_OF_TOPIC:
-            self._is_ended = True
+            session.happened(Event.END_REACHED)
             self._on_change()
         elif command.type == pb.BaseCommand.ERROR:
             self._inbox.put(Trouble(self, DataDamaged(f"{self.topic}: {command.error.message}")))
         elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
-            self._is_closed_by_broker = True
+            session.happened(Event.CLOSED)
             self._acknowledgements.rewind()
             self._wake.set()
 
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""
-        self._lost = error
+        if self._session is not None:
+            self._session.lose(error)
         self._acknowledgements.rewind()
         self._wake.set()
 
@@ -363,10 +368,13 @@ class TopicConsumer:
 
     def taken(self, messages: int) -> None:
         """See `Source`."""
-        self._permits_due += messages
-        if self._connection is not None and 2 * self._permits_due >= self._plan.queue_messages_max:
-            self._connection.write(encode_command(commands.flow(self._consumer_id, self._permits_due)))
-            self._permits_due = 0
+        session = self._usable
+        if session is None:
+            return
+        session.permits_due += messages
+        if 2 * session.permits_due >= self._plan.queue_messages_max:
+            session.connection.write(encode_command(commands.flow(session.consumer_id, session.permits_due)))
+            session.permits_due = 0
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
         """See `Source`. A reader goes on from here after a lost connection, and tells the broker what it has read."""
@@ -381,7 +389,7 @@ class TopicConsumer:
             return
         # Brokers tell the end of a sealed topic by it. Not past what is begun, which comes again in another session.
         self.acknowledge_upto(Position(ledger_id, entry_id))
-        if self._is_ended:
+        if self._has_ended:
             self._on_change()
 
     # --------------------------------------------------------------------------------------------------------- the end
@@ -399,7 +407,7 @@ class TopicConsumer:
         if self._task is None:
             return
         try:
-            if self._connection is not None:
+            if self.is_connected:
                 await self._task.wait()
         finally:
             self._task.cancel()

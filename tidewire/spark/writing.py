@@ -17,21 +17,21 @@ the task again.
 
 import random
 import time
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from typing import Final
 
-from tidewire.spark.batching import Producing, SentFrame, Waiting, encode_frame
+from tidewire.spark.batching import Producing, SentFrame, encode_frame
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection, refusal
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import ProtocolViolation, Refused, SourceError, WriteFailed
-from tidewire.spark.layouts import Part, open_layout, segments
+from tidewire.spark.layouts import open_layout, segments
 from tidewire.spark.persisting import passes, persistently
 from tidewire.spark.routing import Routes
+from tidewire.spark.written import OpenProducer, Phase, WrittenSegment, WrittenTopic
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -48,46 +48,6 @@ TOPICS_MAX: Final = 1000
 
 _T: Final = pb.BaseCommand.Type
 _SEALED: Final = (pb.TopicTerminatedError, pb.TopicNotFound)
-
-
-class _Segment:
-    """What is on its way to one segment."""
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self.waiting = Waiting()
-        self.unanswered: deque[SentFrame] = deque()
-        self.connection: BlockingConnection | None = None
-        """To its broker; None while there is no producer."""
-        self.producing: Producing | None = None
-        self.next_sequence_id = 0
-        self.is_included = False
-        """Whether the coordinator knows that the transaction writes here."""
-        self.is_sealed = False
-        """Its broker has said that what is unanswered is not stored and will not be."""
-
-
-class _Topic:
-    """A topic's layout, and the segments that are written to."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.session_id = 0
-        self.connection: BlockingConnection | None = None
-        """The one on which layouts are pushed."""
-        self.created_ms: dict[int, int] = {}
-        """When its segments were made, by number."""
-        self.parts: list[Part] = []
-        """As pushed last."""
-        self.is_new = False
-        """Whether rows are not divided by them yet."""
-        self.routes: Routes | None = None
-        self.segments: dict[int, _Segment] = {}
-
-    @property
-    def active(self) -> dict[int, Part]:
-        """The segments that take rows, by number."""
-        return {part.number: part for part in self.parts if not part.is_sealed}
 
 
 class Attempt:
@@ -108,9 +68,9 @@ class Attempt:
         self._coordinator = coordinator
         self._transaction = transaction
         self._declared = declared
-        self._topics: dict[str, _Topic] = {}
-        self._by_session: dict[int, _Topic] = {}
-        self._by_producer: dict[int, tuple[_Topic, _Segment]] = {}
+        self._topics: dict[str, WrittenTopic] = {}
+        self._by_session: dict[int, WrittenTopic] = {}
+        self._by_producer: dict[int, tuple[WrittenTopic, WrittenSegment]] = {}
         self._session_ids = count(1)
         self._producer_ids = count(1)
         self.frames_unanswered = 0
@@ -152,12 +112,12 @@ class Attempt:
             else:
                 self._send_frame(*segment)
 
-    def _all_segments(self) -> Iterator[tuple[_Topic, _Segment]]:
+    def _all_segments(self) -> Iterator[tuple[WrittenTopic, WrittenSegment]]:
         for topic in self._topics.values():
             for segment in topic.segments.values():
                 yield topic, segment
 
-    def _next(self, *, everything: bool) -> tuple[_Topic, _Segment] | None:
+    def _next(self, *, everything: bool) -> tuple[WrittenTopic, WrittenSegment] | None:
         """Whose frame is next; None when rows had better wait."""
         waiting = [(topic, segment) for topic, segment in self._all_segments() if segment.waiting.count]
         for topic, segment in waiting:
@@ -167,33 +127,32 @@ class Attempt:
             return max(waiting, key=lambda one: one[1].waiting.size_bytes)
         return None
 
-    def _send_frame(self, topic: _Topic, segment: _Segment) -> None:
-        if segment.connection is None and not self._open_producer(topic, segment):
+    def _send_frame(self, topic: WrittenTopic, segment: WrittenSegment) -> None:
+        producer = segment.producer or self._open_producer(topic, segment)
+        if producer is None:
             return
-        assert segment.connection is not None, "it was opened"
-        assert segment.producing is not None, "it was opened"
         rows = segment.waiting.take_frame()
-        sequence_id = segment.next_sequence_id
-        pieces = encode_frame(rows, segment.producing, sequence_id, _now_ms())
+        sequence_id = producer.next_sequence_id
+        pieces = encode_frame(rows, producer.producing, sequence_id, _now_ms())
         size_bytes = sum(map(len, pieces))
-        segment.next_sequence_id += sum(len(piece) for piece in rows)
+        producer.next_sequence_id += sum(len(piece) for piece in rows)
         segment.unanswered.append(SentFrame(sequence_id, rows, size_bytes))
         self.frames_unanswered += 1
         self._bytes_unanswered += size_bytes
-        segment.connection.send_encoded(*pieces)
+        producer.connection.send_encoded(*pieces)
 
-    def _open_producer(self, topic: _Topic, segment: _Segment) -> bool:
-        """Open a producer; False when the segment is sealed.
+    def _open_producer(self, topic: WrittenTopic, segment: WrittenSegment) -> OpenProducer | None:
+        """Open a producer; None when the segment is sealed.
 
         Raises:
             SourceError: it could not be opened.
         """
-        if segment.is_included:
+        if segment.phase is Phase.UNTOUCHED:
+            self._coordinator.include(self._transaction, segment.part.wire_name)
+            segment.included()
+        else:
             # Its broker has closed it: it is at another one by now, or the topic was deleted, which nobody pushes.
             self._ask_layout(topic)
-        else:
-            self._coordinator.include(self._transaction, segment.part.wire_name)
-            segment.is_included = True
         try:
             owner, answer, producer_id = persistently(
                 partial(self._producer, topic, segment), self._brokers.timeout_seconds, _is_refused_for_now
@@ -203,15 +162,17 @@ class Attempt:
                 raise
             if refused.code == pb.TopicNotFound:
                 self._ask_layout(topic)
-            segment.is_sealed = True
-            return False
+            segment.sealed()
+            return None
         # Nothing is waited for between the answer and here, so nothing was heard of this producer yet.
-        segment.connection = owner
-        segment.producing = Producing(producer_id, answer.producer_name, answer.schema_version, self._transaction)
-        segment.next_sequence_id = answer.last_sequence_id + 1
-        return True
+        producing = Producing(producer_id, answer.producer_name, answer.schema_version, self._transaction)
+        producer = OpenProducer(owner, producing, answer.last_sequence_id + 1)
+        segment.opened(producer)
+        return producer
 
-    def _producer(self, topic: _Topic, segment: _Segment) -> tuple[BlockingConnection, pb.CommandProducerSuccess, int]:
+    def _producer(
+        self, topic: WrittenTopic, segment: WrittenSegment
+    ) -> tuple[BlockingConnection, pb.CommandProducerSuccess, int]:
         name = segment.part.wire_name
         owner = self._listening(self._brokers.owner_of(name))
         producer_id = next(self._producer_ids)
@@ -226,17 +187,17 @@ class Attempt:
 
     # --------------------------------------------------------------------------------------------------------- layouts
 
-    def _open_topic(self, name: str) -> _Topic:
+    def _open_topic(self, name: str) -> WrittenTopic:
         if len(self._topics) >= TOPICS_MAX:
             raise WriteFailed(f"a task writes to more than {TOPICS_MAX} topics; repartition by topic")
-        topic = _Topic(name)
+        topic = WrittenTopic(name)
         self._ask_layout(topic)
         # Tasks with few rows would else all begin with the first segment.
         self._follow(topic, random.randrange(1 << 16))  # noqa: S311
         self._topics[name] = topic
         return topic
 
-    def _ask_layout(self, topic: _Topic) -> None:
+    def _ask_layout(self, topic: WrittenTopic) -> None:
         """Have the topic's layout pushed from now on, and return when it was.
 
         Raises:
@@ -253,17 +214,17 @@ class Attempt:
         while not topic.is_new:
             self._hear(topic.connection.receive(deadline, f"the layout of {topic.name}"))
 
-    def _follow(self, topic: _Topic, turn: int) -> None:
+    def _follow(self, topic: WrittenTopic, turn: int) -> None:
         """Divide rows by the newest layout from now on."""
         topic.routes = Routes(topic.name, list(topic.active.values()), turn)
         topic.is_new = False
 
-    def _distribute(self, topic: _Topic, rows: Rows) -> None:
+    def _distribute(self, topic: WrittenTopic, rows: Rows) -> None:
         assert topic.routes is not None, "set before the topic is written to"
         for number, own in topic.routes.divide(rows):
             segment = topic.segments.get(number)
             if segment is None:
-                segment = topic.segments[number] = _Segment(topic.active[number])
+                segment = topic.segments[number] = WrittenSegment(topic.active[number])
             segment.waiting.add(own)
 
     def _settle(self) -> bool:
@@ -277,7 +238,7 @@ class Attempt:
             self._settle_topic(topic)
         return bool(stale)
 
-    def _settle_topic(self, topic: _Topic) -> None:
+    def _settle_topic(self, topic: WrittenTopic) -> None:
         assert topic.connection is not None, "its layout came by one"
         assert topic.routes is not None, "set before the topic is written to"
         deadline = topic.connection.deadline()
@@ -298,9 +259,10 @@ class Attempt:
                 taken_back += frame.rows
             # An answer that comes for one of them nevertheless is then told as what it is, an error.
             segment.unanswered.clear()
-            if segment.connection is not None and segment.producing is not None:
+            if segment.producer is not None:
                 # The segment is not sealed before its producers have left, or have taken too long to.
-                segment.connection.send(commands.close_producer(segment.producing.producer_id))
+                closing = commands.close_producer(segment.producer.producing.producer_id)
+                segment.producer.connection.send(closing)
             taken_back += segment.waiting.take_all()
             del topic.segments[segment.part.number]
         self._follow(topic, topic.routes.turn)
@@ -322,9 +284,9 @@ class Attempt:
         # Whichever has most on its way will be heard of, or is an error.
         self._receive(max((segment for _, segment in self._all_segments()), key=lambda one: len(one.unanswered)))
 
-    def _receive(self, segment: _Segment) -> None:
-        assert segment.connection is not None, "frames were sent by it"
-        connection = segment.connection
+    def _receive(self, segment: WrittenSegment) -> None:
+        assert segment.producer is not None, "frames were sent by it"
+        connection = segment.producer.connection
         self._hear(connection.receive(connection.deadline(), f"its answer to a frame of {segment.part.wire_name}"))
 
     def _hear(self, frame: Frame) -> None:
@@ -340,7 +302,9 @@ class Attempt:
             if topic is not None and topic.connection is not None:
                 self._take_layout(topic, topic.connection, command.scalable_topic_update)
 
-    def _take_layout(self, topic: _Topic, owner: BlockingConnection, update: pb.CommandScalableTopicUpdate) -> None:
+    def _take_layout(
+        self, topic: WrittenTopic, owner: BlockingConnection, update: pb.CommandScalableTopicUpdate
+    ) -> None:
         topic.parts = segments(owner, topic.name, update)
         topic.is_new = True
         for info in update.dag.segments:
@@ -365,18 +329,23 @@ class Attempt:
         _, segment = known
         if error.error not in _SEALED:
             raise refusal(f"{segment.part.wire_name} does not take a task's rows: {error.message}", error.error)
-        segment.is_sealed = True
+        if segment.producer is None:
+            raise ProtocolViolation(f"the broker of {segment.part.wire_name} refuses a frame that was not sent")
+        segment.sealed()
 
     def _closed(self, producer_id: int) -> None:
         known = self._by_producer.pop(producer_id, None)
         if known is None:
             return
         _, segment = known
+        if segment.producer is None or segment.producer.producing.producer_id != producer_id:
+            # Of one that was refused, or has been replaced. Nothing of it is unanswered.
+            return
         if segment.unanswered and not segment.is_sealed:
             # A sealed segment's broker refuses what came too late before it closes. Any other end leaves us in doubt,
             # also that of a segment that was replaced and is not sealed yet: what was on its way there may be stored.
             raise WriteFailed(f"{segment.part.wire_name} closed its producer before a task's rows were answered")
-        segment.connection = segment.producing = None
+        segment.closed()
 
     def _forget(self, frame: SentFrame) -> None:
         self.frames_unanswered -= 1

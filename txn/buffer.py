@@ -48,15 +48,21 @@ SCAN_BYTES_MAX = 4 * 1024 * 1024
 
 @dataclass(eq=False, slots=True)
 class _Write:
-    """What one unresolved transaction has on this segment."""
+    """What one unresolved transaction has on this segment.
+
+    It joins, appends, is decided, and is removed with its records. The decision may come in each of these phases, and
+    is applied once: when it comes, or when the joining ends if that is later.
+    """
 
     txn: TxnId
     op_keys: list[str] = field(default_factory=list)
+    """Its op records that are durable. Empty only while it joins, or if the record was refused."""
     span: Span | None = None
-    """From its first append here to its last one; None while there is none."""
+    """From its first append here to its last one; None while there is none. The start never moves, the end rises."""
     decided: TxnState | None = None
+    """Final, and set once. Nothing is appended from then on."""
     joining: trio.Event | None = None
-    """Set when its op record is durable or was refused; None once that is settled."""
+    """Fires when its op record is durable or was refused; None once that is settled, and then it stays None."""
 
 
 class TransactionBuffer:

@@ -101,9 +101,12 @@ async def test_a_client_that_hears_no_goodbye_does_not_keep_its_session(
 ) -> None:
     """E9: ending an encrypted stream takes a write, for which a client that has stopped reading lets it wait."""
     near, far = encrypted_pair(lockstep_stream_pair)
-    async with serving(broker, near) as ended, greeted(far) as client:
-        began = trio.current_time()
-        await client.stream.send_all(bytes(100))
-        await ended.wait()
-        assert trio.current_time() - began == GOODBYE_SECONDS
-        await trio.aclose_forcefully(far)
+    with trio.fail_after(10 * GOODBYE_SECONDS):
+        async with serving(broker, near) as ended, greeted(far) as client:
+            began = trio.current_time()
+            await client.stream.send_all(bytes(100))
+            # It reads the error, and not what ends the stream.
+            assert (await client.receive()).type == pb.BaseCommand.ERROR
+            await ended.wait()
+            assert trio.current_time() - began == GOODBYE_SECONDS
+            await trio.aclose_forcefully(far)

@@ -1,0 +1,42 @@
+"""What one connection has open, and what its parts hear of each other."""
+
+from tests.support.rooms import TOPIC, Rooms
+from tests.support.wire import WireClient
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+Type = pb.BaseCommand.Type
+
+
+async def layout_epoch(client: WireClient) -> int:
+    update = await client.receive()
+    assert update.type == Type.SCALABLE_TOPIC_UPDATE
+    return update.scalable_topic_update.dag.epoch
+
+
+async def test_a_layout_comes_again_behind_the_answers_of_consumers(broker: Rooms, client: WireClient) -> None:
+    """The Java client's queue consumer forgets a layout that comes while it subscribes to the segments before it."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    await client.send(commands.scalable_topic_lookup(5, str(TOPIC)))
+    assert await layout_epoch(client) == 0
+    await broker.controller.split(TOPIC, 0)
+    client.ignored.add(Type.SCALABLE_TOPIC_UPDATE)
+    await client.receives_nothing_more()
+    client.ignored.clear()
+    name = str(await broker.segment(TOPIC, 0))
+    answer = await client.ask(commands.subscribe(name, "s", 1, 1, sub_type=pb.CommandSubscribe.Shared))
+    assert answer.type == Type.SUCCESS
+    assert await layout_epoch(client) == 1
+
+
+async def test_a_registration_that_has_left_is_forgotten(broker: Rooms, client: WireClient) -> None:
+    """Its id means nothing any more, so no subscription is moved by it."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    client.ignored.add(Type.SCALABLE_TOPIC_UPDATE)
+    registered = await client.ask(commands.scalable_topic_subscribe(5, str(TOPIC), "s", "c", 7))
+    assert registered.type == Type.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    name = str(await broker.segment(TOPIC, 0))
+    assert (await client.ask(commands.subscribe(name, "s", 1, 1, name="c-seg-0"))).type == Type.SUCCESS
+    assert (await client.ask(commands.close_consumer(7, 50))).type == Type.SUCCESS
+    seek = pb.BaseCommand(type=Type.SEEK, seek=pb.CommandSeek(consumer_id=7, request_id=51, message_publish_time=0))
+    assert (await client.ask(seek)).error.error == pb.SubscriptionNotFound

@@ -8,6 +8,9 @@ import pandas as pd
 
 from .flights import WITHOUT_NUMBER, data_folder
 
+# Not `pd.to_timedelta(minutes, unit="min")`: of missing minutes it rounds what stands in uninitialized memory, and
+# now and then warns of an overflow.
+MINUTE = pd.Timedelta(minutes=1)
 LATE_MINUTES = 15
 TURNAROUND_HOURS_MAX = 12
 WEATHER = ["temp", "wind_speed", "precip", "visib"]
@@ -41,7 +44,7 @@ def chains(flights: pd.DataFrame) -> pd.DataFrame:
     """What `jobs/chains.py` should find: runs of legs of one aircraft, each late because the one before landed late."""
     legs = flights[flights["dep_delay"].notna() & (flights["aircraft"] != WITHOUT_NUMBER)]
     departed = _departures(legs)
-    legs = legs.assign(departed=departed, landed=departed + pd.to_timedelta(legs["air_time"], unit="min"))
+    legs = legs.assign(departed=departed, landed=departed + legs["air_time"] * MINUTE)
     legs = legs.assign(leg=legs["carrier"] + legs["flight"].astype(str)).sort_values(["tailnum", "departed", "leg"])
     before = legs.groupby("tailnum")[["landed", "arr_delay"]].shift()
     ground = legs["departed"] - before["landed"]
@@ -68,4 +71,4 @@ def chains(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def _departures(flights: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
-    return flights["scheduled"] + pd.to_timedelta(flights["dep_delay"], unit="min")
+    return flights["scheduled"] + flights["dep_delay"] * MINUTE

@@ -104,13 +104,7 @@ class DirectoryOpenLedger:
         txn: TxnId | None = None,
         entry_format: EntryFormat = EntryFormat.PULSAR,
     ) -> Position:
-        """Take an entry and return its position. Durable when `confirmed.wait_for(position)` returns.
-
-        Raises:
-            LedgerSealed: the ledger was closed.
-            LedgerFailed: the journal's writer has ended.
-            NoSpace: the disk is full; nothing was taken.
-        """
+        """See `OpenLedger`."""
         if self._is_closed:
             raise LedgerSealed(f"ledger {self.id} takes no more entries")
         failure = self._queue.failure
@@ -132,14 +126,7 @@ class DirectoryOpenLedger:
         return self.log.index
 
     async def wait_room(self) -> None:
-        """Return when bytes appended but not confirmed, over all ledgers, are below their bound.
-
-        Appending at once afterwards keeps the bound up to one entry. Does not yield while there is room.
-
-        Raises:
-            LedgerFailed: the journal's writer has ended.
-            NoSpace: the disk is full.
-        """
+        """See `OpenLedger`."""
         await self._queue.wait_room()
 
     async def read(self, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[Entry]:

@@ -14,7 +14,7 @@ MUTANTS: Final = "docs/mutants.md"
 
 
 def pages() -> Iterator[Path]:
-    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))
+    yield from (ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"))
     yield from (path for path in (ROOT / "docs").rglob("*.md") if "news" not in path.parts)
 
 

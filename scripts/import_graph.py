@@ -27,6 +27,7 @@ PACKAGES: Final = ("tidewire", "broker", "dispatch", "storage", "txn")
 FOLDERS: Final = (
     "tidewire.cli",
     "tidewire.client",
+    "tidewire.protocol",
     "tidewire.spark",
     "tidewire.wire",
     "broker.pulsar",

@@ -140,8 +140,8 @@ def open_session(
     session.use(LookupHandler(connection))
     schemas = SchemaGate(services.schemas, services.topics, services.layouts)
     session.use(SchemaHandler(connection, schemas))
-    session.use(ProducerHandler(connection, services.topics, schemas, services.traffic))
     registry = Registry()
+    session.use(ProducerHandler(connection, registry, services.topics, schemas, services.traffic))
     session.use(
         ScalableHandler(
             connection, registry, services.layouts, services.feeds, services.groups, services.elections, services.dags

@@ -1,8 +1,8 @@
 """What one connection has open. Its handlers meet here, and none of them calls another.
 
-Clients open three things that belong together: layout sessions, registrations for a share of a topic's segments, and
-consumers of segments. They say only by names which consumer belongs to what. So each consumer that opens, is refused
-or closes is shown to the registrations and layout sessions that it may be part of.
+A producer belongs to nothing else. Three other things belong together: layout sessions, registrations for a share of a
+topic's segments, and consumers of segments. Clients say only by names which consumer belongs to what. So each consumer
+that opens, is refused or closes is shown to the registrations and layout sessions that it may be part of.
 """
 
 from collections.abc import Iterable
@@ -13,23 +13,49 @@ from broker.layouts.legacy import segment_of
 from broker.names import TopicName
 from broker.pulsar.consumer_sessions import ConsumerSession
 from broker.pulsar.layout_sessions import LayoutSession
+from broker.pulsar.producer_sessions import ProducerSession
 from broker.pulsar.registered_consumers import RegisteredConsumer
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 REGISTRATIONS_MAX: Final = 10_000
 """Consumers that one connection has registered for a share of a topic; one more is refused."""
 
+CLOSED_PRODUCERS_MAX: Final = 1024
+"""Producers that the broker closed and the client has not asked for again, as far as a connection remembers them."""
+
 
 class Registry:
     """See the module's docstring. Whoever adds something here removes it when it is closed."""
 
     def __init__(self) -> None:
+        self.producers: Final[dict[int, ProducerSession]] = {}
+        """By the client's ids."""
+        self._closed_producers: Final[dict[int, None]] = {}
+        """Ids of those that the broker closed, in that order. See `awaits_close`."""
         self.consumers: Final[dict[int, ConsumerSession]] = {}
         """Consumers and readers, by the client's ids."""
         self.layout_sessions: Final[dict[int, LayoutSession]] = {}
         """By the client's ids."""
         self.registrations: Final[list[RegisteredConsumer]] = []
         """Consumers that share a topic's segments with others; no two of one group have the same name."""
+
+    def producer_closed_by_broker(self, producer_id: int) -> None:
+        """Remove a producer whose client is being told so. Beyond the bound the first of them is forgotten."""
+        self.producers.pop(producer_id, None)
+        self._closed_producers[producer_id] = None
+        if len(self._closed_producers) > CLOSED_PRODUCERS_MAX:
+            del self._closed_producers[next(iter(self._closed_producers))]
+
+    def awaits_close(self, producer_id: int) -> bool:
+        """Whether the client may still send to a producer that the broker closed. Such sends are dropped.
+
+        They were on their way when the client was told, and it sends them again.
+        """
+        return producer_id in self._closed_producers
+
+    def producer_requested(self, producer_id: int) -> None:
+        """The client opens a producer of this id, so it knows that the one before was closed."""
+        self._closed_producers.pop(producer_id, None)
 
     def follows_layout(self, name: TopicName, metadata: Iterable[pb.KeyValue]) -> bool:
         """Whether a consumer of this topic is part of one that follows the layout of a scalable topic.

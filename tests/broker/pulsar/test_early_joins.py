@@ -12,7 +12,7 @@ from broker.budgets import ReceiveBudget
 from broker.names import TopicName
 from broker.pulsar import early_joins
 from broker.pulsar.outbox import Outbox
-from broker.pulsar.producing import ProducerSession
+from broker.pulsar.producer_sessions import ProducerSession
 from broker.pulsar.unsupported import Peer
 from broker.topic import Topic
 from broker.traffic import Traffic

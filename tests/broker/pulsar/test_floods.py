@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.budgets import FRAME_SECONDS_MAX, SHARE_BYTES, Budgets
-from broker.pulsar import acknowledging, producing
+from broker.pulsar import acknowledging, producer_sessions
 from broker.pulsar.session import HANDSHAKE_SECONDS_MAX
 from storage.metadata.store import Op
 from tests.support.disk import SimulatedFiles
@@ -89,7 +89,7 @@ async def test_a_complete_frame_that_waits_for_the_broker_costs_no_connection(
     broker: Rooms, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E9: only clients that do not complete their frames are disconnected, however long the broker takes over one."""
-    monkeypatch.setattr(producing, "INBOX_BYTES_MAX", 1000)
+    monkeypatch.setattr(producer_sessions, "INBOX_BYTES_MAX", 1000)
     budgets = Budgets.of(3 * len(LARGE), 100)
     await broker.controller.create_topic(TOPIC, 1, {})
     async with listening(broker, budgets) as listener, connected(listener) as client, connected(listener) as other:

@@ -10,7 +10,7 @@ from broker.budgets import ReceiveBudget
 from broker.names import TopicName
 from broker.pulsar import listener as listener_module
 from broker.pulsar.outbox import BYTES_HIGH, Outbox
-from broker.pulsar.producing import INBOX_BYTES_MAX, ProducerSession
+from broker.pulsar.producer_sessions import INBOX_BYTES_MAX, ProducerSession
 from broker.pulsar.session import REQUESTS_MAX
 from broker.pulsar.unsupported import Peer
 from broker.traffic import Traffic

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
-from broker.pulsar import producing
+from broker.pulsar import producer_sessions, registry
 from broker.scalable import controller
 from storage.entry import TxnId
 from storage.metadata.store import Op, Put, PutSequential
@@ -213,7 +213,7 @@ async def test_a_topic_that_closes_under_a_full_producer_leaves_the_connection_a
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sends that wait for room go with their producer; the connection reads on."""
-    monkeypatch.setattr(producing, "INBOX_BYTES_MAX", 1000)
+    monkeypatch.setattr(producer_sessions, "INBOX_BYTES_MAX", 1000)
     name = await segment(broker)
     await client.produce(1, name)
     (topic,) = broker.topics
@@ -247,7 +247,7 @@ async def test_closed_producers_are_not_remembered_for_ever(
     broker: Rooms, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sends to one that the broker has just closed are dropped; what is remembered of old ones is bounded."""
-    monkeypatch.setattr(producing, "CLOSED_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(registry, "CLOSED_PRODUCERS_MAX", 2)
     for producer_id in (1, 2, 3):
         await client.produce(producer_id, PLAIN)
     await broker.topics.unload(TopicName.parse(PLAIN))

@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.layouts.layout import Layout
 from broker.names import NAME_BYTES_MAX, TopicName
-from broker.pulsar import acknowledging, layout_sessions, producing, sends, session, sizes
+from broker.pulsar import acknowledging, layout_sessions, producer_sessions, sends, session, sizes
 from broker.pulsar.requests import CommandHandler
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, IDS_AT_ONCE, SIZES
 from storage.position import Position
@@ -163,7 +163,7 @@ async def test_a_connections_share_is_counted_in_frames_and_bytes(monkeypatch: p
 
 async def test_many_small_sends_share_the_event_loop(monkeypatch: pytest.MonkeyPatch, client: WireClient) -> None:
     """E7: publishing and answering wait for nothing, so a producer with a full inbox pauses by itself."""
-    count = 20 * producing.SENDS_AT_ONCE
+    count = 20 * producer_sessions.SENDS_AT_ONCE
     monkeypatch.setattr(session, "FRAMES_AT_ONCE", count + 1)
     monkeypatch.setattr(session, "FRAME_BYTES_AT_ONCE", 2**30)
     await client.produce(1, PLAIN)

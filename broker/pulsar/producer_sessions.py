@@ -1,0 +1,315 @@
+"""One producer of a connection: its sends, in order, and their answers.
+
+Each producer has two tasks. The first takes its sends in order and publishes them. A transaction's first write to a
+segment waits for its op record, and the producer's later sends wait with it. So the transactions of queued sends join
+the segment before their turn (`early_joins.py`). The second task waits until what was appended is durable and sends
+the receipts, also in order: clients match answers to sends by order.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from broker.budgets import ReceiveShare
+from broker.deduplication.sequences import Stored
+from broker.pulsar.early_joins import EarlyJoins
+from broker.pulsar.faults import Fault, fault_of
+from broker.pulsar.outbox import Outbox
+from broker.pulsar.sends import CheckedSend, check_send
+from broker.pulsar.unsupported import Peer
+from broker.topic import Topic
+from broker.traffic import Traffic
+from storage.errors import LedgerSealed, NoSpace
+from storage.position import Position
+from storage.signal import Signal
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from txn.errors import TransactionNotFound
+
+INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Sends of one producer that wait to be published or answered; above it the connection is not read."""
+
+SEND_BYTES: Final = 512
+"""What a send that waits takes beside its payload, which the topic bounds once it is published."""
+
+REPLACED_SECONDS_MAX: Final = 30
+"""How long a send that met a sealed segment waits until its client has the new layout."""
+
+SENDS_AT_ONCE: Final = 32
+"""Sends published, or answered, in one step of the event loop, some 2 ms where they are small."""
+
+
+class _Queued(NamedTuple):
+    """A send that waits for its turn, and what came of checking it."""
+
+    send: pb.CommandSend
+    payload: bytes
+    checked: CheckedSend | Fault
+    arrived_at: int
+    """The topic's moment then."""
+
+
+class ProducerSession:
+    """One producer: what it still has to publish and to answer."""
+
+    def __init__(
+        self,
+        producer_id: int,
+        name: str,
+        topic: Topic,
+        outbox: Outbox,
+        peer: Peer,
+        share: ReceiveShare,
+        traffic: Traffic,
+        on_closed: Callable[[int], None],
+        *,
+        follows_layout: bool,
+    ) -> None:
+        """Set up; `run` does the work.
+
+        Args:
+            producer_id: the client's number for it on this connection.
+            name: unique on the topic.
+            topic: where it publishes.
+            outbox: the connection's.
+            peer: the client.
+            share: what the connection may hold of the broker's memory.
+            traffic: the broker's counters.
+            on_closed: told when the broker closes the producer by itself.
+            follows_layout: see `TopicClient`.
+        """
+        self.producer_id = producer_id
+        self.name = name
+        self.topic = topic
+        self.follows_layout = follows_layout
+        self._outbox = outbox
+        self._peer = peer
+        self._share = share
+        self._traffic = traffic
+        self._on_closed = on_closed
+        self._inbox: deque[_Queued] = deque()
+        self._inbox_bytes = 0
+        self._inbox_wake = Signal()
+        self._inbox_room = trio.Event()
+        self._answers: deque[tuple[pb.CommandSend, int, Position | Stored | Fault]] = deque()
+        self._answers_wake = Signal()
+        self._scope = trio.CancelScope()
+        self._publishing = False
+        self._early_joins: EarlyJoins | None = None
+        """None while `run` does not."""
+        self._replaced = False
+        self._held_back = False
+        """Whether the disk is full: the producer is closed when what was taken is answered."""
+        self._finishing: trio.Event | None = None
+        """Set once everything is answered, when the client wants to close."""
+        self._is_closed = False
+
+    async def submit(self, send: pb.CommandSend, payload: bytes) -> None:
+        """Queue a send; waits while too much of this producer waits already, or of all connections together."""
+        while self._waiting_bytes > INBOX_BYTES_MAX and not self._is_closed:
+            self._inbox_room = trio.Event()
+            await self._inbox_room.wait()
+        size = SEND_BYTES + len(payload)
+        await self._share.take(size)
+        if self._is_closed or self._held_back:
+            # The client resends what was not answered.
+            self._share.give(size)
+            return
+        checked = self._check(send, payload)
+        self._join_early(checked)
+        self._inbox.append(_Queued(send, payload, checked, self.topic.moment()))
+        self._inbox_bytes += size
+        self._inbox_wake.set()
+
+    async def run(self) -> None:
+        """Publish and answer until closed."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._early_joins = EarlyJoins(self.topic, nursery)
+                    nursery.start_soon(self._publish_all)
+                    nursery.start_soon(self._answer_all)
+        finally:
+            # It keeps the nursery, whose task would keep this producer until a collection.
+            self._early_joins = None
+
+    async def finish(self) -> None:
+        """Return once every send taken so far is answered: its client fails what is not when it hears of the close."""
+        if self._finishing is None:
+            self._finishing = trio.Event()
+        self._inbox_wake.set()
+        await self._finishing.wait()
+
+    def close(self) -> None:
+        """End the tasks and give the name back; unanswered sends stay unanswered."""
+        self._is_closed = True
+        self._inbox_room.set()
+        self._drop_inbox()
+        if self._finishing is not None:
+            self._finishing.set()
+        self._scope.cancel()
+        self.topic.remove_producer(self)
+
+    def topic_replaced(self) -> None:
+        """The sealed segment's layout has been pushed: answer what waits, then close the producer at the client."""
+        self._replaced = True
+        self._inbox_wake.set()
+
+    def topic_closed(self) -> None:
+        """See `TopicClient`: the topic is going away here; the client is told to look it up again."""
+        self._outbox.put(encode_command(commands.close_producer(self.producer_id)))
+        self.close()
+        self._on_closed(self.producer_id)
+
+    async def _publish_all(self) -> None:
+        published = 0
+        while True:
+            await self._inbox_wake.wait()
+            while self._inbox:
+                # In a step of its own, so that no local variable holds the message while this task waits for the next.
+                await self._publish_one()
+                # Neither publishing nor answering has to wait, as a rule, so many small sends would be one long step.
+                published += 1
+                if published % SENDS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            if self._replaced or self._finishing is not None:
+                self._answers_wake.set()
+
+    async def _publish_one(self) -> None:
+        send, payload, checked, arrived_at = self._inbox.popleft()
+        size = SEND_BYTES + len(payload)
+        self._inbox_bytes -= size
+        self._note_room()
+        self._publishing = True
+        try:
+            self._answers.append((send, len(payload), await self._publish(checked, payload, arrived_at)))
+        except NoSpace:
+            self._hold_back()
+        finally:
+            self._share.give(size)
+        self._publishing = False
+        self._answers_wake.set()
+
+    def _hold_back(self) -> None:
+        """The disk is full: leave this send and those behind it to the client, which sends them again.
+
+        An error for a send would fail it, or close the connection with its consumers. Closing the producer does
+        neither, and opening it again is refused until there is space (`faults.py`). First, though, what was taken
+        before is answered, or it would be sent again and stored twice.
+        """
+        self._held_back = True
+        self._drop_inbox()
+        self._note_room()
+
+    def _drop_inbox(self) -> None:
+        if self._early_joins is not None:
+            self._early_joins.drop()
+        self._share.give(self._inbox_bytes)
+        self._inbox.clear()
+        self._inbox_bytes = 0
+
+    @property
+    def _waiting_bytes(self) -> int:
+        # A refusal waits for the receipts before it, perhaps long, and while it does it takes what a send takes.
+        return self._inbox_bytes + SEND_BYTES * len(self._answers)
+
+    def _note_room(self) -> None:
+        if self._waiting_bytes <= INBOX_BYTES_MAX:
+            self._inbox_room.set()
+
+    def _check(self, send: pb.CommandSend, payload: bytes) -> CheckedSend | Fault:
+        try:
+            return check_send(send, payload)
+        except Exception as error:
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            return fault
+
+    def _join_early(self, checked: CheckedSend | Fault) -> None:
+        """Let the transaction of a send join the segment, if the send has to wait for its turn."""
+        if isinstance(checked, Fault) or checked.txn is None or self._early_joins is None:
+            return
+        has_turn = not self._inbox and not self._publishing
+        if not has_turn and self.topic.would_join(self.name, checked.id, checked.txn):
+            self._early_joins.start(checked.txn)
+
+    async def _publish(
+        self, checked: CheckedSend | Fault, payload: bytes, arrived_at: int
+    ) -> Position | Stored | Fault:
+        if isinstance(checked, Fault):
+            return checked
+        try:
+            return await self.topic.publish_once(
+                self.name,
+                checked.id,
+                payload,
+                message_count=checked.message_count,
+                txn=checked.txn,
+                arrived_at=arrived_at,
+            )
+        except LedgerSealed as sealed:
+            # The client gets the new layout before this refusal, so it knows the child to send to
+            # (docs/design.md#topics).
+            with trio.move_on_after(REPLACED_SECONDS_MAX):
+                await self.topic.replaced.wait()
+            return Fault(pb.TopicTerminatedError, str(sealed))
+        except NoSpace:
+            raise
+        except TransactionNotFound as unknown:
+            # For good; at the code of other requests the Java client would reconnect and send it again, endlessly.
+            return Fault(pb.NotAllowedError, str(unknown))
+        except Exception as error:
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            return fault
+
+    async def _answer_all(self) -> None:
+        answered = 0
+        while True:
+            await self._answers_wake.wait()
+            while self._answers:
+                send, size, outcome = self._answers[0]
+                if isinstance(outcome, Stored):
+                    # Sent again, perhaps by another connection before: the first copy may still be on its way.
+                    await self.topic.ledger.confirmed.wait_for(outcome.durable_at)
+                    frame = self._receipt(send, outcome.position)
+                elif isinstance(outcome, Position):
+                    await self.topic.ledger.confirmed.wait_for(outcome)
+                    self._traffic.messages_in += max(send.num_messages, 1)
+                    self._traffic.bytes_in += size
+                    frame = self._receipt(send, outcome)
+                else:
+                    frame = refusal_of(send, self._for_peer(outcome))
+                self._answers.popleft()
+                self._note_room()
+                self._outbox.put(frame)
+                answered += 1
+                if answered % SENDS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            if not self._inbox and not self._publishing:
+                if self._finishing is not None:
+                    self._finishing.set()
+                elif self._replaced or self._held_back:
+                    self.topic_closed()
+
+    def _for_peer(self, fault: Fault) -> Fault:
+        """The same refusal; one for good at a code that its client takes for that."""
+        return fault._replace(code=self._peer.fails_send_at) if fault.code == pb.NotAllowedError else fault
+
+    def _receipt(self, send: pb.CommandSend, stored_at: Position) -> bytes:
+        return encode_command(
+            commands.send_receipt(
+                self.producer_id, send.sequence_id, *stored_at, highest_sequence_id=send.highest_sequence_id
+            )
+        )
+
+
+def refusal_of(send: pb.CommandSend, fault: Fault) -> bytes:
+    """The SEND_ERROR frame for a send. Clients know a batch that failed by the id of its last message."""
+    sequence_id = max(send.sequence_id, send.highest_sequence_id)
+    return encode_command(commands.send_error(send.producer_id, sequence_id, fault.code, fault.message))

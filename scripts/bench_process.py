@@ -1,0 +1,265 @@
+"""What one broker process takes, beside Apache Kafka 4.3.0 and Apache Pulsar 5.0.0-M1 in the same minutes.
+
+    .venv/bin/python scripts/bench_process.py [--repeats 3] [--only transactions,produce,fetch] [--json FILE]
+
+All three brokers run all the while and take turns, phase by phase. Ours syncs its files before it answers; Kafka and
+Pulsar do not, as they come or by their setting. Each system is driven by its own client, warm: ours and Pulsar by the
+Java v5 client and the C++ client, Kafka by its Java client. CPU is the broker's process alone. Every figure is the
+median of the repeats, with the lowest and highest behind it.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import orjson
+
+from scripts.bench_transactions import percentiles
+from scripts.need import install, place
+from scripts.process_usage import cpu_seconds
+from scripts.reference_kafka import ARTIFACT as KAFKA
+from scripts.reference_kafka import running_kafka
+from scripts.reference_pulsar import ARTIFACT as PULSAR
+from scripts.reference_pulsar import running_pulsar
+from tests.support.processes import running_broker
+
+SCRIPTS: Final = Path(__file__).parent
+PROGRAM_SECONDS_MAX: Final = 1_200
+ROUNDS: Final = 400
+WARM_UP_SECONDS: Final = 8
+SECONDS: Final = 8
+FETCHED_BYTES: Final = 200_000_000
+FETCHED_MESSAGES_MAX: Final = 200_000
+
+SYSTEMS: Final = ("tidewire", "kafka", "pulsar")
+PARTICIPANTS: Final = (1, 4, 16, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One system that is measured."""
+
+    pid: int
+    java: Sequence[str]
+    """The command of its Java client's program."""
+    cpp: Sequence[str] | None
+    """The command of its C++ client's program, if it is measured with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one program printed, and what the broker took meanwhile."""
+
+    result: Any
+    cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Of messages or transactions a second."""
+        return float(self.result["done"] / self.result["seconds"])
+
+    @property
+    def cpu_each(self) -> float:
+        """The broker's seconds of CPU for one message or transaction."""
+        return float(self.cpu_seconds / self.result["done"])
+
+
+def run(pid: int, command: Sequence[str], *arguments: object) -> Measured:
+    """Run one phase. Its CPU is that between the lines `measuring` and `measured`."""
+    with subprocess.Popen(
+        [*command, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    ) as program:
+        assert program.stdout is not None
+        at = {}
+        last = ""
+        for line in program.stdout:
+            last = line.strip()
+            at[last] = cpu_seconds(pid)
+        program.wait(PROGRAM_SECONDS_MAX)
+    if program.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, arguments))} failed with status {program.returncode}")
+    return Measured(orjson.loads(last), at["measured"] - at["measuring"])
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The median, and the lowest and highest."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
+
+
+class Report:
+    """Collects figures by row and system, over the repeats; prints and keeps them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._forms: dict[str, str] = {}
+
+    def add(self, row: str, system: str, value: float, form: str) -> None:
+        """One figure of one repeat."""
+        self._rows[row][system].append(value)
+        self._forms[row] = form
+
+    def median(self, row: str, system: str) -> float:
+        """Over the repeats."""
+        return statistics.median(self._rows[row][system])
+
+    def has(self, row: str, *systems: str) -> bool:
+        """Whether it was measured."""
+        return row in self._rows and all(self._rows[row][system] for system in systems)
+
+    def print(self) -> None:
+        """One line a row."""
+        print(f"\n{'':44}" + "".join(f"{system:>24}" for system in SYSTEMS))
+        for row, by_system in self._rows.items():
+            cells = (spread(by_system[s], self._forms[row]) if by_system[s] else "-" for s in SYSTEMS)
+            print(f"{row:44}" + "".join(f"{cell:>24}" for cell in cells))
+
+    def figures(self) -> Mapping[str, Mapping[str, Sequence[float]]]:
+        """All of them."""
+        return {row: dict(by_system) for row, by_system in self._rows.items()}
+
+
+def transactions(subjects: Mapping[str, Subject], report: Report) -> None:
+    """Whole transactions one after another, and many at once on one segment."""
+    for system, subject in subjects.items():
+        measured = run(subject.pid, subject.java, "whole", ROUNDS)
+        for participants in PARTICIPANTS:
+            for what in ("whole", "commit"):
+                name = "begin..commit" if what == "whole" else "commit call"
+                taken = measured.result[what][str(participants)]
+                p50, p99 = percentiles(taken)
+                report.add(f"{name}, {participants} segments, p50 ms", system, p50, ".2f")
+                report.add(f"{name}, {participants} segments, p99 ms", system, p99, ".1f")
+                report.add(f"{name}, {participants} segments, max ms", system, max(taken), ".0f")
+        print(f"  {system}: whole transactions", flush=True)
+    for system, subject in subjects.items():
+        measured = run(subject.pid, subject.java, "in-flight", WARM_UP_SECONDS, 2 * SECONDS)
+        report.add("one segment, 64 in flight, transactions/s", system, measured.rate, ".0f")
+        report.add("one segment, 64 in flight, CPU of one, ms", system, measured.cpu_each * 1e3, ".2f")
+        print(f"  {system}: 64 in flight", flush=True)
+
+
+def produce(subjects: Mapping[str, Subject], report: Report) -> None:
+    """Messages of several sizes to one segment."""
+    for size in (100, 1_024, 10_240, 102_400):
+        for system, subject in subjects.items():
+            measured = run(subject.pid, subject.java, "produce", size, WARM_UP_SECONDS, SECONDS)
+            report.add(f"Java produce {size:,} B, messages/s", system, measured.rate, ",.0f")
+            report.add(f"Java produce {size:,} B, CPU of one, us", system, measured.cpu_each * 1e6, ".1f")
+            print(f"  {system}: Java produce {size:,} B", flush=True)
+    for size, batched in ((100, 1), (1_024, 1), (10_240, 1), (102_400, 1), (1_024, 0)):
+        for system, subject in subjects.items():
+            if subject.cpp is not None:
+                measured = run(subject.pid, subject.cpp, "produce", size, batched, WARM_UP_SECONDS, SECONDS)
+                what = f"C++ produce {size:,} B{'' if batched else ' unbatched'}"
+                report.add(f"{what}, messages/s", system, measured.rate, ",.0f")
+                report.add(f"{what}, CPU of one, us", system, measured.cpu_each * 1e6, ".1f")
+                print(f"  {system}: {what}", flush=True)
+
+
+def fetch(subjects: Mapping[str, Subject], report: Report) -> None:
+    """Messages that stand in one segment already."""
+    for size in (100, 1_024, 10_240):
+        messages = min(FETCHED_MESSAGES_MAX, FETCHED_BYTES // size)
+        for system, subject in subjects.items():
+            measured = run(subject.pid, subject.cpp or subject.java, "fetch", size, messages)
+            report.add(f"fetch {size:,} B, messages/s", system, measured.rate, ",.0f")
+            report.add(f"fetch {size:,} B, CPU of one, us", system, measured.cpu_each * 1e6, ".1f")
+            print(f"  {system}: fetch {size:,} B", flush=True)
+
+
+PARTS: Final[Mapping[str, Callable[[Mapping[str, Subject], Report], None]]] = {
+    "transactions": transactions,
+    "produce": produce,
+    "fetch": fetch,
+}
+
+
+def judge(report: Report) -> None:
+    """Print each target and whether it was met."""
+    print("\ntargets")
+
+    def target(what: str, value: float, most: float, form: str = ".2f") -> None:
+        print(f"  {what}: {value:{form}} (at most {most:g}): {'met' if value <= most else 'MISSED'}")
+
+    rate = "one segment, 64 in flight, transactions/s"
+    if report.has(rate, "tidewire", "kafka"):
+        ratio = report.median(rate, "tidewire") / report.median(rate, "kafka")
+        print(f"  {rate}, to Kafka's: {ratio:.2f} (at least 1.5): {'met' if ratio >= 1.5 else 'MISSED'}")
+    whole = "begin..commit, 1 segments, p50 ms"
+    if report.has(whole, "tidewire", "kafka"):
+        ratio = report.median(whole, "tidewire") / report.median(whole, "kafka")
+        target("whole transaction, 1 segment, to Kafka's", ratio, 1)
+    for segments in PARTICIPANTS if report.has(whole, "tidewire") else ():
+        commit = report.median(f"commit call, {segments} segments, p50 ms", "tidewire")
+        target(f"commit p50, {segments} segments, ms", commit, 1)
+        tail, middle = (
+            report.median(f"begin..commit, {segments} segments, {p} ms", "tidewire") for p in ("p99", "p50")
+        )
+        target(f"begin..commit, {segments} segments, p99 to p50", tail / middle, 8)
+    if report.has("C++ produce 1,024 B, CPU of one, us", "tidewire"):
+        target("C++ produce 1 KiB, us", report.median("C++ produce 1,024 B, CPU of one, us", "tidewire"), 4)
+        target("  unbatched, us", report.median("C++ produce 1,024 B unbatched, CPU of one, us", "tidewire"), 16)
+    for row in report.figures():
+        if "produce" in row and row.endswith("messages/s") and report.has(row, "tidewire", "pulsar"):
+            ratio = report.median(row, "tidewire") / report.median(row, "pulsar")
+            print(f"  {row}, to Pulsar's: {ratio:.2f} (at least 1): {'met' if ratio >= 1 else 'MISSED'}")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description="What one broker process takes, beside Kafka and Pulsar.")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="systems, separated by commas")
+    parser.add_argument("--json", type=Path, help="a file for every figure")
+    options = parser.parse_args(arguments)
+    for need in ("pulsar-java-client", KAFKA, PULSAR):
+        install(need)
+    chosen = options.systems.split(",")
+    report = Report()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {options.repeats} repeats", flush=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewire-bench-")))
+        target = place("pulsar-java-client")
+        java = ("java", "-cp", f"{target}/classes:{target}/lib/*", "tidewire.interop.ProcessBench")
+        cpp = (sys.executable, str(SCRIPTS / "cpp_bench.py"))
+        subjects = {}
+        if "tidewire" in chosen:
+            ours = stack.enter_context(running_broker(folder / "data"))
+            subjects["tidewire"] = Subject(ours.pid, (*java, ours.service_url, ours.http_url), (*cpp, ours.service_url))
+        if "kafka" in chosen:
+            kafka = stack.enter_context(running_kafka(folder / "kafka"))
+            program = ("java", "-cp", f"{place(KAFKA)}/*", str(SCRIPTS / "KafkaBench.java"), kafka.bootstrap_servers)
+            subjects["kafka"] = Subject(kafka.pid, program, None)
+        if "pulsar" in chosen:
+            pulsar = stack.enter_context(running_pulsar(folder / "pulsar", fsync=False))
+            command = (*java, pulsar.service_url, pulsar.http_url)
+            subjects["pulsar"] = Subject(pulsar.pid, command, (*cpp, pulsar.service_url))
+        for repeat in range(options.repeats):
+            print(f"repeat {repeat + 1}", flush=True)
+            for part in options.only.split(","):
+                PARTS[part](subjects, report)
+    report.print()
+    judge(report)
+    print(f"\nload at the end {os.getloadavg()[0]:.1f}")
+    if options.json is not None:
+        options.json.write_bytes(orjson.dumps(report.figures(), option=orjson.OPT_INDENT_2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

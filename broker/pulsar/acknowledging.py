@@ -205,10 +205,7 @@ class Acknowledging:
                 identity=self._identity(consumer, ack),
             )
         except Exception as error:
-            fault = fault_of(error)
-            if fault is None:
-                raise
-            self._refuse(ack, fault)
+            self._refuse(ack, fault_of(error))
         else:
             if ack.HasField("request_id"):
                 self._outbox.put(encode_command(commands.ack_response(ack.consumer_id, ack.request_id, txn=txn)))
@@ -223,10 +220,10 @@ class Acknowledging:
             return None
         return CommandId(name, ack.request_id, self._connection)
 
-    def _refuse(self, ack: pb.CommandAck, fault: Fault | None) -> None:
+    def _refuse(self, ack: pb.CommandAck, fault: Fault) -> None:
         if ack.HasField("request_id"):
             _answer(self._outbox, ack.consumer_id, ack.request_id, fault)
-        elif fault is not None:
+        else:
             log.info("acknowledgement refused", reason=fault.message)
 
 

@@ -54,8 +54,7 @@ class EarlyJoins:
                 try:
                     await self._topic.join(txn)
                 except Exception as error:
-                    # Its send meets the same in its turn, and the client hears of it.
-                    if fault_of(error) is None:
-                        raise
+                    # Raises what nobody expects. The rest the send meets in its turn, and then its client is told.
+                    fault_of(error)
         finally:
             self._running -= 1

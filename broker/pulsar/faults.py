@@ -8,11 +8,13 @@ from broker.errors import (
     ClosedMeanwhile,
     CredentialsUnchecked,
     IncompatibleSchema,
+    IntentOpen,
     LayoutUnreadable,
     NotSupported,
     ProducerNameTaken,
     SchemaNotFound,
     SegmentBusy,
+    SendInDoubt,
     SubscriptionEnding,
     SubscriptionNotFound,
     TopicClosed,
@@ -35,7 +37,7 @@ from storage.errors import (
     NoSpace,
     WriterAlive,
 )
-from storage.metadata.store import MetadataError, StoreUnavailable
+from storage.metadata.store import ChangeSetTooLarge, InvalidOperation, MetadataError, StoreUnavailable
 from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import (
@@ -56,6 +58,8 @@ from txn.errors import (
     WrongDomain,
 )
 
+# A code decides what clients do by themselves. They give a request up at NotAllowedError and some others, and repeat it
+# at most codes, with growing pauses (`tests/broker/pulsar/test_faults.py` has the list).
 _CODES: dict[type[Exception], pb.ServerError] = {
     InvalidTopicName: pb.InvalidTopicName,
     TopicNotFound: pb.TopicNotFound,
@@ -70,6 +74,9 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     OutcomeUnknown: pb.ServiceNotReady,
     StoreUnavailable: pb.MetadataError,
     MetadataError: pb.MetadataError,
+    # For good, while clients take MetadataError for a store that is away.
+    ChangeSetTooLarge: pb.NotAllowedError,
+    InvalidOperation: pb.NotAllowedError,
     LedgerSealed: pb.TopicTerminatedError,
     LedgerFailed: pb.PersistenceError,
     # All clients take it for "hold what you have, and come back later", by growing delays. It closes no connection, so
@@ -86,6 +93,10 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     IncompatibleSchema: pb.IncompatibleSchema,
     # Where Pulsar's clients look: the Java client takes it for "no schema", any other code for a failure.
     SchemaNotFound: pb.TopicNotFound,
+    IntentOpen: pb.ServiceNotReady,
+    # At any other code clients send it again and again, until the other transaction ends or the send times out. Only
+    # the application knows why it uses an id in two transactions. So it is told at once that this copy is not stored.
+    SendInDoubt: pb.NotAllowedError,
     ProducerNameTaken: pb.ProducerBusy,
     ConsumerBusy: pb.ConsumerBusy,
     SubscriptionClosed: pb.ServiceNotReady,
@@ -113,7 +124,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     AppliedByAnother: pb.NotAllowedError,
     AppliedOtherwise: pb.NotAllowedError,
     CoordinatorNotFound: pb.TransactionCoordinatorNotFound,
-    # Whatever else is refused is refused for good; at a code that fits worse the Java client would ask again.
+    # Whatever else is refused is refused for good.
     BrokerError: pb.NotAllowedError,
 }
 
@@ -125,10 +136,14 @@ class Fault(NamedTuple):
     message: str
 
 
-def fault_of(error: Exception) -> Fault | None:
-    """The wire's form of an expected error; None for one that no room promises to raise."""
+def fault_of(error: Exception) -> Fault:
+    """The wire's form of an expected error.
+
+    Raises:
+        Exception: the error itself, if no room promises to raise it. It ends the connection as a defect of ours.
+    """
     for kind in type(error).__mro__:
         code = _CODES.get(kind)
         if code is not None:
             return Fault(code, str(error))
-    return None
+    raise error

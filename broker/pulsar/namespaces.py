@@ -68,7 +68,6 @@ class NamespaceHandler:
             check_namespace(request.namespace)
         except (NotSupported, InvalidTopicName) as error:
             fault = fault_of(error)
-            assert fault is not None, "both are in the table"
             self._put(commands.watch_scalable_topics_failed(request.watch_id, fault.code, fault.message))
             return
         scope = self._watches[request.watch_id] = trio.CancelScope()

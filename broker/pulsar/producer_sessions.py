@@ -224,10 +224,7 @@ class ProducerSession:
         try:
             return check_send(send, payload)
         except Exception as error:
-            fault = fault_of(error)
-            if fault is None:
-                raise
-            return fault
+            return fault_of(error)
 
     def _join_early(self, checked: CheckedSend | Fault) -> None:
         """Let the transaction of a send join the segment, if the send has to wait for its turn."""
@@ -263,10 +260,7 @@ class ProducerSession:
             # For good; at the code of other requests the Java client would reconnect and send it again, endlessly.
             return Fault(pb.NotAllowedError, str(unknown))
         except Exception as error:
-            fault = fault_of(error)
-            if fault is None:
-                raise
-            return fault
+            return fault_of(error)
 
     async def _answer_all(self) -> None:
         answered = 0

@@ -224,10 +224,7 @@ class Session:
         try:
             await request.handle(command)
         except Exception as error:
-            fault = fault_of(error)
-            if fault is None:
-                raise
-            self._put(request.refuse(command, fault))
+            self._put(request.refuse(command, fault_of(error)))
         finally:
             self._share.give(size)
             self._request_places.release()

@@ -11,8 +11,10 @@ import broker
 import dispatch
 import storage
 import txn
+from broker.errors import SendInDoubt
 from broker.pulsar.faults import fault_of
 from storage.errors import DataFolderInUse, ExpectedError, LedgerNotFound, StorageError
+from storage.metadata.store import ChangeSetTooLarge, InvalidOperation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
 
@@ -22,6 +24,26 @@ BASES: Final = ("StorageError", "TxnError", "SubscriptionError")
 ELSEWHERE: Final = (DataFolderInUse, LedgerNotFound)
 """One ends the start of a broker. The other is met by readers of a ledger that was trimmed, who go on behind it."""
 
+GIVEN_UP: Final = (
+    pb.AuthorizationError,
+    pb.ConsumerAssignError,
+    pb.ConsumerBusy,
+    pb.IncompatibleSchema,
+    pb.NotAllowedError,
+    pb.ProducerBusy,
+    pb.SubscriptionNotFound,
+    pb.TopicNotFound,
+    pb.TransactionConflict,
+)
+"""Codes at which Pulsar's clients fail a request at once: `PulsarClientException.isRetriableError` of the Java client.
+
+At any other they repeat the request, with growing pauses, until their operation times out.
+`tests/scenarios/test_repeated_requests.py` has the C++ client show it.
+"""
+
+GIVEN_UP_ON_PURPOSE: Final = (SendInDoubt,)
+"""Only a SEND meets it. The table says why its client is not to repeat it by itself."""
+
 
 def _errors(base: type[ExpectedError]) -> Iterator[type[ExpectedError]]:
     for error in base.__subclasses__():
@@ -29,29 +51,50 @@ def _errors(base: type[ExpectedError]) -> Iterator[type[ExpectedError]]:
         yield from _errors(error)
 
 
-def test_every_error_that_a_room_raises_has_a_code() -> None:
-    """An error without one would be told to the client as a defect of the broker."""
+def _raised() -> set[type[ExpectedError]]:
+    """Every class of error that some room raises."""
     for room in (broker, dispatch, storage, txn):
         for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
             importlib.import_module(module.name)
-    without = [
-        error
-        for error in _errors(ExpectedError)
-        if error.__name__ not in BASES and fault_of(error.__new__(error, "reason")) is None
-    ]
-    assert set(without) == set(ELSEWHERE)
+    return {error for error in _errors(ExpectedError) if error.__name__ not in BASES}
+
+
+def _code_of(error: type[ExpectedError]) -> pb.ServerError | None:
+    try:
+        return fault_of(error.__new__(error, "reason")).code
+    except ExpectedError:
+        return None
+
+
+def test_every_error_that_a_room_raises_has_a_code() -> None:
+    """An error without one would be told to the client as a defect of the broker."""
+    without = {error for error in _raised() if _code_of(error) is None}
+    assert without == set(ELSEWHERE)
+
+
+def test_a_client_repeats_what_may_succeed_later() -> None:
+    """A retriable error at a code that ends the request would fail what a moment later would have succeeded."""
+    given_up = {error for error in _raised() if error.retriable and _code_of(error) in GIVEN_UP}
+    assert given_up == set(GIVEN_UP_ON_PURPOSE)
+
+
+@pytest.mark.parametrize("error", [ChangeSetTooLarge, InvalidOperation])
+def test_a_client_does_not_repeat_what_the_metadata_store_never_takes(error: type[ExpectedError]) -> None:
+    """M25: at the code of a store that is away, clients would repeat it until their operation times out."""
+    assert _code_of(error) in GIVEN_UP
 
 
 @pytest.mark.parametrize("error", [OwnershipLost("t"), OutcomeUnknown("t", "an op record")])
 def test_a_lost_and_an_unanswered_owner_both_send_the_client_to_a_lookup(error: TxnError) -> None:
     """D4, M22: the next owner serves the same request, so the client keeps its producer and asks where that is."""
     fault = fault_of(error)
-    assert fault is not None
     assert fault.code == pb.ServiceNotReady
     assert "Look the topic up again" in fault.message
 
 
 def test_an_error_of_no_room_has_no_code() -> None:
-    """Whoever raises it has a defect."""
-    assert fault_of(StorageError("of no class that says more")) is None
-    assert fault_of(KeyError("defect")) is None
+    """Whoever raises it has a defect, and it ends the connection as one."""
+    for error in (StorageError("of no class that says more"), KeyError("defect")):
+        with pytest.raises(type(error)) as raised:
+            fault_of(error)
+        assert raised.value is error

@@ -6,6 +6,8 @@ import java.time.Duration;
 final class Limits {
     /** One request of the client: lookup, producer or consumer creation, a transaction's end. */
     static final Duration OPERATION_MAX = Duration.ofSeconds(15);
+    /** An answer that the client must not wait or repeat anything for. */
+    static final Duration AT_ONCE = Duration.ofSeconds(5);
     /** One HTTP exchange. */
     static final Duration HTTP_MAX = Duration.ofSeconds(15);
     /** From the moment messages may be seen to the delivery of the last one. */

@@ -14,8 +14,6 @@ import org.apache.pulsar.client.api.SubscriptionType;
 
 /** What is not served: the client is told so at once, by name, and what is served goes on. */
 final class RefusalScenarios {
-    private static final long AT_ONCE_MILLIS = 5_000;
-
     private RefusalScenarios() {
     }
 
@@ -38,7 +36,7 @@ final class RefusalScenarios {
                     String.valueOf(refusal.getMessage()).contains(words),
                     "the refusal does not say \"" + words + "\": " + refusal);
         }
-        if (System.currentTimeMillis() - start > AT_ONCE_MILLIS) {
+        if (System.currentTimeMillis() - start > Limits.AT_ONCE.toMillis()) {
             throw new Failure("it was refused only after " + (System.currentTimeMillis() - start) + " ms");
         }
     }

@@ -103,7 +103,10 @@ final class TransactionScenarios {
         Producer<String> producer = stage.producer();
         Transaction first = stage.begin();
         sendIds(producer, "first", first);
+        long start = System.currentTimeMillis();
         Expect.refused("a send with the id of one in an open transaction", () -> sendIds(producer, "early", null));
+        long tookMillis = System.currentTimeMillis() - start;
+        Failure.unless(tookMillis < Limits.AT_ONCE.toMillis(), "the client repeated it for " + tookMillis + " ms");
         first.abort();
         sendIds(producer, "plain", null);
         Expect.equal("what came", Receiving.values(Receiving.exactly(stage.stream("sub")::receive, 3)),

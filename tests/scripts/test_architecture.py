@@ -34,12 +34,25 @@ def has(path: Path, qualified: str) -> bool:
     body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
     for part in qualified.split("."):
         for node in body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == part:
-                body = node.body
+            if part in names_of(node):
+                body = node.body if isinstance(node, ast.ClassDef) else []
                 break
         else:
             return False
     return True
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    """What a statement of a module or class defines."""
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case _:
+            return []
 
 
 def test_the_text_gives_enough_to_follow() -> None:

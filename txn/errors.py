@@ -102,8 +102,18 @@ class TransactionConflict(TxnError):
     """What is acknowledged is acknowledged already, or pending in another transaction; nothing was changed (T24)."""
 
 
+class AcknowledgementTooLarge(TxnError):
+    """One command acknowledges more than its op record can hold; nothing of it was acknowledged."""
+
+    def __init__(self, subscription: str, reason: str) -> None:
+        super().__init__(
+            f"The acknowledgement on subscription {subscription} is too large: {reason}. Acknowledge fewer messages at "
+            "once"
+        )
+
+
 class PendingAcksFull(TxnError):
-    """Open transactions hold as many acknowledgements of the subscription as it remembers, or one command too many."""
+    """Open transactions hold as many acknowledgements of the subscription as it remembers. Later it may have room."""
 
     retriable = True
 

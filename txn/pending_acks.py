@@ -17,26 +17,26 @@ What is acknowledged outside transactions is taken at once, whoever reserved it:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import structlog
 import trio
 
 from storage.cursor import Cursor, CursorError
 from storage.entry import TxnId
-from storage.errors import SPACE_RETRY_SECONDS
-from storage.metadata.store import Check, Conflict, MetadataStore, StoreFull, StoreUnavailable
+from storage.errors import SPACE_RETRY_SECONDS, ExpectedError
+from storage.metadata.store import ChangeSetTooLarge, Check, Conflict, MetadataStore, StoreFull, StoreUnavailable
 from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
 from txn.counters import OpCounters, OutstandingOps
 from txn.errors import (
+    AcknowledgementTooLarge,
     OutcomeUnknown,
     OwnershipLost,
     PendingAcksDiscarded,
     PendingAcksFull,
     TransactionConflict,
-    TransactionEnded,
-    TransactionNotFound,
     TxnError,
 )
 from txn.header_watch import HeaderWatch
@@ -48,6 +48,9 @@ from txn.pending_steps import PendingSteps, parts, pause_after
 from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
 from txn.reservations import furthest, overlap
 from txn.states import TxnState
+
+RECORD_BYTES_MAX: Final = 512 * 1024
+"""Of one command's op record; below what every metadata store takes in one piece."""
 
 log = structlog.get_logger(__name__)
 
@@ -122,7 +125,7 @@ class PendingAcks:
         Raises:
             TransactionNotFound, TransactionEnded: nothing was acknowledged.
             TransactionConflict: something of it is acknowledged, or pending in this or another transaction (T24).
-            PendingAcksFull, PendingAcksDiscarded: refused; nothing was acknowledged.
+            AcknowledgementTooLarge, PendingAcksFull, PendingAcksDiscarded: refused; nothing was acknowledged.
             OwnershipLost: another broker owns the segment.
             OutcomeUnknown: nobody knows whether the op record is there; the segment is closed here.
             CursorError: the subscription has ended.
@@ -154,6 +157,8 @@ class PendingAcks:
         subscription = (self._segment, self._cursor.name, self._cursor.creation_id)
         put = AckOp(txn, *subscription, cumulative, tuple(given), identity).to_put()
         command = Command(given, cumulative, len(put.value), identity=identity)
+        if command.size > RECORD_BYTES_MAX:
+            raise AcknowledgementTooLarge(self._cursor.name, f"its record has {command.size} bytes")
         if not self._book.has_room(command):
             raise PendingAcksFull(f"too much is pending on subscription {self._cursor.name} of {self._segment}")
         pending = self._begin(txn, command)
@@ -175,26 +180,27 @@ class PendingAcks:
                 else:
                     command.key = key
                     self._outstanding.add(1)
-        except (TransactionNotFound, TransactionEnded):
+        except Conflict as conflict:
             # Nothing was written.
             await self._withdraw(pending, command)
-            raise
-        except Conflict as conflict:
-            # Nor was it here. After any other error that is not known, so the messages stay reserved.
-            await self._withdraw(pending, command)
             raise self._end(OwnershipLost(self._segment)) from conflict
-        except StoreFull:
-            if key is None:
+        except ExpectedError as error:
+            if key is None and error.definite:
+                # Nothing was written, and that is known.
                 await self._withdraw(pending, command)
+                if isinstance(error, ChangeSetTooLarge):
+                    raise AcknowledgementTooLarge(self._cursor.name, str(error)) from error
                 raise
-            # It was discarded meanwhile, and its record goes when there is space.
+            # Otherwise the messages stay reserved.
+            if key is None:
+                raise self._end(OutcomeUnknown(self._segment, "an op record")) from error
+            if not isinstance(error, StoreFull):
+                # The subscription was moved meanwhile. If the move is never durable, its record counts.
+                raise self._end(OutcomeUnknown(self._segment, "the removal of an op record")) from error
             self._strays[key] = None
             self._settle.set()
-        except (trio.TooSlowError, StoreUnavailable) as unknown:
+        except trio.TooSlowError as unknown:
             raise self._end(OutcomeUnknown(self._segment, "an op record")) from unknown
-        except OwnershipLost as lost:
-            # The record of a subscription that was moved meanwhile is there. It counts if the move was never durable.
-            raise self._end(OutcomeUnknown(self._segment, "the removal of an op record")) from lost
         except BaseException:
             self._end(OutcomeUnknown(self._segment, "an op record"))
             raise

@@ -17,9 +17,6 @@ PENDING_MAX: Final = 100_000
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of op records that open transactions may have on one subscription together."""
 
-RECORD_BYTES_MAX: Final = 512 * 1024
-"""Of one command's op record; below what every metadata store takes in one piece."""
-
 
 class PendingBook:
     """One subscription's."""
@@ -54,8 +51,7 @@ class PendingBook:
     def has_room(self, command: Command) -> bool:
         """Whether one more may be taken."""
         entries = self._commands + self._acks + len(command.acks)
-        too_many = entries > PENDING_MAX or self._bytes + command.size > PENDING_BYTES_MAX
-        return command.size <= RECORD_BYTES_MAX and not too_many
+        return entries <= PENDING_MAX and self._bytes + command.size <= PENDING_BYTES_MAX
 
     def begin(self, txn: TxnId, command: Command) -> PendingTransaction:
         """The transaction has one more command, of whose op record it is not known whether it is there."""

@@ -41,6 +41,7 @@ from storage.metadata.store import ChangeSetTooLarge, InvalidOperation, Metadata
 from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import (
+    AcknowledgementTooLarge,
     AppliedByAnother,
     AppliedOtherwise,
     CoordinatorNotFound,
@@ -115,6 +116,7 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     TransactionEnded: pb.NotAllowedError,
     TransactionNotFound: pb.TransactionNotFound,
     TransactionConflict: pb.TransactionConflict,
+    AcknowledgementTooLarge: pb.NotAllowedError,
     PendingAcksFull: pb.TooManyRequests,
     PendingAcksDiscarded: pb.ServiceNotReady,
     InvalidTxnStatus: pb.InvalidTxnStatus,

@@ -7,13 +7,15 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from storage import cursor_record, ranges
-from storage.metadata.store import Delete, Op, Put, PutSequential
+from storage.errors import ExpectedError
+from storage.metadata.store import ChangeSetTooLarge, Delete, InvalidOperation, Op, Put, PutSequential, StoreFull
 from storage.position import EARLIEST
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.pending_acks import CLAIM, command, owned, stream_of, writes
 from tests.support.steered_store import LaggingStore, SteeredStore
-from txn import pending_book
+from txn import pending_acks, pending_book
 from txn.errors import (
+    AcknowledgementTooLarge,
     OwnershipLost,
     PendingAcksDiscarded,
     PendingAcksFull,
@@ -235,9 +237,46 @@ async def test_what_is_pending_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
                 await rig.acknowledge(txn, 6)
             await rig.end(txn, EndAction.ABORT)
             await rig.acknowledge(await rig.begin(), 6)
-        monkeypatch.setattr(pending_book, "RECORD_BYTES_MAX", 10)
-        with pytest.raises(PendingAcksFull):
+        monkeypatch.setattr(pending_acks, "RECORD_BYTES_MAX", 10)
+        with pytest.raises(AcknowledgementTooLarge):
             await rig.acknowledge(await rig.begin(), 4)
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (ChangeSetTooLarge("above the limit"), AcknowledgementTooLarge),
+        (InvalidOperation("above the limit"), InvalidOperation),
+        (StoreFull("no space"), StoreFull),
+    ],
+    ids=lambda given: given.__name__ if isinstance(given, type) else "",
+)
+async def test_a_record_that_the_store_refuses_is_refused_alone(
+    refused: ExpectedError, told: type[ExpectedError]
+) -> None:
+    """T22, E11: nothing was written, and that is known. So the messages are free and the subscription goes on."""
+    store = SteeredStore()
+    async with owned(store, stream_of(3)) as rig:
+        txn = await rig.begin()
+        await rig.acknowledge(txn, 1)
+
+        async def refuse(ops: Sequence[Op]) -> None:
+            if writes(ops, PutSequential, OPS):
+                raise refused.anew()
+
+        store.before = refuse
+        with pytest.raises(told, match=str(refused)) as raised:
+            await rig.acknowledge(txn, 0, identity=command())
+        assert raised.value.definite
+        store.before = None
+        await wait_all_tasks_blocked()
+        assert rig.ended == []
+        assert rig.acks.unreserved(rig.stream.positions[0]) is None
+        assert rig.target.given_back == [rig.stream.positions[0]]
+        await rig.acknowledge(txn, 0, identity=command())
+        await rig.end(txn, EndAction.COMMIT)
+        assert [rig.is_acknowledged(entry) for entry in range(3)] == [True, True, False]
+        rig.assert_clean()
 
 
 async def test_one_that_is_refused_leaves_the_transactions_others_reserved() -> None:

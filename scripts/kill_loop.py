@@ -54,9 +54,9 @@ from tests.support.pipeline import Pipeline
 from tests.support.transactional_load import Load
 from tidewire.client.client import Client, connect
 from tidewire.client.consumers import Receiving
-from tidewire.client.errors import TidewireError
 from tidewire.client.names import segment_topic
 from tidewire.client.producer import Producer
+from tidewire.protocol.errors import TidewireError
 
 TOPIC: Final = "topic://public/default/kill-loop"
 STREAM_COPIES: Final = "topic://public/default/kill-loop-stream-copies"

@@ -21,33 +21,13 @@ if TYPE_CHECKING:
     from tidewire.client.consumers import Consumer
     from tidewire.client.dead_letters import DeadLetterPolicy
     from tidewire.client.errors import (
-        BrokerBusy,
         Closed,
-        ConnectFailed,
-        ConnectionLost,
         DataDamaged,
-        IncompatibleSchema,
-        InvalidName,
-        InvalidTopic,
         MessageCorrupted,
         MessageTooLarge,
-        NameTaken,
-        NotAllowed,
-        NotPermitted,
-        OperationTimedOut,
         OutcomeUnknown,
-        ProducerFenced,
-        ProtocolViolation,
-        Refused,
         SendUnanswered,
-        SubscriptionBusy,
-        TidewireError,
-        TopicNotFound,
-        TopicTerminated,
-        TransactionConflict,
         TransactionEnded,
-        TransactionNotFound,
-        UnsupportedBroker,
     )
     from tidewire.client.message import Message, MessageId, Position
     from tidewire.client.producer import Producer
@@ -58,51 +38,79 @@ if TYPE_CHECKING:
     from tidewire.client.sending import Batching, Chunking, Receipt
     from tidewire.client.stream_consumer import StreamConsumer
     from tidewire.client.transactions import Transaction, TransactionState
+    from tidewire.protocol.errors import (
+        ConnectFailed,
+        ConnectionLost,
+        InvalidName,
+        OperationTimedOut,
+        ProtocolViolation,
+        TidewireError,
+        UnsupportedBroker,
+    )
+    from tidewire.protocol.refusals import (
+        BrokerBusy,
+        IncompatibleSchema,
+        InvalidTopic,
+        NameTaken,
+        NotAllowed,
+        NotPermitted,
+        ProducerFenced,
+        Refused,
+        SubscriptionBusy,
+        TopicNotFound,
+        TopicTerminated,
+        TransactionConflict,
+        TransactionNotFound,
+    )
 
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
-    "checkpoint": ("Checkpoint",),
-    "checkpoint_consumer": ("CheckpointConsumer",),
-    "client": ("Client", "connect"),
-    "consumers": ("Consumer",),
-    "dead_letters": ("DeadLetterPolicy",),
-    "errors": (
-        "BrokerBusy",
+    "client.checkpoint": ("Checkpoint",),
+    "client.checkpoint_consumer": ("CheckpointConsumer",),
+    "client.client": ("Client", "connect"),
+    "client.consumers": ("Consumer",),
+    "client.dead_letters": ("DeadLetterPolicy",),
+    "client.errors": (
         "Closed",
-        "ConnectFailed",
-        "ConnectionLost",
         "DataDamaged",
-        "IncompatibleSchema",
-        "InvalidName",
-        "InvalidTopic",
         "MessageCorrupted",
         "MessageTooLarge",
+        "OutcomeUnknown",
+        "SendUnanswered",
+        "TransactionEnded",
+    ),
+    "client.message": ("Message", "MessageId", "Position"),
+    "client.producer": ("Producer",),
+    "client.queue_consumer": ("QueueConsumer",),
+    "client.reader": ("Reader",),
+    "client.redelivery": ("BackoffPolicy",),
+    "client.schema": ("Schema",),
+    "client.sending": ("Batching", "Chunking", "Receipt"),
+    "client.stream_consumer": ("StreamConsumer",),
+    "client.transactions": ("Transaction", "TransactionState"),
+    "protocol.errors": (
+        "ConnectFailed",
+        "ConnectionLost",
+        "InvalidName",
+        "OperationTimedOut",
+        "ProtocolViolation",
+        "TidewireError",
+        "UnsupportedBroker",
+    ),
+    "protocol.refusals": (
+        "BrokerBusy",
+        "IncompatibleSchema",
+        "InvalidTopic",
         "NameTaken",
         "NotAllowed",
         "NotPermitted",
-        "OperationTimedOut",
-        "OutcomeUnknown",
         "ProducerFenced",
-        "ProtocolViolation",
         "Refused",
-        "SendUnanswered",
         "SubscriptionBusy",
-        "TidewireError",
         "TopicNotFound",
         "TopicTerminated",
         "TransactionConflict",
-        "TransactionEnded",
         "TransactionNotFound",
-        "UnsupportedBroker",
     ),
-    "message": ("Message", "MessageId", "Position"),
-    "producer": ("Producer",),
-    "queue_consumer": ("QueueConsumer",),
-    "reader": ("Reader",),
-    "redelivery": ("BackoffPolicy",),
-    "schema": ("Schema",),
-    "sending": ("Batching", "Chunking", "Receipt"),
-    "stream_consumer": ("StreamConsumer",),
-    "transactions": ("Transaction", "TransactionState"),
 }
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -162,7 +170,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"tidewire.client.{home}"), name)
+    value: object = getattr(import_module(f"tidewire.{home}"), name)
     globals()[name] = value
     return value
 

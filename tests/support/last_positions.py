@@ -7,10 +7,10 @@ from typing import Final
 import trio
 
 from tidewire.client.connection import Connection
-from tidewire.client.errors import TidewireError
 from tidewire.client.names import BrokerUrl
 from tidewire.client.network import dial_tcp
 from tidewire.client.recipients import Kind
+from tidewire.protocol.errors import TidewireError
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import position

@@ -25,11 +25,11 @@ from tests.support.happenings import Happenings
 from tests.support.history import Fate
 from tests.support.outcomes import LEFT_SECONDS, TIMEOUT_SECONDS, Outcomes, Running
 from tidewire.client.client import Client
-from tidewire.client.errors import TidewireError, is_retriable
 from tidewire.client.message import Message
 from tidewire.client.producer import Producer
 from tidewire.client.queue_consumer import QueueConsumer
 from tidewire.client.stream_consumer import StreamConsumer
+from tidewire.protocol.errors import TidewireError, is_retriable
 
 WORKERS: Final = 2
 

@@ -20,7 +20,6 @@ from tidewire.client.connection import ConnectionStatistics, Dial
 from tidewire.client.consumers import Consumer, Initial, Receiving, SubscriptionType
 from tidewire.client.coordinators import Coordinators
 from tidewire.client.dead_letters import DeadLetterPolicy
-from tidewire.client.errors import is_retriable
 from tidewire.client.names import BrokerUrl, parse_broker_url
 from tidewire.client.network import CLOSE_SECONDS_MAX, Network, Settings, dial_tcp
 from tidewire.client.producer import Compression, Producer
@@ -32,6 +31,7 @@ from tidewire.client.sending import Batching, Chunking
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.client.subscribing import QUEUE_MESSAGES_MAX
 from tidewire.client.transactions import Transaction, TransactionState
+from tidewire.protocol.errors import is_retriable
 
 TRANSACTION_SECONDS: Final = 60.0
 """After so long the broker aborts a transaction by itself, unless it was given another time."""

@@ -16,19 +16,19 @@ import anyio
 import anyio.abc
 from google.protobuf.message import Message as ProtobufMessage
 
-from tidewire.client.errors import (
-    Closed,
+from tidewire.client.errors import Closed
+from tidewire.client.names import BrokerUrl
+from tidewire.client.recipients import Kind, Listener, Question, Recipients
+from tidewire.client.waking import Changes, Signal
+from tidewire.protocol.errors import (
     ConnectFailed,
     ConnectionLost,
     OperationTimedOut,
     ProtocolViolation,
     TidewireError,
     fresh,
-    refusal,
 )
-from tidewire.client.names import BrokerUrl
-from tidewire.client.recipients import Kind, Listener, Question, Recipients
-from tidewire.client.waking import Changes, Signal
+from tidewire.protocol.refusals import refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import WireError
 from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE, FrameDecoder, encode_command

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, Self, TypeAlias
 import anyio
 
 from tidewire.client.confirmations import Confirmation
-from tidewire.client.errors import Closed, InvalidName, OperationTimedOut, TidewireError, fresh
+from tidewire.client.errors import Closed
 from tidewire.client.inbox import Inbox
 from tidewire.client.layout import Layout
 from tidewire.client.layout_watch import partitions_of
@@ -23,6 +23,7 @@ from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import SeekTarget, places_of, seek_all
 from tidewire.client.subscribing import SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
+from tidewire.protocol.errors import InvalidName, OperationTimedOut, TidewireError, fresh
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Initial: TypeAlias = Literal["earliest", "latest"]

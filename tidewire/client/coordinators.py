@@ -12,22 +12,19 @@ from typing import Final
 import anyio
 
 from tidewire.client.connection import Connection
-from tidewire.client.errors import (
-    BrokerBusy,
-    ConnectFailed,
-    OperationTimedOut,
-    OutcomeUnknown,
-    ProtocolViolation,
-    Refused,
-    TidewireError,
-    TransactionNotFound,
-    UnsupportedBroker,
-    fresh,
-    refusal,
-)
-from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.errors import OutcomeUnknown
+from tidewire.client.network import Network
 from tidewire.client.recipients import Kind
 from tidewire.client.waking import Changes, Signal
+from tidewire.protocol.errors import (
+    ConnectFailed,
+    OperationTimedOut,
+    ProtocolViolation,
+    TidewireError,
+    UnsupportedBroker,
+    fresh,
+)
+from tidewire.protocol.refusals import TRANSIENT, BrokerBusy, Refused, TransactionNotFound, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidewire.client.background import BackgroundTask
-from tidewire.client.errors import TidewireError
 from tidewire.client.message import Message, MessageId
 from tidewire.client.network import Network
 from tidewire.client.producer import Producer
 from tidewire.client.schema import Schema
 from tidewire.client.sending import Receipt
 from tidewire.client.waking import Changes, Signal
+from tidewire.protocol.errors import TidewireError
 
 _log: Final = logging.getLogger(__name__)
 

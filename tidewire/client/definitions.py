@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from tidewire.client.errors import TopicNotFound, refusal
 from tidewire.client.network import Network
+from tidewire.protocol.refusals import TopicNotFound, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from tidewire.client.errors import ProtocolViolation
 from tidewire.client.message import NO_SEGMENT
 from tidewire.client.names import partition_topic, segment_topic
+from tidewire.protocol.errors import ProtocolViolation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
 

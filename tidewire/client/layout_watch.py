@@ -14,12 +14,13 @@ import anyio
 
 from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection
-from tidewire.client.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh, refusal
 from tidewire.client.layout import Layout
 from tidewire.client.names import is_scalable
-from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.network import Network
 from tidewire.client.recipients import Kind
 from tidewire.client.waking import Changes, Signal
+from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh
+from tidewire.protocol.refusals import TRANSIENT, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

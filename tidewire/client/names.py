@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from tidewire.client.errors import InvalidName
+from tidewire.protocol.errors import InvalidName
 
 DEFAULT_PORT: Final = 6650
 

@@ -19,17 +19,10 @@ import anyio.abc
 from tidewire.client.background import Background, BackgroundTask, OnClose, nobody
 from tidewire.client.backoff import DELAY_SECONDS_MAX, Backoff
 from tidewire.client.connection import Connection, ConnectionStatistics, Dial
-from tidewire.client.errors import (
-    BrokerBusy,
-    Closed,
-    ConnectFailed,
-    ConnectionLost,
-    OperationTimedOut,
-    ProtocolViolation,
-    TidewireError,
-    refusal,
-)
+from tidewire.client.errors import Closed
 from tidewire.client.names import BrokerUrl, parse_broker_url
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
+from tidewire.protocol.refusals import BrokerBusy, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

@@ -14,7 +14,7 @@ from typing import Final, Generic, Literal, TypeAlias
 import anyio
 
 from tidewire.client.background import BackgroundTask
-from tidewire.client.errors import Closed, MessageTooLarge, TidewireError, fresh
+from tidewire.client.errors import Closed, MessageTooLarge
 from tidewire.client.layout import Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import MessageId
@@ -23,6 +23,7 @@ from tidewire.client.schema import Schema, T
 from tidewire.client.segment_producer import SegmentProducer
 from tidewire.client.sending import Batching, Chunking, Outgoing, Receipt, Tally, size_of
 from tidewire.client.transactions import Transaction
+from tidewire.protocol.errors import TidewireError, fresh
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -26,7 +26,6 @@ from tidewire.client.consumers import (
     new_name,
 )
 from tidewire.client.dead_letters import SUFFIX, DeadLetterPolicy, DeadLetters
-from tidewire.client.errors import InvalidName, TidewireError, TopicNotFound, TransactionConflict
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.names import is_scalable
@@ -38,6 +37,8 @@ from tidewire.client.subscribing import SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
+from tidewire.protocol.errors import InvalidName, TidewireError
+from tidewire.protocol.refusals import TopicNotFound, TransactionConflict
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 NEGATIVE_ACK_BACKOFF_DEFAULT: Final = BackoffPolicy.exponential(1.0, 60.0)

@@ -11,7 +11,6 @@ from typing import Final, Literal, Self, TypeAlias
 
 from tidewire.client.background import BackgroundTask
 from tidewire.client.consumers import Receiving
-from tidewire.client.errors import TidewireError, TopicNotFound
 from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
 from tidewire.client.message import MessageId, Position
@@ -19,6 +18,8 @@ from tidewire.client.network import Network
 from tidewire.client.schema import Schema, T
 from tidewire.client.subscribing import AFTER_ALL, BEFORE_ALL, SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
+from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.refusals import TopicNotFound
 
 Start: TypeAlias = Literal["earliest", "latest"] | MessageId
 """Where a reader begins: at the first message there is, at the first one to come, or right behind a message."""

@@ -11,7 +11,8 @@ from typing import Final, Protocol, TypeAlias
 import anyio
 from google.protobuf.message import Message as ProtobufMessage
 
-from tidewire.client.errors import ProtocolViolation, TidewireError, refusal
+from tidewire.protocol.errors import ProtocolViolation, TidewireError
+from tidewire.protocol.refusals import refusal
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.parsing import MEMBERS
 

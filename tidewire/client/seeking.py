@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 
 import anyio
 
-from tidewire.client.errors import TidewireError, fresh
 from tidewire.client.layout import Layout
 from tidewire.client.message import MessageId, Position
 from tidewire.client.network import Network
 from tidewire.client.subscribing import AFTER_ALL, BEFORE_ALL
 from tidewire.client.topic_consumer import TopicConsumer
+from tidewire.protocol.errors import TidewireError, fresh
 
 SeekTarget: TypeAlias = Literal["earliest", "latest"] | MessageId | datetime
 """Before all there is, behind all there is, behind a message, or at the first message that came at a time."""

@@ -23,23 +23,17 @@ import anyio
 
 from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection
-from tidewire.client.errors import (
-    NameTaken,
-    SendUnanswered,
-    TidewireError,
-    TopicNotFound,
-    TopicTerminated,
-    fresh,
-    refusal,
-)
+from tidewire.client.errors import SendUnanswered
 from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout
-from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.network import Network
 from tidewire.client.outbox import Outbox
 from tidewire.client.recipients import Kind
 from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
+from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.refusals import TRANSIENT, NameTaken, TopicNotFound, TopicTerminated, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

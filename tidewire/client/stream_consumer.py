@@ -28,11 +28,10 @@ from tidewire.client.consumers import (
     initial_position,
     new_name,
 )
-from tidewire.client.errors import ConnectionLost, InvalidName, SubscriptionBusy, TidewireError, TopicNotFound, fresh
 from tidewire.client.layout_watch import controller_of
 from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.names import is_scalable
-from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.network import Network
 from tidewire.client.recipients import Kind
 from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import place_of
@@ -40,6 +39,8 @@ from tidewire.client.subscribing import SubscriptionPlan, seek_command
 from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
+from tidewire.protocol.errors import ConnectionLost, InvalidName, TidewireError, fresh
+from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

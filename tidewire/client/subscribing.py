@@ -5,8 +5,8 @@ from math import ceil
 from time import time_ns
 from typing import Final
 
-from tidewire.client.errors import Refused
 from tidewire.client.message import Position
+from tidewire.protocol.refusals import Refused
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id

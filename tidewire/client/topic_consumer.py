@@ -20,14 +20,16 @@ from tidewire.client.background import BackgroundTask
 from tidewire.client.chunks import Chunks
 from tidewire.client.confirmations import Confirmation, acknowledge_answered
 from tidewire.client.definitions import definition_of
-from tidewire.client.errors import ConnectionLost, DataDamaged, NotAllowed, SubscriptionBusy, TidewireError, fresh
+from tidewire.client.errors import DataDamaged
 from tidewire.client.inbox import Delivery, Inbox, Trouble
 from tidewire.client.message import MessageId, Position
-from tidewire.client.network import TRANSIENT, Network
+from tidewire.client.network import Network
 from tidewire.client.reading_place import ReadingPlace
 from tidewire.client.subscribing import AFTER_ALL, SubscriptionPlan, seek_command, subscribe_command
 from tidewire.client.topic_session import DELIVERS, OVER, USABLE, Event, Phase, TopicSession
 from tidewire.client.waking import Signal
+from tidewire.protocol.errors import ConnectionLost, TidewireError, fresh
+from tidewire.protocol.refusals import TRANSIENT, NotAllowed, SubscriptionBusy
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

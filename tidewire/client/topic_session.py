@@ -7,8 +7,8 @@ from enum import Enum, auto
 from typing import Final
 
 from tidewire.client.connection import Connection
-from tidewire.client.errors import TidewireError
 from tidewire.client.recipients import Kind, Listener
+from tidewire.protocol.errors import TidewireError
 
 
 class Phase(Enum):

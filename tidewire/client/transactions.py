@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import anyio
 
-from tidewire.client.errors import (
-    OutcomeUnknown,
-    TidewireError,
-    TransactionConflict,
-    TransactionEnded,
-    fresh,
-)
+from tidewire.client.errors import OutcomeUnknown, TransactionEnded
 from tidewire.client.waking import Changes
+from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.refusals import TransactionConflict
 
 if TYPE_CHECKING:
     from tidewire.client.acknowledgements import AckCommand

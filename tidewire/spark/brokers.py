@@ -10,8 +10,8 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation
 from tidewire.spark.options import BrokerAddress, parse_address
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -67,7 +67,7 @@ class Brokers:
         """A connection to the broker that the user named.
 
         Raises:
-            SourceError: it could not be made.
+            TidewireError: it could not be made.
         """
         return self._connection(self._service)
 
@@ -75,7 +75,7 @@ class Brokers:
         """A connection to a broker that another one named, as the one that serves `what`.
 
         Raises:
-            SourceError: it could not be made.
+            TidewireError: it could not be made.
         """
         connection = self.service()
         return self._connection(_named(connection, what, url))
@@ -88,7 +88,7 @@ class Brokers:
         """A connection to the broker that serves the topic, segment or partition now.
 
         Raises:
-            SourceError: there is no such topic, or nobody could be asked.
+            TidewireError: there is no such topic, or nobody could be asked.
         """
         connection = self._connection(self._service)
         authoritative = False
@@ -105,8 +105,8 @@ class Brokers:
                     return self._connection(self._service, owner)
                 else:
                     return self._connection(owner)
-            except BrokerUnreachable as error:
-                raise BrokerUnreachable(f"{error}; {connection.address} names it as the broker of {topic}") from error
+            except ConnectFailed as error:
+                raise ConnectFailed(f"{error}; {connection.address} names it as the broker of {topic}") from error
         raise ProtocolViolation(f"the lookup of {topic} was sent on more than {LOOKUP_REDIRECTS_MAX} times")
 
     def _connection(self, address: BrokerAddress, proxied_to: BrokerAddress | None = None) -> BlockingConnection:
@@ -119,10 +119,10 @@ class Brokers:
     def _connected(self, address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         try:
             return self._connect(address, proxied_to)
-        except BrokerUnreachable as error:
+        except ConnectFailed as error:
             if address != self._service:
                 raise
-            raise BrokerUnreachable(f"{error}; is one running there, as option service_url says?") from error
+            raise ConnectFailed(f"{error}; is one running there, as option service_url says?") from error
         except ProtocolViolation as error:
             if address != self._service:
                 raise

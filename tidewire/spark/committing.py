@@ -9,10 +9,12 @@ import logging
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.checkpoints import plan_of
 from tidewire.spark.coordinating import Coordinator, TransactionId
-from tidewire.spark.errors import CommitFailed, Refused, SourceError
+from tidewire.spark.errors import CommitFailed
 from tidewire.spark.persisting import persistently
 from tidewire.spark.write_options import WriteOptions
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -72,7 +74,7 @@ def commit(options: WriteOptions, group: CommitGroup, winners: list[TransactionI
             f"{group} cannot be committed, because a task's transaction has ended; if it came to its time-out of"
             f" {options.transaction_timeout_seconds:g} s, raise transaction_timeout_seconds: {refused}"
         ) from refused
-    except SourceError as error:
+    except TidewireError as error:
         advice = (
             "they may be there all the same, so look before you write them again (with txn_app_id and txn_version, that"
             " is safe)"
@@ -89,7 +91,7 @@ def abort(options: WriteOptions, group: CommitGroup) -> None:
     try:
         with Brokers(_hurried(options)) as brokers:
             Coordinator(brokers).abort_group(group.on_the_wire)
-    except SourceError as error:
+    except TidewireError as error:
         # What led here is what the user gets to see; this is cured by the transactions' time-out.
         _log.warning("%s is left to its transactions' time-out: %s", group, error)
 
@@ -99,7 +101,7 @@ def abort_one(options: WriteOptions, transaction: TransactionId) -> None:
     try:
         with Brokers(_hurried(options)) as brokers:
             Coordinator(brokers, transaction[0]).abort(transaction)
-    except SourceError as error:
+    except TidewireError as error:
         _log.warning("transaction %s is left to its time-out: %s", transaction, error)
 
 

@@ -18,7 +18,8 @@ from typing import Final, Protocol, Self, TypeVar
 
 from google.protobuf.message import Message as ProtobufMessage
 
-from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, ProtocolViolation, Refused
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
+from tidewire.protocol.refusals import refusal
 from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
@@ -98,13 +99,13 @@ class BlockingConnection:
         """Connect, and shake hands.
 
         Raises:
-            BrokerUnreachable: nobody answers there.
-            ConnectionLost, BrokerSilent, ProtocolViolation, Refused: somebody does, but not as a broker would.
+            ConnectFailed: nobody answers there.
+            ConnectionLost, OperationTimedOut, ProtocolViolation, Refused: somebody does, but not as a broker would.
         """
         try:
             connected = socket.create_connection(address, timeout_seconds)
         except OSError as error:
-            raise BrokerUnreachable(f"no broker can be reached at {address}: {error}") from error
+            raise ConnectFailed(f"no broker can be reached at {address}: {error}") from error
         try:
             _tune(connected)
             connection = cls(connected, address, timeout_seconds=timeout_seconds)
@@ -137,7 +138,7 @@ class BlockingConnection:
             proxied_to: the broker that the peer, a proxy, shall pass everything on to.
 
         Raises:
-            ConnectionLost, BrokerSilent, ProtocolViolation, Refused: the peer does not welcome us.
+            ConnectionLost, OperationTimedOut, ProtocolViolation, Refused: the peer does not welcome us.
         """
         features = commands.client_features()
         features.supports_scalable_topics = True
@@ -145,7 +146,7 @@ class BlockingConnection:
         self.send(commands.connect(CLIENT_VERSION, proxy_to_broker_url=target, features=features))
         answer = self.receive(self.deadline(), "its answer to CONNECT").command
         if answer.type == _Type.ERROR:
-            raise refusal(f"{self.address} refuses the connection: {answer.error.message}", answer.error.error)
+            raise refusal(answer.error.error, f"{self.address} refuses the connection: {answer.error.message}")
         if answer.type != _Type.CONNECTED:
             raise ProtocolViolation(f"{self.address} answered CONNECT with {_Type.Name(answer.type)}")
         self.features = answer.connected.feature_flags
@@ -159,7 +160,7 @@ class BlockingConnection:
 
         Raises:
             ConnectionLost: the connection has ended.
-            BrokerSilent: the broker does not read what it is sent.
+            OperationTimedOut: the broker does not read what it is sent.
         """
         self.send_encoded(encode_command(command))
 
@@ -174,7 +175,7 @@ class BlockingConnection:
             for piece in pieces:
                 self._socket.sendall(piece)
         except TimeoutError as error:
-            raise BrokerSilent(
+            raise OperationTimedOut(
                 f"{self.address} has read nothing of what it was sent for {self._timeout_seconds:g} s"
             ) from error
         except OSError as error:
@@ -188,7 +189,7 @@ class BlockingConnection:
         Raises:
             Refused: the broker answered with an error.
             ProtocolViolation: it was answered, but not by the `expected` message.
-            ConnectionLost, BrokerSilent: there was no answer.
+            ConnectionLost, OperationTimedOut: there was no answer.
         """
         request_id = next(self._request_ids)
         command = make(request_id)
@@ -204,7 +205,7 @@ class BlockingConnection:
                     self.unasked(frame)
                 continue
             if isinstance(content, pb.CommandError) or _has_error(content):
-                raise refusal(f"{self.address} refuses {name}: {content.message}", content.error)  # type: ignore[attr-defined]
+                raise refusal(content.error, f"{self.address} refuses {name}: {content.message}")  # type: ignore[attr-defined]
             if not isinstance(content, expected):
                 raise ProtocolViolation(f"{self.address} answered {name} with {_Type.Name(answer.type)}")
             return content
@@ -217,7 +218,7 @@ class BlockingConnection:
             awaited: what the broker owes us; stands in the error when it does not come.
 
         Raises:
-            BrokerSilent: it did not come in time.
+            OperationTimedOut: it did not come in time.
             ConnectionLost: the connection ended.
             ProtocolViolation: what came is no frame.
         """
@@ -268,7 +269,9 @@ class BlockingConnection:
             self._socket.settimeout(remaining_seconds)
             size = self._socket.recv_into(self._buffer)
         except TimeoutError as error:
-            raise BrokerSilent(f"{self.address} did not send {awaited} within {self._timeout_seconds:g} s") from error
+            raise OperationTimedOut(
+                f"{self.address} did not send {awaited} within {self._timeout_seconds:g} s"
+            ) from error
         except OSError as error:
             raise self._broken(error) from error
         self._take(size)
@@ -280,14 +283,6 @@ class BlockingConnection:
 
     def _broken(self, error: OSError) -> ConnectionLost:
         return ConnectionLost(f"the connection to the broker at {self.address} broke: {error}")
-
-
-def refusal(sentence: str, code: int) -> Refused:
-    """The error for a broker's error answer: a sentence with the broker's words, and the name of the code."""
-    name = pb.ServerError.Name(code) if code in pb.ServerError.values() else str(code)
-    refused = Refused(f"{sentence} [{name}]")
-    refused.code = code
-    return refused
 
 
 def _has_error(content: ProtobufMessage) -> bool:

@@ -7,9 +7,10 @@ import random
 from functools import partial
 from typing import Final
 
+from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
+from tidewire.protocol.refusals import refusal
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.connection import BlockingConnection, refusal
-from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation
+from tidewire.spark.connection import BlockingConnection
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -25,7 +26,7 @@ class Coordinator:
         """Find it, and be introduced; any one unless a number is given.
 
         Raises:
-            SourceError: nobody could be asked, or there is none.
+            TidewireError: nobody could be asked, or there is none.
         """
         service = brokers.service()
         self._number, url = _leader(service, number)
@@ -39,7 +40,7 @@ class Coordinator:
 
         Raises:
             ProtocolViolation: the broker knows no groups.
-            SourceError: there is none to be had.
+            TidewireError: there is none to be had.
         """
         answer = self._connection.request(
             partial(commands.new_txn, tc_id=self._number, timeout_ms=timeout_ms, group=group), pb.CommandNewTxnResponse
@@ -53,7 +54,7 @@ class Coordinator:
         """Announce that the transaction is going to write to a segment.
 
         Raises:
-            SourceError: it was refused, or not answered.
+            TidewireError: it was refused, or not answered.
         """
         self._connection.request(
             partial(commands.add_partition_to_txn, txn=transaction, partitions=[segment]),
@@ -64,7 +65,7 @@ class Coordinator:
         """Abort one transaction, of whatever group.
 
         Raises:
-            SourceError: it was refused, or not answered.
+            TidewireError: it was refused, or not answered.
         """
         self._connection.request(partial(commands.end_txn, txn=transaction, commit=False), pb.CommandEndTxnResponse)
 
@@ -75,7 +76,7 @@ class Coordinator:
 
         Raises:
             Refused: one of them is not open any more (InvalidTxnStatus), or another reason.
-            SourceError: nobody answered.
+            TidewireError: nobody answered.
         """
         answer = self._connection.request(
             partial(commands.end_group, group=group, winners=winners, commit=True), pb.CommandEndTxnResponse
@@ -89,7 +90,7 @@ class Coordinator:
             The last batch of its application that is committed; None when there is none.
 
         Raises:
-            SourceError: it was refused, or not answered.
+            TidewireError: it was refused, or not answered.
         """
         answer = self._connection.request(
             partial(commands.end_group, group=group, commit=False), pb.CommandEndTxnResponse
@@ -114,14 +115,14 @@ def _leader(service: BlockingConnection, number: int | None) -> tuple[int, str]:
         if command.type == pb.BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE:
             break
         if command.type == pb.BaseCommand.ERROR:
-            raise refusal(f"{service.address} knows no coordinators: {command.error.message}", command.error.error)
+            raise refusal(command.error.error, f"{service.address} knows no coordinators: {command.error.message}")
     update = command.watch_tc_assignments_update
     if update.HasField("error"):
-        raise refusal(f"{service.address} does not tell who coordinates transactions: {update.message}", update.error)
+        raise refusal(update.error, f"{service.address} does not tell who coordinates transactions: {update.message}")
     service.send(commands.watch_tc_assignments_close(_WATCH_ID))
     leaders = {assigned.tc_id: assigned.broker_service_url for assigned in update.snapshot.assignments}
     if number is None and leaders:
         number = random.choice(sorted(leaders))  # noqa: S311 - it spreads load and nothing else
     if number is None or number not in leaders:
-        raise BrokerUnreachable(f"{service.address} says that nobody coordinates transactions at the moment")
+        raise ConnectFailed(f"{service.address} says that nobody coordinates transactions at the moment")
     return number, leaders[number]

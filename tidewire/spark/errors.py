@@ -1,76 +1,49 @@
-"""Everything the data source raises on purpose, each with one sentence that says what is wrong and where.
+"""What the data source raises besides the errors that every client raises (`tidewire.protocol`).
 
 Spark shows a user the text of whatever is raised in its Python processes, so the text is the interface here: it names
-the broker, the topic or the option, and where it helps what to do. Policy reads two of these
-classes: what broke a connection halfway (`ConnectionLost`) may be cured by another connection, and what a broker
-says is not there (`Refused`, by its code) may have been deleted.
+the broker, the topic or the option, and where it helps what to do.
 """
 
-
-class SourceError(Exception):
-    """The root of everything the data source raises on purpose."""
+from tidewire.protocol.errors import TidewireError
 
 
-class InvalidOption(SourceError, ValueError):
+class InvalidOption(TidewireError, ValueError):
     """An option is missing, unknown, or has a value that it cannot have."""
 
 
-class BrokerUnreachable(SourceError):
-    """No connection to a broker could be made."""
-
-
-class ConnectionLost(SourceError):
-    """A connection that had been made came to its end, or the topic moved away from its broker."""
-
-
-class BrokerSilent(SourceError):
-    """The broker is connected and did not say within the deadline what it has to say."""
-
-
-class ProtocolViolation(SourceError):
-    """The peer said what the protocol does not allow."""
-
-
-class UnreadableMessage(SourceError):
+class UnreadableMessage(TidewireError):
     """A message was read that fails its checksum or cannot be taken apart."""
 
 
-class UnreadableSchema(SourceError):
+class UnreadableSchema(TidewireError):
     """The topic has no schema, or one that there is no Spark type for."""
 
 
-class LibraryMissing(SourceError):
+class LibraryMissing(TidewireError):
     """A package that is needed for this is not installed in the Python that Spark has started."""
 
 
-class DataLost(SourceError):
+class DataLost(TidewireError):
     """Messages that were to be read are gone: their topic was deleted, or their segment or its beginning removed."""
 
 
-class SubscriptionTaken(SourceError):
+class SubscriptionTaken(TidewireError):
     """The subscription of a query or a job is held by somebody else, so another one of its name may be running."""
 
 
-class Refused(SourceError):
-    """The broker answered with an error, in its own words, with the name of its code."""
-
-    code: int = -1
-    """The protocol's number of it."""
-
-
-class UnwritableColumns(SourceError):
+class UnwritableColumns(TidewireError):
     """A data frame has columns that no messages can be made of."""
 
 
-class UnwritableRow(SourceError):
+class UnwritableRow(TidewireError):
     """A row is no message that a broker would take."""
 
 
-class WriteFailed(SourceError):
+class WriteFailed(TidewireError):
     """A task's rows are not, or not surely, stored; its transaction is not committed, and the task may run again."""
 
 
-class CommitFailed(SourceError):
+class CommitFailed(TidewireError):
     """A batch is not committed, or nobody answered whether it is; its text says whether running it again is safe."""
 
 

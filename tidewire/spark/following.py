@@ -89,7 +89,7 @@ class Follower:
 
         Raises:
             DataLost: there is no such topic, or not the topic or segment that a position names.
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         topics = self._view.topics()
         if self._options.fail_on_data_loss:
@@ -103,7 +103,7 @@ class Follower:
 
         Raises:
             DataLost: there is no such topic.
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         found: Offsets = {}
         for topic in self._view.topics():
@@ -176,7 +176,7 @@ class Follower:
 
         Raises:
             DataLost: messages that were to be read are gone.
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         topics = self._view.topics()
         for topic in sorted(start.keys() - set(topics)):

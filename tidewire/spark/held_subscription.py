@@ -12,10 +12,11 @@ from functools import partial
 from itertools import count
 from typing import Final, TypeVar
 
+from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers, Connect, Contact
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import TransactionId
-from tidewire.spark.errors import ConnectionLost, ProtocolViolation, Refused
 from tidewire.spark.layouts import Part
 from tidewire.spark.measuring import ask_end
 from tidewire.spark.positions import EntryPosition
@@ -84,7 +85,7 @@ class HeldSubscription:
 
         Raises:
             Refused: somebody else holds it (ConsumerBusy), or another reason.
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         self.arrived()
         wanted = {part.wire_name for part in parts}
@@ -104,7 +105,7 @@ class HeldSubscription:
         """The consumer of one part, which is opened if it is not open: its connection, and its id there.
 
         Raises:
-            SourceError: as `hold`.
+            TidewireError: as `hold`.
         """
         return self._consumers.get(part.wire_name) or self._open(part)
 
@@ -112,7 +113,7 @@ class HeldSubscription:
         """The last entry of a part that is visible.
 
         Raises:
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         return self._asked(part, lambda owner, consumer_id: ask_end(owner, consumer_id, None).last)
 
@@ -120,7 +121,7 @@ class HeldSubscription:
         """Up to where all of a part is acknowledged, by every transaction that was committed before the call.
 
         Raises:
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
 
         def ask(owner: BlockingConnection, consumer_id: int) -> EntryPosition:
@@ -141,7 +142,7 @@ class HeldSubscription:
         Raises:
             ConnectionLost: in a transaction, if the part is not held any more. Somebody may have moved the
                 subscription, of which whoever opens the transaction has to know.
-            SourceError: it was refused, or not answered.
+            TidewireError: it was refused, or not answered.
         """
 
         def ask(owner: BlockingConnection, consumer_id: int) -> None:
@@ -163,7 +164,7 @@ class HeldSubscription:
         """Of a part that was read to its end: let the broker go over what is left, of transactions that were aborted.
 
         Raises:
-            SourceError: nobody could be told.
+            TidewireError: nobody could be told.
         """
         owner, consumer_id = self.open(part)
         owner.send(commands.flow(consumer_id, 1))

@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from tidewire.protocol.errors import ProtocolViolation, TidewireError
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import CommitGroup, abort
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
-from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SourceError, SubscriptionTaken, no_topic
+from tidewire.spark.errors import DataLost, SubscriptionTaken, no_topic
 from tidewire.spark.following import Follower
 from tidewire.spark.held_subscription import BUSY, HeldSubscription
 from tidewire.spark.layouts import LayoutChanged, Part, is_gone
@@ -116,7 +118,7 @@ class JobProgress:
         """Take what brokers have pushed; whether there may be more to read. Does not wait.
 
         Raises:
-            SourceError: a connection ended.
+            TidewireError: a connection ended.
         """
         has_news = self._watch.arrived()
         return self._subscription.arrived() or has_news
@@ -125,7 +127,7 @@ class JobProgress:
         """See no more than what can be read now.
 
         Raises:
-            SourceError: nobody could be asked. May be called again.
+            TidewireError: nobody could be asked. May be called again.
         """
 
         def look() -> None:
@@ -139,7 +141,7 @@ class JobProgress:
 
         Raises:
             SubscriptionTaken: another driver runs the job.
-            SourceError: nobody could be asked. May be called again.
+            TidewireError: nobody could be asked. May be called again.
         """
         return self._asked(self._begin)
 
@@ -158,7 +160,7 @@ class JobProgress:
                 return ask()
             except LayoutChanged:
                 continue
-            except SourceError as error:
+            except TidewireError as error:
                 is_removed = isinstance(error, Refused) and is_gone(error)
                 if is_removed or passes(error):
                     self.reset()

@@ -9,9 +9,11 @@ from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
 
+from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.refusals import Refused, refusal
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.connection import BlockingConnection, refusal
-from tidewire.spark.errors import ProtocolViolation, Refused, no_topic
+from tidewire.spark.connection import BlockingConnection
+from tidewire.spark.errors import no_topic
 from tidewire.spark.options import SCALABLE, Pattern, ReadOptions
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -45,7 +47,7 @@ def selected(options: ReadOptions, brokers: Brokers) -> list[str]:
     """The topics that the options name, or those that the pattern matches now.
 
     Raises:
-        SourceError: nobody could be asked.
+        TidewireError: nobody could be asked.
     """
     if options.pattern is None:
         return list(options.topics)
@@ -65,7 +67,7 @@ def open_namespace(brokers: Brokers, namespace: str, watch_id: int) -> BlockingC
     """Ask the user's broker to push the scalable topics of a namespace; the connection on which that will happen.
 
     Raises:
-        SourceError: nobody could be asked.
+        TidewireError: nobody could be asked.
     """
     connection = brokers.service()
     if not connection.features.supports_scalable_topics:
@@ -83,7 +85,7 @@ def came_and_went(
         Refused: the broker does not tell.
     """
     if update.HasField("error"):
-        raise refusal(f"{connection.address} does not list {pattern.namespace}: {update.message}", update.error)
+        raise refusal(update.error, f"{connection.address} does not list {pattern.namespace}: {update.message}")
     added: Iterable[str] = update.diff.added
     if update.HasField("snapshot"):
         added = update.snapshot.topics
@@ -95,7 +97,7 @@ def parts_of(brokers: Brokers, topic: str) -> list[Part]:
     """The parts that a topic has now, ordered by their numbers.
 
     Raises:
-        SourceError: there is no such topic, or a broker could not be asked.
+        TidewireError: there is no such topic, or a broker could not be asked.
     """
     if not topic.startswith(SCALABLE):
         return _partitions(brokers, topic)
@@ -115,7 +117,7 @@ def open_layout(brokers: Brokers, topic: str, session_id: int) -> BlockingConnec
     """Ask for a scalable topic's layout and its changes; the connection on which they will come.
 
     Raises:
-        SourceError: nobody could be asked.
+        TidewireError: nobody could be asked.
     """
     owner = brokers.owner_of(topic)
     if not owner.features.supports_scalable_topics:
@@ -132,8 +134,8 @@ def segments(owner: BlockingConnection, topic: str, update: pb.CommandScalableTo
     """
     if update.HasField("error"):
         if update.error == pb.TopicNotFound:
-            raise refusal(no_topic(topic, f" at {owner.address}"), update.error)
-        raise refusal(f"{owner.address} has no layout of {topic}: {update.message}", update.error)
+            raise refusal(update.error, no_topic(topic, f" at {owner.address}"))
+        raise refusal(update.error, f"{owner.address} has no layout of {topic}: {update.message}")
     resolved = update.resolved_topic_name or topic
     return [_segment(resolved, info) for info in sorted(update.dag.segments, key=lambda info: info.segment_id)]
 

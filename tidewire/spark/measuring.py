@@ -11,8 +11,10 @@ from functools import partial
 from typing import NamedTuple, Self
 from uuid import uuid4
 
+from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.errors import DataLost, ProtocolViolation, Refused
+from tidewire.spark.errors import DataLost
 from tidewire.spark.positions import LATEST, EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -69,7 +71,7 @@ class Gauge:
         """Subscribe, and close at the end.
 
         Raises:
-            SourceError: the broker refuses it, or does not answer.
+            TidewireError: the broker refuses it, or does not answer.
         """
         subscribe_reader(owner, topic, consumer_id, after=LATEST, uncommitted=uncommitted)
         yield cls(owner, topic, consumer_id)
@@ -114,7 +116,7 @@ def ask_end(owner: BlockingConnection, consumer_id: int, backlog_range: pb.Backl
 
     Raises:
         DataLost: what would answer it is damaged.
-        SourceError: the broker refuses it, or does not answer.
+        TidewireError: the broker refuses it, or does not answer.
     """
     ask = partial(commands.get_last_message_id, consumer_id, backlog_range=backlog_range)
     try:
@@ -149,7 +151,7 @@ def subscribe_reader(
     """Open a reader that remembers nothing and is sent what comes after a position, once it has given permits.
 
     Raises:
-        SourceError: the broker refuses it, or does not answer.
+        TidewireError: the broker refuses it, or does not answer.
     """
     properties = {"tidewire.indexed": "true"}
     if uncommitted:

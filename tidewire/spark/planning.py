@@ -9,8 +9,9 @@ Sealed segments are read like active ones; nothing moves out of them when they a
 
 from collections.abc import Callable, Iterable, Iterator
 
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.errors import DataLost, InvalidOption, Refused
+from tidewire.spark.errors import DataLost, InvalidOption
 from tidewire.spark.filters import NOTHING_PUSHED, Pushed
 from tidewire.spark.layouts import Part, is_gone, parts_of, selected
 from tidewire.spark.measuring import BacklogRange, Gauge
@@ -23,7 +24,7 @@ def plan(options: ReadOptions, brokers: Brokers, pushed: Pushed = NOTHING_PUSHED
     """The ranges that together are what the options ask for, ordered by topic and segment; none when that is nothing.
 
     Raises:
-        SourceError: there is no such topic, or a broker could not be asked.
+        TidewireError: there is no such topic, or a broker could not be asked.
     """
     parts = _parts(options, brokers)
     while True:
@@ -76,7 +77,7 @@ def divided(
     """What stands behind `start`, up to and with `end`, in ranges that are no larger than the pieces asked for.
 
     Raises:
-        SourceError: the broker could not be asked.
+        TidewireError: the broker could not be asked.
     """
     while start < end:
         backlog_range = piece_behind(start)

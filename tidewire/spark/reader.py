@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.decoding import Decoder
-from tidewire.spark.errors import Refused
 from tidewire.spark.filters import NOTHING_PUSHED, Pushed, pushed_of
 from tidewire.spark.layouts import is_gone, selected
 from tidewire.spark.options import ReadOptions
@@ -32,7 +32,7 @@ def columns(options: ReadOptions) -> tuple[StructType, TopicSchema | None]:
     """The columns of a data frame, and the schema that its values are decoded by, if they are.
 
     Raises:
-        SourceError: the topic's schema cannot be had, or is none that there is a column for.
+        TidewireError: the topic's schema cannot be had, or is none that there is a column for.
     """
     if not options.decoded or "value" not in options.columns:
         return only(SCHEMA, options.columns), None
@@ -60,7 +60,7 @@ class RangeReading:
         """The range's messages in order, as Arrow record batches of bounded size.
 
         Raises:
-            SourceError: while iterating, when the segment cannot be read to the range's end.
+            TidewireError: while iterating, when the segment cannot be read to the range's end.
         """
         settle()
         options = self._options
@@ -100,7 +100,7 @@ class TidewireReader(DataSourceReader):
         """Ranges that together are what the options ask for, sealed segments included.
 
         Raises:
-            SourceError: there is no such topic, or a broker could not be asked.
+            TidewireError: there is no such topic, or a broker could not be asked.
         """
         with Brokers(self._options) as brokers:
             return list(plan(self._options, brokers, self._pushed))
@@ -109,7 +109,7 @@ class TidewireReader(DataSourceReader):
         """The range's messages in order, as Arrow record batches of bounded size.
 
         Raises:
-            SourceError: while iterating, when the segment cannot be read to the range's end.
+            TidewireError: while iterating, when the segment cannot be read to the range's end.
         """
         # Of a plan without ranges Spark makes one with nothing in it.
         if isinstance(partition, SegmentRange):

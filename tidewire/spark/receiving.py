@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
+from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.errors import BrokerSilent, ConnectionLost, DataLost, SourceError, UnreadableMessage
+from tidewire.spark.errors import DataLost, UnreadableMessage
 from tidewire.spark.measuring import subscribe_reader
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.persisting import RETRY_SECONDS, passes
@@ -71,7 +72,7 @@ def entries(
         pause: waits between two attempts.
 
     Raises:
-        SourceError: the segment cannot be read to the range's end.
+        TidewireError: the segment cannot be read to the range's end.
     """
     after = partition.start
     failing_since: float | None = None
@@ -84,9 +85,9 @@ def entries(
                     after = entry.position
                     yield entry
                 return
-        except SourceError as error:
+        except TidewireError as error:
             # A silent one was waited for as long already.
-            if not passes(error) or isinstance(error, BrokerSilent):
+            if not passes(error) or isinstance(error, OperationTimedOut):
                 raise
             if after > arrived_at:
                 failing_since = None

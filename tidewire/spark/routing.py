@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tidewire.protocol.errors import ProtocolViolation
 from tidewire.spark.encoding import NO_KEY, Numbers, Rows
-from tidewire.spark.errors import ProtocolViolation
 from tidewire.spark.layouts import Part
 from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
 

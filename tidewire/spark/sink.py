@@ -23,6 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from tidewire.protocol.errors import ProtocolViolation
 from tidewire.spark import encoding
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.checkpoints import query_of
@@ -30,7 +31,7 @@ from tidewire.spark.columns import FrameColumns, column, find_columns
 from tidewire.spark.committing import CommitGroup, abort, abort_one, commit
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.encoding import Rows
-from tidewire.spark.errors import ProtocolViolation, UnwritableRow
+from tidewire.spark.errors import UnwritableRow
 from tidewire.spark.fingerprint import NOTHING, Fingerprint, fingerprint
 from tidewire.spark.persisting import persistently
 from tidewire.spark.values import Values, values_of
@@ -83,7 +84,7 @@ class RowWriting:
         """Write all rows; on return they are stored, and their transaction is open.
 
         Raises:
-            SourceError: some are not, or nobody knows; the transaction is aborted if that could be done.
+            TidewireError: some are not, or nobody knows; the transaction is aborted if that could be done.
         """
         settle()
         # Who has no rows asks nothing.
@@ -195,7 +196,7 @@ class TidewireWriter(DataSourceArrowWriter):
         """Store a task's rows.
 
         Raises:
-            SourceError: see `RowWriting.write`.
+            TidewireError: see `RowWriting.write`.
         """
         return self._writing.write(self._group, iterator)
 
@@ -229,7 +230,7 @@ class TidewireStreamWriter(DataSourceStreamArrowWriter):
         """Store a task's rows.
 
         Raises:
-            SourceError: see `RowWriting.write`.
+            TidewireError: see `RowWriting.write`.
         """
         return self._writing.write(group_of_task(self._options.txn_app_id), iterator)
 

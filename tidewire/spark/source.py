@@ -49,7 +49,7 @@ class TidewireSource(DataSource):
 
         Raises:
             InvalidOption: an option is unknown, missing or wrong.
-            SourceError: with schema=auto, the topic's schema cannot be had, or is none that there is a column for.
+            TidewireError: with schema=auto, the topic's schema cannot be had, or is none that there is a column for.
         """
         options = ReadOptions.parse(self._given)
         if options.decoded:

@@ -25,8 +25,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidewire.protocol.errors import ConnectionLost, TidewireError
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Connect
-from tidewire.spark.errors import ConnectionLost, DataLost, Refused, SourceError, SubscriptionTaken
+from tidewire.spark.errors import DataLost, SubscriptionTaken
 from tidewire.spark.following import ADVICE, Follower, Step, made_again, now_ms
 from tidewire.spark.held_subscription import BUSY
 from tidewire.spark.layouts import LayoutChanged, Part
@@ -176,7 +178,7 @@ class _Planner:
             return start
         try:
             end = self._next(start, limit)
-        except SourceError as error:
+        except TidewireError as error:
             self._failed(error)
             return start
         self._failing_since = None
@@ -246,7 +248,7 @@ class _Planner:
         What others see of the query is no reason to stop it: who asks for what comes next, asks for this again.
 
         Raises:
-            SourceError: the subscription cannot be moved, now or later.
+            TidewireError: the subscription cannot be moved, now or later.
         """
         if self._subscription is None or end == self._kept:
             return
@@ -259,7 +261,7 @@ class _Planner:
                 # Maybe long ago, and nothing was said on it since.
                 self._keep(end)
             self._keeping_failed_at = None
-        except SourceError as error:
+        except TidewireError as error:
             if not passes(error):
                 raise
             self._keeping_failed_at = time.monotonic()
@@ -272,7 +274,7 @@ class _Planner:
                 parts = self._watch.parts(topic)
                 if parts is not None and not self._is_another(parts, places):
                     self._subscription.move(topic, parts, places)
-        except SourceError:
+        except TidewireError:
             # Also what is held: two queries might each wait for the other's part.
             self._subscription.reset()
             raise
@@ -289,11 +291,11 @@ class _Planner:
             return Follower(self._options, view)
         return Follower(self._options, view, self._subscription.held_until_read)
 
-    def _failed(self, error: SourceError) -> None:
+    def _failed(self, error: TidewireError) -> None:
         """Try again later, or give up.
 
         Raises:
-            SourceError: it is none that passes, or has not passed for too long.
+            TidewireError: it is none that passes, or has not passed for too long.
         """
         if not passes(error):
             raise error
@@ -309,14 +311,14 @@ class _Planner:
         """What is asked for now and cannot be put off.
 
         Raises:
-            SourceError: as `_failed`.
+            TidewireError: as `_failed`.
         """
         while True:
             try:
                 answer = ask()
             except LayoutChanged:
                 continue
-            except SourceError as error:
+            except TidewireError as error:
                 self._failed(error)
                 # Nobody tells when a broker is back.
                 time.sleep(RETRY_SECONDS)  # noqa: TID251

@@ -6,8 +6,8 @@ that a micro-batch is processed. The query's planner holds it, which keeps a sec
 
 from collections.abc import Mapping
 
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Connect
-from tidewire.spark.errors import Refused
 from tidewire.spark.held_subscription import HeldSubscription
 from tidewire.spark.layouts import Part, is_gone
 from tidewire.spark.offsets import Places, finished, number_of
@@ -40,7 +40,7 @@ class QuerySubscription:
         Segments that are in none of them, and whose turn is not to come, were read.
 
         Raises:
-            SourceError: a broker refuses it, or cannot be asked.
+            TidewireError: a broker refuses it, or cannot be asked.
         """
         self._held.arrived()
         for name, part in parts.items():

@@ -32,8 +32,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.errors import Refused, UnreadableSchema
+from tidewire.spark.errors import UnreadableSchema
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -86,7 +87,7 @@ def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> Top
 
     Raises:
         UnreadableSchema: it has none.
-        SourceError: the broker could not be asked.
+        TidewireError: the broker could not be asked.
     """
     try:
         answer = brokers.owner_of(topic).request(
@@ -107,7 +108,7 @@ def common_schema(brokers: Brokers, topics: Iterable[str]) -> TopicSchema:
 
     Raises:
         UnreadableSchema: they have several, or none.
-        SourceError: a broker could not be asked.
+        TidewireError: a broker could not be asked.
     """
     found: dict[TopicSchema, str] = {}
     for topic in topics:

@@ -33,9 +33,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidewire.protocol.errors import TidewireError
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import TransactionId
-from tidewire.spark.errors import InvalidOption, SourceError, SubscriptionTaken
+from tidewire.spark.errors import InvalidOption, SubscriptionTaken
 from tidewire.spark.job_progress import Batch, JobProgress
 from tidewire.spark.options import READ_NAMES, SCALABLE, ReadOptions, Use, by_name
 from tidewire.spark.persisting import passes, persistently
@@ -94,7 +95,7 @@ class ConsumeTransformProduce:
 
         Raises:
             SubscriptionTaken: another driver runs the job.
-            SourceError, and what Spark and the transformation raise: nothing of the batch that failed is written, or
+            TidewireError, and what Spark and the transformation raise: nothing of the batch that failed is written, or
                 all of it, if nobody answered its commit; whoever runs the job again goes on where it is.
         """
         with self._progress() as progress:
@@ -108,7 +109,7 @@ class ConsumeTransformProduce:
         """Process what there is and what comes, until `stop` is called. Waits for brokers' pushes, and asks nothing.
 
         Raises:
-            SubscriptionTaken, SourceError, others: as `run_available`.
+            SubscriptionTaken, TidewireError, others: as `run_available`.
         """
         with self._progress() as progress, self._waking() as woken:
             while not self._is_stopping:
@@ -188,7 +189,7 @@ class ConsumeTransformProduce:
             try:
                 if progress.arrived():
                     return
-            except SourceError as error:
+            except TidewireError as error:
                 if not passes(error):
                     raise
                 progress.reset()
@@ -200,7 +201,7 @@ class ConsumeTransformProduce:
                 selector.select()
 
 
-def _may_pass(error: SourceError) -> bool:
+def _may_pass(error: TidewireError) -> bool:
     # Of a driver that died with its machine, brokers know after a while.
     return isinstance(error, SubscriptionTaken) or passes(error)
 

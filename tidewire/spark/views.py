@@ -62,7 +62,7 @@ class Snapshot:
         """Asks for the end of every part.
 
         Raises:
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         self._view = view
         self._parts = {topic: view.parts(topic) for topic in view.topics()}

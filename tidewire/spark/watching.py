@@ -15,9 +15,10 @@ from functools import partial
 from itertools import count
 from typing import Final
 
+from tidewire.protocol.errors import ProtocolViolation, TidewireError
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers, Connect, connect_by_tcp
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.errors import ProtocolViolation, Refused, SourceError
 from tidewire.spark.held_subscription import SENT_AWAY_MAX
 from tidewire.spark.layouts import (
     LayoutChanged,
@@ -98,7 +99,7 @@ class Watch:
 
     def reset(self) -> None:
         """Forget connections, and with them what was opened on them; what was learned stays until it is asked again."""
-        with suppress(SourceError, OSError):
+        with suppress(TidewireError, OSError):
             self.close()
         self._connections.clear()
         self._consumers.clear()
@@ -132,7 +133,7 @@ class Watch:
         """The topics that are read, now.
 
         Raises:
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         pattern = self._options.pattern
         if pattern is None:
@@ -146,7 +147,7 @@ class Watch:
         """The parts of a topic by their names, "" for all of a plain one; None when there is no such topic.
 
         Raises:
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         known = self._topics.get(topic)
         if known is None:
@@ -173,7 +174,7 @@ class Watch:
         topic.owner = open_layout(self._brokers, topic.name, topic.session_id)
         try:
             self._wait_for(topic.owner, f"the layout of {topic.name}", lambda: topic.parts is not None)
-        except SourceError:
+        except TidewireError:
             topic.owner = None
             raise
 
@@ -181,7 +182,7 @@ class Watch:
         """The creation id of a part, asked for if nobody has told it since the part was opened.
 
         Raises:
-            LayoutChanged, SourceError: as `behind`.
+            LayoutChanged, TidewireError: as `behind`.
         """
         followed = self._follow(part)
         if followed.known is not None and not followed.is_stale:
@@ -192,7 +193,7 @@ class Watch:
         """All of a part, or what it began with: once something stands in it, nobody is asked again.
 
         Raises:
-            LayoutChanged, SourceError: as `behind`.
+            LayoutChanged, TidewireError: as `behind`.
         """
         followed = self._follow(part)
         known = followed.known
@@ -220,7 +221,7 @@ class Watch:
 
         Raises:
             LayoutChanged: the part is gone.
-            SourceError: nobody could be asked.
+            TidewireError: nobody could be asked.
         """
         followed = self._follow(part)
         if messages_max is not None or bytes_max is not None or until_ms is not None:
@@ -241,7 +242,7 @@ class Watch:
         """The place behind which stands what the broker took at this time or later.
 
         Raises:
-            LayoutChanged, SourceError: as `behind`.
+            LayoutChanged, TidewireError: as `behind`.
         """
         return self._ask(self._follow(part), pb.BacklogRangeRequest(since_ms=time_ms)).after
 

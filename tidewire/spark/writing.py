@@ -22,12 +22,14 @@ from functools import partial
 from itertools import count
 from typing import Final
 
+from tidewire.protocol.errors import ProtocolViolation, TidewireError
+from tidewire.protocol.refusals import Refused, refusal
 from tidewire.spark.batching import Producing, SentFrame, encode_frame
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.connection import BlockingConnection, refusal
+from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.encoding import Rows
-from tidewire.spark.errors import ProtocolViolation, Refused, SourceError, WriteFailed
+from tidewire.spark.errors import WriteFailed
 from tidewire.spark.layouts import open_layout, segments
 from tidewire.spark.persisting import passes, persistently
 from tidewire.spark.routing import Routes
@@ -81,7 +83,7 @@ class Attempt:
         """Take rows behind those taken before. Waits while too many are unanswered.
 
         Raises:
-            SourceError: one of them was refused, or nobody knows whether it is stored.
+            TidewireError: one of them was refused, or nobody knows whether it is stored.
         """
         target = self._topics.get(topic) or self._open_topic(topic)
         self._distribute(target, rows)
@@ -91,7 +93,7 @@ class Attempt:
         """Return when all rows are stored.
 
         Raises:
-            SourceError: as `write`.
+            TidewireError: as `write`.
         """
         self._send(everything=True)
 
@@ -145,7 +147,7 @@ class Attempt:
         """Open a producer; None when the segment is sealed.
 
         Raises:
-            SourceError: it could not be opened.
+            TidewireError: it could not be opened.
         """
         if segment.phase is Phase.UNTOUCHED:
             self._coordinator.include(self._transaction, segment.part.wire_name)
@@ -201,7 +203,7 @@ class Attempt:
         """Have the topic's layout pushed from now on, and return when it was.
 
         Raises:
-            SourceError: there is none, or nobody could be asked.
+            TidewireError: there is none, or nobody could be asked.
         """
         if topic.connection is not None:
             topic.connection.send(commands.scalable_topic_close(topic.session_id))
@@ -328,7 +330,7 @@ class Attempt:
             return
         _, segment = known
         if error.error not in _SEALED:
-            raise refusal(f"{segment.part.wire_name} does not take a task's rows: {error.message}", error.error)
+            raise refusal(error.error, f"{segment.part.wire_name} does not take a task's rows: {error.message}")
         if segment.producer is None:
             raise ProtocolViolation(f"the broker of {segment.part.wire_name} refuses a frame that was not sent")
         segment.sealed()
@@ -352,7 +354,7 @@ class Attempt:
         self._bytes_unanswered -= frame.size_bytes
 
 
-def _is_refused_for_now(error: SourceError) -> bool:
+def _is_refused_for_now(error: TidewireError) -> bool:
     return isinstance(error, Refused) and passes(error)
 
 

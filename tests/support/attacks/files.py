@@ -28,7 +28,7 @@ from tests.support.attacks.siege import Verdict
 from tests.support.attacks.witness import END, Witness
 from tests.support.processes import BROKER_COMMAND, BrokerFailure, RunningBroker, running_broker
 from tidewire.client.client import Client
-from tidewire.client.errors import TidewireError
+from tidewire.protocol.errors import TidewireError
 
 WORK_SECONDS: Final = 1.5
 """How long the witness works, each of three times."""

@@ -23,11 +23,11 @@ import trio
 import tidewire
 from tests.support.admin import Admin
 from tidewire.client.client import Client
-from tidewire.client.errors import TidewireError, is_retriable
 from tidewire.client.message import Message
 from tidewire.client.producer import Producer
 from tidewire.client.queue_consumer import QueueConsumer
 from tidewire.client.transactions import Transaction, TransactionState
+from tidewire.protocol.errors import TidewireError, is_retriable
 
 SEGMENTS: Final = 2
 STEPS_PER_SECOND_MAX: Final = 20

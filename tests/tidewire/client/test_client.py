@@ -12,7 +12,8 @@ from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import T, scripted_broker
 from tidewire.client import client as client_module
-from tidewire.client.errors import Closed, ConnectFailed, InvalidName
+from tidewire.client.errors import Closed
+from tidewire.protocol.errors import ConnectFailed, InvalidName
 from tidewire.wire.pulsar.message_ids import NO_REQUEST
 
 X = "topic://public/default/x"

@@ -12,18 +12,11 @@ from tests.support.cancellation import cancel_at_each_step
 from tests.support.memory_network import MemoryByteStream, memory_stream_pair
 from tidewire.client import connection as connection_module
 from tidewire.client.connection import WRITE_BUFFER_BYTES_MAX, Connection
-from tidewire.client.errors import (
-    Closed,
-    ConnectFailed,
-    ConnectionLost,
-    OperationTimedOut,
-    ProtocolViolation,
-    Refused,
-    TidewireError,
-    TopicNotFound,
-)
+from tidewire.client.errors import Closed
 from tidewire.client.names import BrokerUrl
 from tidewire.client.recipients import Kind
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
+from tidewire.protocol.refusals import Refused, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

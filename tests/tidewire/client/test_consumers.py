@@ -6,8 +6,10 @@ import pytest
 from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import ScriptedBroker, Segment, T, payload_of, scripted_broker
-from tidewire.client.errors import BrokerBusy, Closed, InvalidName, SubscriptionBusy, TopicNotFound
+from tidewire.client.errors import Closed
 from tidewire.client.message import MessageId
+from tidewire.protocol.errors import InvalidName
+from tidewire.protocol.refusals import BrokerBusy, SubscriptionBusy, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import bits_of_ack_set, position

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.client.errors import ProtocolViolation
 from tidewire.client.layout import Layout
 from tidewire.client.message import NO_SEGMENT
+from tidewire.protocol.errors import ProtocolViolation
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 TOPIC = "topic://public/default/x"

@@ -4,15 +4,9 @@ import trio
 
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import ADDRESS, T, scripted_broker
-from tidewire.client.errors import (
-    ConnectFailed,
-    InvalidName,
-    OperationTimedOut,
-    ProtocolViolation,
-    TopicNotFound,
-    UnsupportedBroker,
-)
 from tidewire.client.layout_watch import controller_of, open_layout
+from tidewire.protocol.errors import ConnectFailed, InvalidName, OperationTimedOut, ProtocolViolation, UnsupportedBroker
+from tidewire.protocol.refusals import TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

@@ -1,7 +1,7 @@
 import pytest
 
-from tidewire.client.errors import InvalidName
 from tidewire.client.names import BrokerUrl, is_scalable, parse_broker_url, partition_topic, segment_topic
+from tidewire.protocol.errors import InvalidName
 
 
 @pytest.mark.parametrize(

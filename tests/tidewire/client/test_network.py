@@ -4,17 +4,11 @@ import trio
 
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import ADDRESS, Peer, T, scripted_broker
-from tidewire.client.errors import (
-    BrokerBusy,
-    Closed,
-    ConnectFailed,
-    OperationTimedOut,
-    ProtocolViolation,
-    Refused,
-    TopicNotFound,
-)
+from tidewire.client.errors import Closed
 from tidewire.client.names import BrokerUrl
 from tidewire.client.network import LOOKUP_REDIRECTS_MAX, Network, Settings
+from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, ProtocolViolation
+from tidewire.protocol.refusals import BrokerBusy, Refused, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

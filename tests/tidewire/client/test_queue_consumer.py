@@ -10,18 +10,13 @@ from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, payload_of, scripted_broker
 from tidewire.client.client import Client
 from tidewire.client.dead_letters import DeadLetterPolicy
-from tidewire.client.errors import (
-    ConnectionLost,
-    InvalidName,
-    Refused,
-    TopicNotFound,
-    TransactionConflict,
-    TransactionEnded,
-)
+from tidewire.client.errors import TransactionEnded
 from tidewire.client.message import Message
 from tidewire.client.queue_consumer import QueueConsumer
 from tidewire.client.redelivery import BackoffPolicy
 from tidewire.client.transactions import Transaction
+from tidewire.protocol.errors import ConnectionLost, InvalidName
+from tidewire.protocol.refusals import Refused, TopicNotFound, TransactionConflict
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

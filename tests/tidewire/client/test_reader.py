@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import T, Topic, payload_of, scripted_broker
-from tidewire.client.errors import DataDamaged, NotPermitted, TopicNotFound
+from tidewire.client.errors import DataDamaged
 from tidewire.client.layout import Layout, Segment
 from tidewire.client.message import Message, MessageId, Position
 from tidewire.client.reader import Reader, finished_at_start, segments_due
+from tidewire.protocol.refusals import NotPermitted, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

@@ -9,15 +9,11 @@ from hypothesis import strategies as st
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, scripted_broker
 from tidewire.client.client import Client
-from tidewire.client.errors import (
-    ConnectionLost,
-    ProtocolViolation,
-    TopicTerminated,
-    TransactionConflict,
-    TransactionEnded,
-)
+from tidewire.client.errors import TransactionEnded
 from tidewire.client.producer import Producer
 from tidewire.client.sending import Batching
+from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
+from tidewire.protocol.refusals import TopicTerminated, TransactionConflict
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

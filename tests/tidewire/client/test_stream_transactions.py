@@ -5,8 +5,8 @@ import pytest
 
 from tests.support.backends import on_both_backends
 from tests.support.scripted_broker import ScriptedBroker, T, Topic, payload_of, scripted_broker
-from tidewire.client.errors import ConnectionLost
 from tidewire.client.stream_consumer import StreamConsumer
+from tidewire.protocol.errors import ConnectionLost
 from tidewire.wire.pulsar import commands
 
 X = "topic://public/default/x"

@@ -4,9 +4,9 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import SERVICE, Readable
+from tidewire.protocol.errors import ConnectFailed, ProtocolViolation, TidewireError
 from tidewire.spark.brokers import LOOKUP_REDIRECTS_MAX, Brokers
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.errors import BrokerUnreachable, ProtocolViolation, SourceError
 from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -101,7 +101,7 @@ def test_brokers_that_send_each_other_on_for_ever_are_left() -> None:
 def test_an_answer_that_leads_nowhere_is_one_sentence(answer: pb.BaseCommand, complaint: str) -> None:
     world = Readable()
     answering(world, [answer])
-    with world.brokers() as brokers, pytest.raises(SourceError, match=complaint):
+    with world.brokers() as brokers, pytest.raises(TidewireError, match=complaint):
         brokers.owner_of(TOPIC)
 
 
@@ -112,10 +112,10 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
 
     def connect(address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         if address == BrokerAddress("gone", 1):
-            raise BrokerUnreachable(f"no broker can be reached at {address}: nobody there")
+            raise ConnectFailed(f"no broker can be reached at {address}: nobody there")
         return reached._connect(address, proxied_to)
 
-    with Brokers(world.options, connect) as brokers, pytest.raises(BrokerUnreachable) as caught:
+    with Brokers(world.options, connect) as brokers, pytest.raises(ConnectFailed) as caught:
         brokers.owner_of(TOPIC)
     assert str(caught.value) == (
         f"no broker can be reached at gone:1: nobody there; service:6650 names it as the broker of {TOPIC}"
@@ -125,11 +125,11 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (BrokerUnreachable("refused"), "refused; is one running there, as option service_url says?"),
+        (ConnectFailed("refused"), "refused; is one running there, as option service_url says?"),
         (ProtocolViolation("no frame"), "no frame; does option service_url name the port for pulsar://"),
     ],
 )
-def test_when_the_named_address_is_no_brokers_its_option_is_named(error: SourceError, advice: str) -> None:
+def test_when_the_named_address_is_no_brokers_its_option_is_named(error: TidewireError, advice: str) -> None:
     def connect(address: BrokerAddress, proxied_to: BrokerAddress | None) -> BlockingConnection:
         raise error
 

@@ -17,19 +17,14 @@ from tests.support.admin import Admin
 from tests.support.blocking_peer import BlockingPeer
 from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.spark.test_writing import stored
+from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, ProtocolViolation
+from tidewire.protocol.refusals import refusal
 from tidewire.spark import committing
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import CommitGroup, abort, commit
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
-from tidewire.spark.errors import (
-    BrokerSilent,
-    CommitFailed,
-    ConnectionLost,
-    ProtocolViolation,
-    Refused,
-    UnwritableRow,
-)
+from tidewire.spark.errors import CommitFailed, UnwritableRow
 from tidewire.spark.options import BrokerAddress, Use
 from tidewire.spark.sink import RowWriting, TidewireStreamWriter, TidewireWriter, Written, group_of_task
 from tidewire.spark.write_options import WriteOptions
@@ -205,7 +200,7 @@ def test_a_commit_that_nobody_answers_says_whether_it_may_be_asked_again(
     """D17: what was committed after all is written a second time by a job that counts its batches by nothing."""
 
     def silent(brokers: Brokers) -> None:
-        raise BrokerSilent("broker:6650 did not send its answer")
+        raise OperationTimedOut("broker:6650 did not send its answer")
 
     monkeypatch.setattr(committing, "Coordinator", silent)
     impatient = WriteOptions(options.service, options.topic, operation_timeout_seconds=1e-9)
@@ -436,9 +431,7 @@ def test_a_refusal_of_another_kind_is_told_in_the_brokers_words(
     options: WriteOptions, group: CommitGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Coordinator, named: pb.TransactionGroup, winners: list[TransactionId]) -> None:
-        refused = Refused("broker:6650 refuses END_TXN: a batch of 10001 transactions [NotAllowedError]")
-        refused.code = pb.NotAllowedError
-        raise refused
+        raise refusal(pb.NotAllowedError, "broker:6650 refuses END_TXN: a batch of 10001 transactions")
 
     monkeypatch.setattr(Coordinator, "commit_group", refuse)
     with pytest.raises(CommitFailed, match="cannot be committed: broker:6650 refuses END_TXN: a batch of 10001"):

@@ -11,8 +11,10 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import TOPIC, segment
 from tests.tidewire.spark.writable import T, Writable, rows
+from tidewire.protocol.errors import OperationTimedOut, ProtocolViolation
+from tidewire.protocol.refusals import Refused
 from tidewire.spark import batching, persisting, writing
-from tidewire.spark.errors import BrokerSilent, ProtocolViolation, Refused, WriteFailed
+from tidewire.spark.errors import WriteFailed
 from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -86,7 +88,7 @@ def test_a_layout_that_never_comes_is_an_error() -> None:
     attempt = world.attempt()
     attempt.write(TOPIC, rows((0, 1)))
     world.refuse_held(pb.TopicTerminatedError)
-    with pytest.raises(BrokerSilent, match=f"did not send the layout of {TOPIC} without a sealed segment"):
+    with pytest.raises(OperationTimedOut, match=f"did not send the layout of {TOPIC} without a sealed segment"):
         attempt.finish()
 
 
@@ -250,7 +252,7 @@ def test_a_broker_that_answers_nothing_fails_the_task() -> None:
     world.holds = True
     attempt = world.attempt()
     attempt.write(TOPIC, rows((0, 1)))
-    with pytest.raises(BrokerSilent, match=f"did not send its answer to a frame of {SEGMENT} within 30 s"):
+    with pytest.raises(OperationTimedOut, match=f"did not send its answer to a frame of {SEGMENT} within 30 s"):
         attempt.finish()
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
-from tidewire.spark.errors import ProtocolViolation, Refused
+from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.held_subscription import SENT_AWAY_MAX, HeldSubscription
 from tidewire.spark.layouts import Part
 from tidewire.spark.positions import EntryPosition

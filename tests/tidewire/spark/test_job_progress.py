@@ -13,9 +13,11 @@ import trio
 
 import tidewire
 from tests.support.processes import RunningBroker, running_broker
+from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator, TransactionId
-from tidewire.spark.errors import DataLost, ProtocolViolation, Refused, SubscriptionTaken
+from tidewire.spark.errors import DataLost, SubscriptionTaken
 from tidewire.spark.job_progress import Batch, JobProgress, SegmentRange
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import ReadOptions, Use

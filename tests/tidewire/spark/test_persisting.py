@@ -4,15 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
+from tidewire.protocol.refusals import Refused, refusal
 from tidewire.spark import persisting
-from tidewire.spark.errors import (
-    BrokerSilent,
-    BrokerUnreachable,
-    ConnectionLost,
-    ProtocolViolation,
-    Refused,
-    SourceError,
-)
 from tidewire.spark.persisting import RETRY_SECONDS, passes, persistently
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -29,13 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def refused(code: pb.ServerError) -> Refused:
-    error = Refused("no")
-    error.code = code
-    return error
-
-
-def failing(error: SourceError, times: int) -> Callable[[], int]:
+def failing(error: TidewireError, times: int) -> Callable[[], int]:
     """Fails so many times, then returns how often it was called before."""
     calls = count()
 
@@ -52,18 +40,21 @@ def failing(error: SourceError, times: int) -> Callable[[], int]:
     ("error", "may_pass"),
     [
         (ConnectionLost("x"), True),
-        (BrokerSilent("x"), True),
-        (BrokerUnreachable("x"), True),
-        (refused(pb.ServiceNotReady), True),
-        (refused(pb.TransactionCoordinatorNotFound), True),
-        (refused(pb.ConsumerBusy), True),
-        (refused(pb.InvalidTxnStatus), False),
-        (refused(pb.TopicNotFound), False),
+        (OperationTimedOut("x"), True),
+        (ConnectFailed("x"), True),
+        (refusal(pb.ServiceNotReady, "no"), True),
+        (refusal(pb.TransactionCoordinatorNotFound, "no"), True),
+        (refusal(pb.ConsumerBusy, "no"), True),
+        # A disk that is full, and a file that could not be written: space comes back, the topic is opened again.
+        (refusal(pb.ProducerBlockedQuotaExceededError, "no"), True),
+        (refusal(pb.PersistenceError, "no"), True),
+        (refusal(pb.InvalidTxnStatus, "no"), False),
+        (refusal(pb.TopicNotFound, "no"), False),
         (ProtocolViolation("x"), False),
     ],
 )
 def test_what_may_pass_is_tried_again_and_all_else_is_told_at_once(
-    clock: list[float], error: SourceError, may_pass: bool
+    clock: list[float], error: TidewireError, may_pass: bool
 ) -> None:
     assert passes(error) == may_pass
     if may_pass:

@@ -7,7 +7,9 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
-from tidewire.spark.errors import DataLost, InvalidOption, ProtocolViolation, Refused
+from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.refusals import Refused
+from tidewire.spark.errors import DataLost, InvalidOption
 from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan

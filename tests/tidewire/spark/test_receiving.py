@@ -4,8 +4,10 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
-from tidewire.spark.errors import BrokerSilent, BrokerUnreachable, ConnectionLost, DataLost, Refused, UnreadableMessage
+from tidewire.spark.errors import DataLost, UnreadableMessage
 from tidewire.spark.measuring import Gauge
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.positions import EARLIEST, EntryPosition
@@ -189,7 +191,7 @@ class Waiting:
 
     def brokers(self) -> Brokers:
         if self.now < self._reached_at:
-            raise BrokerUnreachable("no connection to service:6650")
+            raise ConnectFailed("no connection to service:6650")
         return self._world.brokers()
 
     def pause(self, seconds: float) -> None:
@@ -220,7 +222,7 @@ def test_a_broker_that_restarts_is_waited_for() -> None:
 
 def test_a_broker_that_does_not_come_back_is_given_up_on() -> None:
     waiting = Waiting(world_of(batch(b"v")), reached_at=1000)
-    with pytest.raises(BrokerUnreachable, match=r"^no connection to service:6650$"):
+    with pytest.raises(ConnectFailed, match=r"^no connection to service:6650$"):
         waiting.read(up_to(0))
     assert 30 <= waiting.now < 31
 
@@ -252,7 +254,7 @@ def test_a_broker_that_is_not_ready_is_waited_for_and_one_that_refuses_is_not() 
 def test_a_broker_that_sends_nothing_is_given_up_on() -> None:
     world = world_of(batch(b"v"))
     with pytest.raises(
-        BrokerSilent, match=rf"did not send the next message of {NAME}, which reaches up to 5:3, within"
+        OperationTimedOut, match=rf"did not send the next message of {NAME}, which reaches up to 5:3, within"
     ):
         read(world, up_to(3))
     assert world.peers[0][2].now == 30
@@ -266,7 +268,7 @@ def test_what_is_not_a_message_does_not_keep_a_silent_broker_waited_for() -> Non
         return False
 
     world.sending = send
-    with pytest.raises(BrokerSilent):
+    with pytest.raises(OperationTimedOut):
         read(world, up_to(0))
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidewire.protocol.errors import ProtocolViolation
 from tidewire.spark.encoding import NO_KEY, Columns, Rows, encode
-from tidewire.spark.errors import ProtocolViolation
 from tidewire.spark.layouts import Part
 from tidewire.spark.routing import RUN_ROWS, Routes
 

@@ -9,8 +9,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from pyspark_tidewire import DefaultSource
+from tidewire.protocol.errors import ConnectFailed
 from tidewire.spark import TidewireSource
-from tidewire.spark.errors import BrokerUnreachable, InvalidOption
+from tidewire.spark.errors import InvalidOption
 from tidewire.spark.limits import Limit
 from tidewire.spark.reader import TidewireReader
 from tidewire.spark.schema import SCHEMA
@@ -68,7 +69,7 @@ def test_source_and_reader_travel_between_processes() -> None:
     source = pickle.loads(pickle.dumps(TidewireSource(CaseInsensitiveDict(GIVEN))))
     reader = pickle.loads(pickle.dumps(source.reader(schema=SCHEMA)))
     assert isinstance(reader, TidewireReader)
-    with pytest.raises(BrokerUnreachable, match=r"no broker can be reached at 127\.0\.0\.1:1"):
+    with pytest.raises(ConnectFailed, match=r"no broker can be reached at 127\.0\.0\.1:1"):
         reader.partitions()
 
 
@@ -112,5 +113,5 @@ def test_what_a_stream_does_not_take_is_refused() -> None:
 def test_a_stream_gives_up_on_a_broker_that_stays_away() -> None:
     given = {**GIVEN, "operation_timeout_seconds": "0.1"}
     reader = TidewireSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
-    with pytest.raises(BrokerUnreachable):
+    with pytest.raises(ConnectFailed):
         reader.initialOffset()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
-from tidewire.spark.errors import Refused
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.layouts import Part
 from tidewire.spark.offsets import BEGINNING, Place
 from tidewire.spark.positions import EntryPosition

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
-from tidewire.spark.errors import ConnectionLost, ProtocolViolation, Refused
+from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
+from tidewire.protocol.refusals import Refused
 from tidewire.spark.held_subscription import SENT_AWAY_MAX
 from tidewire.spark.layouts import Part
 from tidewire.spark.options import Pattern

@@ -12,11 +12,13 @@ import pytest
 
 from tests.support.admin import Admin
 from tests.support.processes import RunningBroker
+from tidewire.protocol.errors import ConnectionLost
+from tidewire.protocol.refusals import Refused
 from tidewire.spark import batching, writing
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.encoding import Columns, encode
-from tidewire.spark.errors import ConnectionLost, Refused, WriteFailed
+from tidewire.spark.errors import WriteFailed
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.reader import TidewireReader
 from tidewire.spark.write_options import WriteOptions

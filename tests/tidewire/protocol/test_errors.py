@@ -2,24 +2,21 @@ import pickle
 
 import pytest
 
-from tidewire.client import errors
-from tidewire.client.errors import (
+from tidewire.client import errors as client_errors
+from tidewire.client.errors import MessageCorrupted, SendUnanswered
+from tidewire.client.message import MessageId
+from tidewire.protocol import errors, refusals
+from tidewire.protocol.errors import ConnectionLost, InvalidName, TidewireError, fresh, is_retriable
+from tidewire.protocol.refusals import (
     BrokerBusy,
-    ConnectionLost,
-    InvalidName,
-    MessageCorrupted,
     NotAllowed,
     Refused,
-    SendUnanswered,
     SubscriptionBusy,
-    TidewireError,
     TopicTerminated,
     TransactionConflict,
-    fresh,
-    is_retriable,
     refusal,
 )
-from tidewire.client.message import MessageId
+from tidewire.spark import errors as spark_errors
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
@@ -91,8 +88,10 @@ def test_an_error_can_be_renewed_and_sent_to_another_process(error: TidewireErro
 
 
 def test_the_whole_tree_says_whether_it_is_retriable() -> None:
-    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, TidewireError)]
-    assert len(classes) >= 25
+    modules = (errors, refusals, client_errors, spark_errors)
+    named = [value for module in modules for value in vars(module).values()]
+    classes = {value for value in named if isinstance(value, type) and issubclass(value, TidewireError)}
+    assert len(classes) >= 35
     for kind in classes:
         assert isinstance(kind.retriable, bool)
         assert kind.__doc__

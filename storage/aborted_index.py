@@ -1,15 +1,15 @@
-"""The aborted-transaction index of one ledger: which transactions were aborted, and where their entries stand.
+"""The aborted-transaction index of one ledger: which transactions were aborted, and where their entries are.
 
-Kafka keeps such an index beside each log segment (its EoS design) so that readers filter by looking up a range instead
-of remembering history. Here it is written when everything in a closed ledger is decided, and moves what the metadata
-store held until then: so neither that store nor the broker's memory grows with history (docs/design.md#transactions).
+Kafka keeps such an index beside each log segment, so that readers filter by a range and need no history. Here, the
+owner writes it once everything in a closed ledger is decided. It takes over the records that the metadata store held
+until then. So neither that store nor the broker's memory grows with history (docs/design.md#transactions).
 
     file  = [magic u32][crc32c u32][ledger i64][count u32][entry]*
     entry = [version i16][txn most u64][txn least u64][first entry i64][last entry i64]
 
-Kafka's own entries are version 0 (producer id, offsets, last stable offset); these are version 1. The checksum covers
-all but itself. Unlike the sparse index it cannot be rebuilt, as segments hold no markers: a damaged one is corruption,
-never an empty one.
+Kafka's own entries are version 0 (producer id, offsets, last stable offset). These are version 1. The checksum covers
+everything but itself. Unlike the sparse index, this one cannot be rebuilt, because segments hold no markers. So a
+damaged index is corruption, never an empty index.
 
 Pure.
 """
@@ -33,17 +33,17 @@ class AbortedSpan(NamedTuple):
 
     txn: TxnId
     first: int
-    """No entry of it in this ledger has a lower number."""
+    """The lowest number that an entry of the transaction can have in this ledger."""
     last: int
-    """Nor a higher one."""
+    """The highest such number."""
 
 
 class CorruptIndex(ValueError):
-    """The bytes are no index of this ledger; the message says why."""
+    """The bytes are no index of this ledger. The message says why."""
 
 
 def encode(ledger: int, spans: Iterable[AbortedSpan]) -> bytes:
-    """The file's content, the same for the same spans in any order."""
+    """The file's content. The order of the spans does not matter."""
     ordered = sorted(set(spans))
     body = b"".join(_ENTRY.pack(VERSION, *span.txn, span.first, span.last) for span in ordered)
     crc = google_crc32c.value(_HEADER.pack(_MAGIC, 0, ledger, len(ordered)) + body)
@@ -54,7 +54,7 @@ def decode(ledger: int, data: bytes) -> tuple[AbortedSpan, ...]:
     """The spans that `encode` wrote for this ledger.
 
     Raises:
-        CorruptIndex: damaged, of another ledger, or of a later version.
+        CorruptIndex: the bytes are damaged, of another ledger, or of a later version.
     """
     if len(data) < _HEADER.size:
         raise CorruptIndex(f"{len(data)} bytes are too few for an aborted-transaction index")

@@ -1,6 +1,7 @@
 """What every cursor does: acknowledge in memory, say how far that is durable, and end with a reason.
 
-`storage.cursor` has the two kinds. They share this class because subscriptions use either without asking which.
+`storage.cursor` has the two kinds of cursor. They share this class because a subscription uses either kind in the same
+way.
 """
 
 from abc import ABC, abstractmethod
@@ -14,11 +15,11 @@ from storage.watermark import Watermark
 
 
 class CursorError(ExpectedError):
-    """The cursor has ended. The class says what became of its last write, if that was not confirmed."""
+    """The cursor has ended. The class says whether an unconfirmed last write may have been made."""
 
 
 class CursorLost(CursorError):
-    """The claim or the record belongs to somebody else now. Reopen it wherever the claim is."""
+    """Another owner has the claim or the record. Reopen the cursor at the owner of the claim."""
 
     retriable = True
 
@@ -31,7 +32,7 @@ class CursorFailed(CursorError):
 
 
 class CursorRefused(CursorError):
-    """The metadata store does not take the cursor's record, for example because it is too large."""
+    """The metadata store refuses the cursor's record, for example because it is too large."""
 
 
 class CursorClosed(CursorError):
@@ -42,15 +43,15 @@ class CursorClosed(CursorError):
 
 
 class CursorDeleted(CursorError):
-    """The cursor was deleted; one of the same name opened later is another."""
+    """The cursor was deleted. A cursor of the same name that is opened later is another one."""
 
 
 class CursorMoved(Exception):
-    """The cursor was moved by `seek`: the watermark that was waited on belongs to the time before. Take the new one."""
+    """`seek` moved the cursor, so the watermark that was waited on has ended. Wait on the new watermark."""
 
 
 class CursorLedger(Protocol):
-    """What a cursor needs to know of its managed ledger."""
+    """The part of its managed ledger that a cursor needs."""
 
     @property
     def name(self) -> str:
@@ -61,11 +62,17 @@ class CursorLedger(Protocol):
         """The last entry appended, or the place before the first."""
 
     def next_after(self, position: Position) -> Position:
-        """The next position above `position` that exists or will; above the end of a sealed ledger, any higher one."""
+        """The next position above `position` that exists or will exist.
+
+        Above the end of a sealed ledger, any higher position.
+        """
 
 
 def placed(start: Position, ledger: CursorLedger) -> Position:
-    """A mark-delete position at `start`, or at the last entry appended: what does not exist yet is not acknowledged."""
+    """A mark-delete position at `start`, but not above the last entry appended.
+
+    An entry that does not exist yet is not acknowledged.
+    """
     return min(start, ledger.last_position)
 
 
@@ -73,7 +80,7 @@ class BaseCursor(ABC):
     """What durable and non-durable cursors share: acknowledgements in memory, and how far they are durable."""
 
     is_durable: ClassVar[bool]
-    """Whether what it knows outlives the process."""
+    """Whether its progress outlives the process."""
 
     def __init__(self, name: str, ledger: CursorLedger, acknowledged: Acknowledged) -> None:
         self.name = name
@@ -83,36 +90,36 @@ class BaseCursor(ABC):
 
     @property
     def mark_delete(self) -> Position:
-        """Everything at or below is acknowledged, in memory. Inclusive; goes back only by `seek`."""
+        """Everything at or below it is acknowledged, in memory. It only goes back by `seek`."""
         return self._acknowledged.mark_delete
 
     @property
     def durable(self) -> Watermark:
-        """The mark-delete position that is on disk (of a non-durable cursor: `mark_delete`).
+        """The mark-delete position that is on disk. For a non-durable cursor, the same as `mark_delete`.
 
-        `seek` begins a new watermark, because this one never goes back; the old one then fails with `CursorMoved`.
-        When the cursor ends it fails with a `CursorError`.
+        `seek` begins a new watermark, because a watermark never goes back. The old one then fails with `CursorMoved`.
+        When the cursor ends, the watermark fails with a `CursorError`.
         """
         return self._durable
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it was deleted, durably."""
+        """Whether it was deleted. The deletion is durable."""
         return isinstance(self._durable.failure, CursorDeleted)
 
     @property
     def highest(self) -> Position:
-        """No entry above this position is acknowledged, even in part."""
+        """No entry above this position is acknowledged, not even in part."""
         return self._acknowledged.highest
 
     @property
     def is_full(self) -> bool:
-        """So much is acknowledged out of order that more would not fit the record: holes should be filled first."""
+        """Whether so much is acknowledged out of order that no more would fit the record. Fill holes first."""
         return self._acknowledged.size >= STORED_MAX
 
     @property
     def entries_above(self) -> int:
-        """How many entries above the mark-delete are acknowledged."""
+        """How many entries above the mark-delete position are acknowledged."""
         return self._acknowledged.ranges.entries
 
     def is_acknowledged(self, position: Position) -> bool:
@@ -120,19 +127,22 @@ class BaseCursor(ABC):
         return self._acknowledged.is_acknowledged(position)
 
     def remaining_bits(self, position: Position) -> int | None:
-        """Of a part-acknowledged batch: bit i is 1 if message i is still to be acknowledged. None for other entries."""
+        """For a partly acknowledged batch, bit i is 1 if message i is not acknowledged. None for other entries."""
         return self._acknowledged.remaining_bits(position)
 
     def first_unacknowledged(self) -> Position:
-        """The lowest position that is not wholly acknowledged; it exists or will."""
+        """The lowest position that is not wholly acknowledged. It exists or will exist."""
         return self.next_unacknowledged(EARLIEST)
 
     def next_unacknowledged(self, position: Position) -> Position:
-        """The lowest position above `position` that is not wholly acknowledged; it exists or will."""
+        """The lowest position above `position` that is not wholly acknowledged. It exists or will exist."""
         return self._acknowledged.next_unacknowledged(position)
 
     def acknowledge(self, position: Position) -> bool:
-        """Acknowledge one entry. False only if too much is acknowledged out of order to remember it (`RANGES_MAX`)."""
+        """Acknowledge one entry.
+
+        Returns False only if too much is acknowledged out of order to remember it (`RANGES_MAX`).
+        """
         if self._acknowledged.is_acknowledged(position):
             return True
         taken = self._acknowledged.acknowledge(position)
@@ -140,7 +150,7 @@ class BaseCursor(ABC):
         return taken
 
     def acknowledge_batch(self, position: Position, remaining_bits: int, batch_size: int = 0) -> bool:
-        """Acknowledge the messages of a batch whose bit is 0. `batch_size`, if known, voids the bits above it."""
+        """Acknowledge the messages of a batch whose bit is 0. If `batch_size` is known, bits above it do not count."""
         remaining_bits = bits_within(remaining_bits, batch_size)
         if self._acknowledged.is_acknowledged(position):
             return True
@@ -156,23 +166,24 @@ class BaseCursor(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Keep the cursor's promises until it is closed or deleted."""
+        """Write what is to be written until the cursor is closed or deleted."""
 
     @abstractmethod
     async def synced(self, upto: Position = LATEST) -> None:
-        """Return once every acknowledgement made before this call, of positions at or below `upto`, is durable."""
+        """Return once every acknowledgement made before this call, at or below `upto`, is durable."""
 
     @abstractmethod
     async def written(self) -> Position:
-        """Return once the cursor was written after this call began, whether or not everything fitted its record.
+        """Return once the cursor was written after this call began, even if not everything fits its record.
 
-        Every acknowledgement made before the call, of positions at or below the one returned, is durable; LATEST: all.
+        Every acknowledgement made before the call, at or below the returned position, is durable. LATEST means all of
+        them.
         """
 
     def move(self, mark_delete: Position) -> None:
-        """Forget all acknowledgements and stand at `mark_delete`: the entry after it is the next to be delivered.
+        """Forget all acknowledgements and go to `mark_delete`. The entry behind it is delivered next.
 
-        In memory; `synced` tells when it is durable.
+        The move is in memory. `synced` returns when it is durable.
 
         Raises:
             CursorError: the cursor has ended.
@@ -180,24 +191,24 @@ class BaseCursor(ABC):
         before = self._durable
         mark_delete = placed(mark_delete, self._ledger)
         self._acknowledged.reset(mark_delete)
-        # Until the move is written the disk may hold either place, so only the lower one is certain.
+        # Until the move is written, the disk may hold either position. Only the lower one is certain.
         self._durable = Watermark(min(before.value, mark_delete))
         before.fail(CursorMoved(f"cursor {self.name} was moved to {mark_delete}"))
         self._changed()
 
     async def seek(self, mark_delete: Position) -> None:
-        """As `move`, durable on return; also done if the caller is cancelled."""
+        """As `move`, and durable on return. The move is made even if the caller is cancelled."""
         self.move(mark_delete)
         await self.synced()
 
     @abstractmethod
     async def delete(self) -> None:
-        """End the cursor and remove its record; durable on return. Goes on if the caller is cancelled."""
+        """End the cursor and remove its record. Durable on return. Continues if the caller is cancelled."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Write what is not yet written and end the cursor."""
+        """Write what is not written yet, and end the cursor."""
 
     @abstractmethod
     def _changed(self) -> None:
-        """Something was acknowledged, or all of it was moved."""
+        """Something was acknowledged, or the cursor was moved."""

@@ -10,8 +10,8 @@ from storage.files import AlreadyLocked, Files, Lock
 class BrokerHome:
     """The place of one broker, held by its lock.
 
-    The lock is for a good error message, and proves that the process that held it before has ended. It is not the
-    fence: a stopped process keeps it.
+    The lock gives a good error message, and proves that the process that held it before has ended. It is not the fence,
+    because a stopped process keeps its lock.
     """
 
     def __init__(self, files: Files, data_dir: Path, folder_id: str, broker_id: str, lock: Lock) -> None:
@@ -24,7 +24,7 @@ class BrokerHome:
 
     @classmethod
     async def enter(cls, files: Files, data_dir: Path, folder_id: str, broker_id: str) -> "BrokerHome":
-        """Take the place, made if it is absent. `broker_id` is a file name.
+        """Take the place, and make it if it is absent. `broker_id` is a file name.
 
         Raises:
             DataFolderInUse: a broker with this id runs here.
@@ -38,31 +38,31 @@ class BrokerHome:
         try:
             lock = files.lock(directory.parent / "lock")
         except AlreadyLocked as held:
-            raise DataFolderInUse(f"a broker named {broker_id} already runs on {data_dir}") from held
+            raise DataFolderInUse(f"a broker with the id {broker_id} already runs on {data_dir}") from held
         return cls(files, data_dir, folder_id, broker_id, lock)
 
     @property
     def journal(self) -> Path:
-        """Folder of the journal's files."""
+        """The folder of the journal's files."""
         return journal_dir(self.data_dir, self.broker_id)
 
     @property
     def lock_name(self) -> str:
-        """Names the lock on this machine until it restarts: whoever holds the lock of this name is alone with it."""
+        """The name of the lock on this machine, until it restarts. Only one process can hold the lock of this name."""
         return self._lock.name
 
     def close(self) -> None:
-        """Let go of the lock. Idempotent."""
+        """Release the lock. Idempotent."""
         self._lock.close()
 
 
 def journal_dir(data_dir: Path, broker_id: str) -> Path:
-    """Folder of a broker's journal files."""
+    """The folder of a broker's journal files."""
     return data_dir / "brokers" / broker_id / "journal"
 
 
 def epochs_of(files: Files, data_dir: Path, broker_id: str) -> dict[int, EpochRecord]:
-    """The epochs of a broker's journal, rising, and what their fences say. Changes nothing. Blocks.
+    """The epochs of a broker's journal, in rising order, and what their fences say. Changes nothing. Blocks.
 
     Raises:
         FenceDamaged: a fence file is damaged, or the journal's folder is not that broker's.
@@ -73,6 +73,6 @@ def epochs_of(files: Files, data_dir: Path, broker_id: str) -> dict[int, EpochRe
     found = read_epochs(files, directory)
     for record in found.values():
         if record.owner.broker != broker_id:
-            reason = f"it is the journal of broker {record.owner.broker}, the folder was renamed or copied"
+            reason = f"it is the journal of broker {record.owner.broker}; the folder was renamed or copied"
             raise FenceDamaged(directory, reason)
     return found

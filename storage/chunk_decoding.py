@@ -1,8 +1,8 @@
-"""What a chunk of a ledger's file holds, and where reading goes on behind damage in it. Pure.
+"""The entries of a chunk of a ledger's file, and where reading continues behind damage in it. Pure.
 
-A chunk is a run of batches between two slots of the index. Each batch has a checksum of its own, so a flipped bit makes
-one batch unreadable. Where the next one begins is found by the headers alone: they have to follow one another, by their
-sizes, entries and checksums, exactly to the chunk's end. A header that a payload merely looks like does not.
+A chunk is a run of batches between two slots of the index. Each batch has its own checksum, so a flipped bit makes one
+batch unreadable. The headers alone show where the next batch begins: their sizes, entry numbers and checksums must form
+a chain that ends exactly at the chunk's end. So bytes of a payload that only look like a header are not taken for one.
 """
 
 from collections.abc import Sequence
@@ -26,39 +26,39 @@ class Extent(NamedTuple):
     """Where a chunk is."""
 
     entry: int
-    """Its first entry."""
+    """The chunk's first entry."""
     begin: int
     stop: int
-    """Offsets in the file."""
+    """The end of the chunk. `start` and `stop` are offsets in the file."""
     next_entry: int
-    """The first entry behind it."""
+    """The first entry behind the chunk."""
     last_crc: int | None = None
-    """The checksum of its last batch, if that is known otherwise than by the chunk."""
+    """The checksum of its last batch, if something other than the chunk tells it."""
 
 
 class Damage(NamedTuple):
-    """Why a chunk could not be read on."""
+    """Why the rest of a chunk could not be read."""
 
     offset: int
-    """In the file."""
+    """Its offset in the file."""
     reason: str
     next_entry: int
-    """The first entry behind it that may be readable."""
+    """The first entry behind the damage that may be readable."""
 
 
 def decode_chunk(
     data: bytes, base: int, ledger: int, extent: Extent, first: int
 ) -> tuple[tuple[Entry, ...], Damage | None]:
-    """The chunk's entries up to the first damage that is not wholly before entry `first`.
+    """The chunk's entries, up to the first damage that touches entry `first` or a later one.
 
-    Entries in front of damage that is wholly before `first` are left out, so the entries have no gap.
+    If damage lies wholly before `first`, the entries in front of it are left out. So the entries have no gap.
 
     Args:
-        data: bytes of the file, with the whole chunk unless the file ends before.
-        base: where they begin in the file.
-        ledger: whose file it is.
+        data: bytes of the file; they hold the whole chunk, unless the file ends before it.
+        base: where these bytes begin in the file.
+        ledger: the ledger of the file.
         extent: the chunk.
-        first: the first entry that is wanted.
+        first: the first entry that the caller wants.
     """
     entries: list[Entry] = []
     due, at, stop = extent.entry, extent.begin - base, extent.stop - base
@@ -82,14 +82,14 @@ def decode_chunk(
 
 
 def check_next(data: bytes, offset: int, ledger: int, first_entry: int, previous_crc: int | None) -> BatchHeader:
-    """The header of the batch at `offset`, which must be whole and the next one of this ledger.
+    """The header of the batch at `offset`. The batch must be whole, and the next one of this ledger.
 
     Raises:
         CorruptEntry: it is not.
     """
     header = decode_batch_header(data, offset)
     if header.ledger != ledger or header.first_entry != first_entry:
-        raise CorruptEntry(f"entry {first_entry} is due, this is entry {header.first_entry} of ledger {header.ledger}")
+        raise CorruptEntry(f"entry {first_entry} is due, not entry {header.first_entry} of ledger {header.ledger}")
     if previous_crc is not None and header.previous_crc != previous_crc:
         raise CorruptEntry(f"the batch of entry {first_entry} does not continue the one before it")
     check_batch(header, data, offset)
@@ -99,7 +99,7 @@ def check_next(data: bytes, offset: int, ledger: int, first_entry: int, previous
 def _next_batch(
     data: bytes, begin: int, stop: int, ledger: int, due: int, extent: Extent
 ) -> tuple[int, BatchHeader] | None:
-    """The first header behind `begin` from which headers lead to the end of the chunk, and where it is."""
+    """The first header behind `begin` from which a chain of headers reaches the end of the chunk, and its offset."""
     behind = _header(data, stop, ledger)
     last_crc = extent.last_crc if behind is None else behind.previous_crc
     walked: set[int] = set()
@@ -119,7 +119,7 @@ def _next_batch(
 def _leads_to(
     data: bytes, at: int, stop: int, header: BatchHeader, extent: Extent, last_crc: int | None, walked: set[int]
 ) -> bool:
-    """Whether the batches from this header on end where the chunk does; `walked` are headers that are known not to."""
+    """Whether the batches from this header on end where the chunk ends. `walked` has headers that are known not to."""
     while at not in walked:
         walked.add(at)
         at += header.size
@@ -141,5 +141,5 @@ def _header(data: bytes, offset: int, ledger: int) -> BatchHeader | None:
 
 
 def is_gapless(extent: Extent, entries: Sequence[Entry]) -> bool:
-    """Whether the entries begin where the chunk does."""
+    """Whether the entries begin where the chunk begins."""
     return not entries or entries[0].position.entry == extent.entry

@@ -1,14 +1,16 @@
-"""The broker's time: milliseconds since the epoch that never step, and the one place that reads the operating system's.
+"""The broker's time, in milliseconds since the epoch.
+
+It never steps. Only this module reads the operating system's clock.
 
 Deadlines of transactions, retentions and the timestamps of entries are absolute, because they outlive the process and
-are compared across processes. An operator or NTP may step the wall clock by seconds or by days, either way. A deadline
-that moved with it would abort open transactions at once, or hold them for as long as the step. So a broker takes the
-wall clock's time when it starts, and from then on counts elapsed time. It follows the wall clock afterwards by running
-a little faster or slower, as `adjtime` does. So every span that it measures is right to `SLEW_MAX`, its time never goes
-back, and all timestamps of a process stand in the order in which they were taken.
+are compared across processes. An operator or NTP may step the wall clock by seconds or by days, in either direction. If
+deadlines followed such a step, open transactions would abort at once, or stay open for as long as the step. So a broker
+reads the wall clock when it starts, and then counts elapsed time. It follows the wall clock by running a little faster
+or slower, as `adjtime` does. So every span that it measures is right to `SLEW_MAX`. The broker's time never goes back,
+and all timestamps of a process are in the order in which they were taken.
 
-A step of an hour is made up for in 20 hours. Whoever wants the new time at once restarts the broker; a warning says so.
-What only waits uses Trio's clock. Tests pass functions of their own instead.
+Catching up with a step of one hour takes 20 hours. A restart of the broker takes the new time at once, and a warning
+says so. Code that only waits uses Trio's clock. Tests pass their own functions instead.
 """
 
 import time
@@ -21,10 +23,10 @@ WallClock = Callable[[], int]
 """Returns the current time in milliseconds since the epoch."""
 
 SLEW_MAX: Final = 1 / 20
-"""By which part of the elapsed time the broker's clock runs faster or slower to follow the wall clock."""
+"""How much faster or slower than elapsed time the broker's clock may run, as a fraction, to follow the wall clock."""
 
 STEP_TOLD_MS: Final = 5_000
-"""A difference from the wall clock that the log tells of, once for each step."""
+"""The difference from the wall clock above which the log reports a step, once for each step. Milliseconds."""
 
 log = structlog.get_logger(__name__)
 
@@ -35,15 +37,18 @@ def wall_clock_ms() -> int:
 
 
 def elapsed_ns() -> int:
-    """Nanoseconds since some moment, by a clock that never steps and also counts while the machine is suspended."""
+    """Nanoseconds since some moment, by a clock that never steps.
+
+    It also counts while the machine is suspended.
+    """
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class SteadyClock:
-    """See the module. Calling it returns the time, as any `WallClock` does; to be called in Trio's thread."""
+    """See the module's docstring. Calling it returns the time, as any `WallClock` does. Call it in Trio's thread."""
 
     def __init__(self, wall_ms: WallClock = wall_clock_ms, counted_ns: Callable[[], int] = elapsed_ns) -> None:
-        """Begin with the wall clock's time; `counted_ns` must never go back."""
+        """Begin at the wall clock's time. `counted_ns` must never go back."""
         self._wall_ms = wall_ms
         self._counted_ns = counted_ns
         self._counted = counted_ns()
@@ -51,7 +56,7 @@ class SteadyClock:
         self._is_step_told = False
 
     def __call__(self) -> int:
-        """The broker's time in milliseconds since the epoch; never less than before."""
+        """The broker's time in milliseconds since the epoch. It never goes back."""
         counted = self._counted_ns()
         passed = counted - self._counted
         self._counted = counted
@@ -65,7 +70,7 @@ class SteadyClock:
         is_apart = abs(ahead_ms) >= STEP_TOLD_MS
         if is_apart and not self._is_step_told:
             log.warning(
-                "the wall clock was stepped; the broker follows it slowly, and at once when it is restarted",
+                "the wall clock was stepped; the broker follows it slowly. Restart it to take the new time at once",
                 wall_clock_ahead_seconds=ahead_ms / 1000,
             )
         self._is_step_told = is_apart

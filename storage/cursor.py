@@ -1,12 +1,12 @@
 """A cursor: how far one subscription has come in one managed ledger, and what it acknowledged beyond that.
 
-Acknowledging is synchronous and in memory. A durable cursor has one writer task that puts the newest state into one
-metadata record, one write at a time: whatever changed during a write goes out with the next, so the number of writes
-does not follow the number of acknowledgements. Every write is conditioned on the owner's claim and on the record being
-as this cursor left it. When such a condition fails, somebody else owns the ledger now, and the cursor ends: nothing it
-still holds may be written, and everybody who waits for it is told.
+Acknowledging is synchronous and in memory. A durable cursor has one writer task. The task writes the newest state into
+one metadata record, one write at a time. Changes made during a write go out with the next one, so the number of writes
+does not grow with the number of acknowledgements. Every write requires the owner's claim, and the record as this cursor
+left it. If such a condition fails, another broker owns the ledger now. The cursor then ends: it writes nothing more,
+and all waiters are told.
 
-The record is bounded (`storage.cursor_record`). Nobody is told that an acknowledgement is durable which did not fit.
+The record is bounded (`storage.cursor_record`). An acknowledgement that did not fit is never reported as durable.
 """
 
 import uuid
@@ -63,12 +63,12 @@ __all__ = [
 ]
 
 WRITE_LINGER_SECONDS: Final = 0.02
-"""How long acknowledgements that nobody waits for may gather before they are written; also about as much as a crash
-repeats of them. A call of `synced` ends the wait."""
+"""How long acknowledgements may gather before they are written, if no caller waits for them. A crash repeats about as
+much. A call of `synced` ends the wait."""
 
 
 class NonDurableCursor(BaseCursor):
-    """The cursor of a reader: nothing is written, so everything known is as durable as it will ever be."""
+    """The cursor of a reader. It writes nothing, so its progress never outlives the process."""
 
     is_durable = False
 
@@ -76,25 +76,25 @@ class NonDurableCursor(BaseCursor):
         super().__init__(name, ledger, Acknowledged(placed(start, ledger), ledger.next_after))
 
     async def run(self) -> None:
-        """Nothing to do; returns at once."""
+        """Return at once, because there is nothing to do."""
         await trio.lowlevel.checkpoint()
 
     async def synced(self, upto: Position = LATEST) -> None:
-        """Return at once; `upto` changes nothing."""
+        """Return at once. `upto` has no effect."""
         await trio.lowlevel.checkpoint()
 
     async def written(self) -> Position:
-        """Return at once: all of it."""
+        """Return LATEST at once."""
         await trio.lowlevel.checkpoint()
         return LATEST
 
     async def delete(self) -> None:
-        """End the cursor; there is no record."""
+        """End the cursor. It has no record."""
         self._durable.fail(CursorDeleted(f"cursor {self.name} was deleted"))
         await trio.lowlevel.checkpoint()
 
     async def close(self) -> None:
-        """End the cursor; there is nothing to write."""
+        """End the cursor. It has nothing to write."""
         self._durable.fail(CursorClosed(f"cursor {self.name} was closed"))
         await trio.lowlevel.checkpoint()
 
@@ -109,12 +109,13 @@ class _Waiter:
     change: int
     """The last change made before the call."""
     upto: Position
-    """Only acknowledgements at or below matter to the caller. EARLIEST: it asks how far the record shows them."""
+    """Only acknowledgements at or below it matter to the caller. EARLIEST: the caller asks how far the record shows
+    them."""
     done: trio.Event = field(default_factory=trio.Event)
 
 
 class Cursor(BaseCursor):
-    """A durable cursor. Made by `open`; the owner's nursery runs `run`, without which nothing is ever written."""
+    """A durable cursor, made by `open`. It writes only while `run` runs in a nursery of the owner."""
 
     is_durable = True
 
@@ -136,18 +137,18 @@ class Cursor(BaseCursor):
         self._version = record.version
         self._wake = Signal()
         self._changes = 0
-        """Counts changes in memory; the state they lead to is written as a whole."""
+        """Counts changes in memory. The state that they lead to is written as a whole."""
         self._written = 0
-        """The last change of which it is known that the record shows it, as far as `_written_upto`."""
+        """The last change that the record is known to show, as far as `_written_upto`."""
         self._written_upto = LATEST
-        """The record shows every acknowledgement at or below this position; LATEST: it shows all of them."""
+        """The record shows every acknowledgement at or below this position. LATEST: it shows all of them."""
         self._shown = encode(identity, acknowledged).shown
-        """What the record shows and therefore goes on showing."""
+        """What the record shows. Later records show it, too."""
         self._waiters: list[_Waiter] = []
         self._ending: CursorError | None = None
-        """Set when the writer is asked to end."""
+        """Set when the writer should end."""
         self._ended: CursorError | None = None
-        """Set when it has ended: why nothing will be written any more."""
+        """Why nothing more is written. Set when the writer has ended."""
         self._has_ended = trio.Event()
 
     @classmethod
@@ -161,14 +162,14 @@ class Cursor(BaseCursor):
         start: Position,
         properties: Mapping[str, str] | None = None,
     ) -> "Cursor":
-        """Open the cursor `name` of `ledger`, creating it at `start` if there is none; durable on return.
+        """Open the cursor `name` of `ledger`. If there is none, create it at `start`. Durable on return.
 
-        `start` is the mark-delete position of a new cursor: EARLIEST, LATEST (the last entry appended by now), or a
-        position, everything at or below which counts as acknowledged. An existing cursor ignores it and `properties`.
+        `start` is the mark-delete position of a new cursor: EARLIEST, LATEST (the last entry appended until now), or a
+        position. Everything at or below it counts as acknowledged. An existing cursor ignores `start` and `properties`.
 
         Raises:
-            CursorLost: the claim is not the caller's, or another has created the cursor at this moment.
-            MetadataError: as the store says.
+            CursorLost: the claim is not the caller's, or another owner created the cursor at this moment.
+            MetadataError: the metadata store raised it.
         """
         key = cursor_key(ledger.name, name)
         record = await metadata.get(key)
@@ -187,28 +188,29 @@ class Cursor(BaseCursor):
 
     @property
     def creation_id(self) -> str:
-        """Unique per creation: a cursor that was deleted and made again under its name has another, or was moved.
+        """Unique for each creation and for each move.
 
-        So what was recorded of its progress elsewhere, under this id, is void as soon as the move is on record.
+        Records elsewhere name this id when they concern the cursor's progress. A move makes them void as soon as it is
+        on record.
         """
         return self._identity.creation_id
 
     @property
     def is_moving(self) -> bool:
-        """Whether it was moved and that is not durable yet."""
+        """Whether it was moved and the move is not durable yet."""
         return self._identity is not self._recorded
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What its creator attached to it."""
+        """The properties that its creator attached."""
         return self._identity.properties
 
     async def run(self) -> None:
         """Write changes until the cursor is closed or deleted; then return.
 
         Raises:
-            CursorLost, CursorRefused: a write was not made. Waiters have been told the same.
-            CursorFailed: a write was perhaps not made. Waiters have been told the same.
+            CursorLost, CursorRefused: a write was not made. Waiters got the same error.
+            CursorFailed: a write may have been made. Waiters got the same error.
         """
         cause: CursorError = CursorClosed(f"the writer of cursor {self.name} was cancelled")
         try:
@@ -230,9 +232,9 @@ class Cursor(BaseCursor):
             self._end(cause)
 
     async def synced(self, upto: Position = LATEST) -> None:
-        """Return once every acknowledgement made before this call, of positions at or below `upto`, is durable.
+        """Return once every acknowledgement made before this call, at or below `upto`, is durable.
 
-        Acknowledgements that do not fit the record are waited for until they do.
+        If an acknowledgement does not fit the record, this waits until it does.
 
         Raises:
             CursorError: the cursor ended before.
@@ -270,23 +272,23 @@ class Cursor(BaseCursor):
         super().move(mark_delete)
 
     async def delete(self) -> None:
-        """End the cursor and remove its record; durable on return. Goes on if the caller is cancelled.
+        """End the cursor and remove its record. Durable on return. Continues if the caller is cancelled.
 
         Raises:
-            CursorError: the cursor ended otherwise.
+            CursorError: the cursor ended for another reason.
         """
         await self._finish(CursorDeleted(f"cursor {self.name} was deleted"))
 
     async def close(self) -> None:
-        """Write what is not yet written and end the cursor.
+        """Write what is not written yet, and end the cursor.
 
         Raises:
-            CursorError: the cursor ended otherwise.
+            CursorError: the cursor ended for another reason.
         """
         await self._finish(CursorClosed(f"cursor {self.name} was closed"))
 
     async def _finish(self, how: CursorError) -> None:
-        # Deleting what is being closed deletes it; closing what is being deleted leaves it to the deletion.
+        # A deletion wins over a close, whichever came first.
         if self._ending is None or isinstance(how, CursorDeleted):
             self._ending = how
             self._wake.set()
@@ -303,9 +305,9 @@ class Cursor(BaseCursor):
         return self._written >= waiter.change and self._written_upto >= waiter.upto
 
     async def _linger(self) -> None:
-        """Let changes gather while nobody waits for them."""
+        """Let changes gather while no caller waits for them."""
         with trio.move_on_after(WRITE_LINGER_SECONDS):
-            # Who waits for what did not fit the record is in no hurry: only other acknowledgements make room.
+            # Callers that wait for what did not fit are in no hurry, because only other acknowledgements make room.
             while self._ending is None and not any(waiter.change > self._written for waiter in self._waiters):
                 await self._wake.wait()
 
@@ -315,7 +317,7 @@ class Cursor(BaseCursor):
         self._version = await self._commit(Put(self._key, encoded.value, self._version))
         self._recorded = identity
         self._written, self._written_upto, self._shown = change, encoded.upto, encoded.shown
-        # A seek during the write began a new watermark, of which this write says nothing; the old one may still rise.
+        # A seek during the write began a new watermark. This write concerns only the old one, which may still rise.
         durable.raise_to(mark_delete)
         for waiter in self._waiters:
             if self._is_written(waiter):
@@ -323,7 +325,7 @@ class Cursor(BaseCursor):
         self._waiters = [waiter for waiter in self._waiters if not waiter.done.is_set()]
 
     async def _encoded(self, identity: Identity) -> Encoded:
-        """The record of the state at this moment; what is acknowledged while it is made goes out with the next."""
+        """The record of the current state. What is acknowledged while it is encoded goes out with the next one."""
         if self._acknowledged.size < ITEMS_AT_ONCE:
             return encode(identity, self._acknowledged, self._shown)
         steps = encode_in_steps(identity, self._acknowledged.copy(), self._shown)
@@ -340,10 +342,10 @@ class Cursor(BaseCursor):
             try:
                 return await self._try_to_commit(op)
             except StoreFull:
-                # What was acknowledged stays in memory, and who asked for an answer waits. Reading goes on meanwhile.
+                # The acknowledgements stay in memory, and callers that asked for an answer wait. Reading goes on.
                 if self._ending is not None:
                     raise CursorFailed(
-                        f"Cursor {self.name} of {self._ledger.name} was not written: the disk is full"
+                        f"Cursor {self.name} of {self._ledger.name} was not written, because the disk is full"
                     ) from None
                 await trio.sleep(SPACE_RETRY_SECONDS)
 

@@ -1,12 +1,12 @@
-"""The record that keeps a durable cursor, and its bounds.
+"""The record of a durable cursor, and its bounds.
 
     /cursors/<managed ledger>/<subscription>    names percent-encoded
     {"creation_id", "properties", "mark_delete": [ledger, entry],
      "ranges": {"<ledger>": [[first, last], ...]}, "batches": [[ledger, entry, [ack_set words]], ...]}
 
-The record is bounded. What does not fit stays in memory until holes below it are filled; it is lost with the process,
-which means that those entries are delivered again. What an earlier record showed always stays, because somebody may
-have been told that it is durable; beside it, what is nearest to the mark-delete position goes first.
+The record is bounded. What does not fit stays in memory until the holes below it are filled. It is lost with the
+process, and then those entries are delivered again. A record always shows what the record before it showed, because a
+client may have been told that it is durable. Of the rest, what is nearest to the mark-delete position goes first.
 
 Pure: values in, bytes out.
 """
@@ -24,15 +24,16 @@ from storage.position import LATEST, Position
 from storage.ranges import Acknowledged, NextAfter, bits_from_words, words_from_bits
 
 STORED_MAX: Final = 10_000
-"""Ranges and part-acknowledged batches in the record. With as many in memory, no new entries should be delivered."""
+"""The most ranges and partly acknowledged batches in the record. With that many in memory, no new entries should be
+delivered."""
 
 STORED_WORDS_MAX: Final = 10_000
-"""64-bit words of batch bits in the record; a batch of N messages takes N / 64 of them. Together with the ranges, the
-record stays below the 1 MiB that every metadata store takes."""
+"""The most 64-bit words of batch bits in the record. A batch of N messages takes N / 64 words. With the ranges, the
+record stays below the 1 MiB that every metadata store accepts."""
 
 
 ITEMS_AT_ONCE: Final = 2_000
-"""Ranges and batches that are encoded in one step of the event loop, some 2 ms."""
+"""Ranges and batches that one step of the event loop encodes, in about 2 ms."""
 
 
 def cursor_key(ledger_name: str, name: str) -> str:
@@ -42,21 +43,21 @@ def cursor_key(ledger_name: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a cursor is besides its progress; fixed until it is moved."""
+    """A cursor's fixed data, besides its progress. A move replaces the creation id."""
 
     creation_id: str
-    """Unique per creation: a cursor that was deleted and made again under its name has another, or was moved."""
+    """Unique for each creation and for each move of the cursor."""
     properties: dict[str, str] = field(default_factory=dict)
     """What the creator attached to it."""
 
 
 class _Item(NamedTuple):
-    """One thing that takes room in the record."""
+    """One part of the record that takes room."""
 
     first: Position
     last: Position
     words: tuple[int, ...]
-    """Of a part-acknowledged batch, its bits; of a range, nothing."""
+    """For a partly acknowledged batch, its bits; for a range, nothing."""
 
 
 class Encoded(NamedTuple):
@@ -64,13 +65,16 @@ class Encoded(NamedTuple):
 
     value: bytes
     upto: Position
-    """It shows every acknowledgement at or below this position; LATEST: it shows all of them."""
+    """The record shows every acknowledgement at or below this position. LATEST: it shows all of them."""
     shown: tuple[Position, ...]
-    """An entry of each range and batch that it shows, for the next `encode`."""
+    """An entry of each range and batch in the record, for the next `encode`."""
 
 
 def encode(identity: Identity, acknowledged: Acknowledged, shown_before: Iterable[Position] = ()) -> Encoded:
-    """The record of this state, which shows everything still relevant that the record before it showed."""
+    """The record of this state.
+
+    It shows everything that the record before it showed and that still matters.
+    """
     steps = encode_in_steps(identity, acknowledged, shown_before)
     while True:
         try:
@@ -83,7 +87,7 @@ def encode(identity: Identity, acknowledged: Acknowledged, shown_before: Iterabl
 def encode_in_steps(
     identity: Identity, acknowledged: Acknowledged, shown_before: Iterable[Position] = ()
 ) -> Generator[None, None, Encoded]:
-    """The same, with pauses: 50,000 ranges take 50 ms. The state must not change meanwhile."""
+    """As `encode`, with pauses: 50,000 ranges take 50 ms. The state must not change meanwhile."""
     items: list[_Item] = []
     for first, last in acknowledged.ranges:
         items.append(_Item(first, last, ()))
@@ -118,7 +122,7 @@ def decode(value: bytes, next_after: NextAfter) -> tuple[Identity, Acknowledged]
     """The state that `encode` wrote.
 
     Raises:
-        CursorCorrupt: it did not write that.
+        CursorCorrupt: the value is damaged.
     """
     try:
         state = orjson.loads(value)
@@ -137,9 +141,9 @@ def decode(value: bytes, next_after: NextAfter) -> tuple[Identity, Acknowledged]
 def _choose(
     items: list[_Item], shown_before: Iterable[Position]
 ) -> Generator[None, None, tuple[list[_Item], Position]]:
-    """Of items in order, those that fit; and the position up to which nothing was left out."""
-    # What was shown before fits again: ranges only grow together, and a batch only loses bits or becomes part of a
-    # range, so it takes no more items and no more words than it did.
+    """The items that fit, in order, and the position up to which none was left out."""
+    # What was shown before fits again. Ranges only merge. A batch only loses bits or becomes part of a range. Neither
+    # takes more items or words than before.
     before = sorted(shown_before)
     must: list[bool] = []
     for item in items:

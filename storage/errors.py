@@ -1,7 +1,7 @@
 """The root of the daemon's errors, and the errors of ledgers.
 
-Every room derives its errors from `ExpectedError`. So background work catches one class, and the class says what to
-do next. Each protocol's front end has one table from the classes to its own codes (`broker/pulsar/faults.py`).
+Every room derives its errors from `ExpectedError`. So background work catches one class, and the class says what to do
+next. Each front end has one table from the classes to its protocol's codes (`broker/pulsar/faults.py`).
 """
 
 from pathlib import Path
@@ -11,27 +11,27 @@ from storage.position import Position
 from storage.writer import Writer
 
 SPACE_RETRY_SECONDS: Final = 1.0
-"""How long after `NoSpace`, `DiskFull` or `StoreFull` the same step is tried again. No event says that space was freed.
-A refused step is cheap: a reservation that does not fit writes nothing."""
+"""How long after `NoSpace`, `DiskFull` or `StoreFull` the same step is tried again, because no event says that space
+was freed. A refused step is cheap: a reservation that does not fit writes nothing."""
 
 
 class ExpectedError(Exception):
     """Root of every error that a room promises to raise. The message is for people.
 
-    Policy reads these two attributes, never what caused the error. An error that is raised because of another one
-    carries them itself.
+    Policy reads `retriable` and `definite`, never the cause of the error. An error that is raised because of another
+    one carries both itself.
     """
 
     retriable: bool = False
-    """Whether the same call may succeed later, here or at the next owner, although nobody repairs anything."""
+    """Whether the same call may succeed later, here or at the next owner, without a repair."""
     definite: bool = True
-    """Whether the write that was refused is known to be missing. If False, it may have been made."""
+    """Whether a refused write is known to be missing. If False, it may have been made."""
 
     def anew(self) -> Self:
         """A copy to raise in place of an error that is kept and raised several times.
 
-        A raised error has a traceback, whose frames hold the object that keeps the error. Raised itself, the two would
-        hold each other, and each caller would add its frames.
+        A raised error has a traceback, and the traceback's frames hold the object that keeps the error. Raising the
+        kept error would make a reference cycle, and each caller would add frames to it.
         """
         anew = type(self).__new__(type(self), *self.args)
         anew.__dict__.update(self.__dict__)
@@ -40,27 +40,27 @@ class ExpectedError(Exception):
 
 
 class StorageError(ExpectedError):
-    """Base of what ledgers and managed ledgers raise."""
+    """Base of the errors of ledgers and managed ledgers."""
 
 
 class LedgerSealed(StorageError):
-    """Nothing is appended here any more; what is there stays readable."""
+    """The ledger accepts no more entries. Its entries stay readable."""
 
 
 class LedgerFailed(StorageError):
-    """The writer has ended: nothing that it had not confirmed will be, though some of it may be on the disk."""
+    """The writer has ended. It confirms nothing more, though unconfirmed entries may be on the disk."""
 
     definite = False
 
 
 class NoSpace(StorageError):
-    """The disk has no space for what would follow, so nothing was taken. It can be when somebody frees some."""
+    """The disk is full, so nothing was accepted. The same call succeeds once space is freed."""
 
     retriable = True
 
 
 class Fenced(LedgerFailed):
-    """Another owner or process has taken over. What this one wrote after that is neither confirmed nor ever read."""
+    """Another owner or process has taken over. Later writes of this one are neither confirmed nor ever read."""
 
     retriable = True
 
@@ -72,15 +72,15 @@ class LedgerNotMade(StorageError):
 
 
 class LedgerNotFound(StorageError):
-    """There is no such ledger, or no longer."""
+    """The ledger does not exist, or was removed."""
 
 
 class CursorCorrupt(StorageError):
-    """A cursor's record cannot be read. Where its subscription stood is unknown, so its topic is not served."""
+    """A cursor's record cannot be read. The subscription's progress is unknown, so its topic is not served."""
 
 
 class LedgerCorrupt(StorageError):
-    """Confirmed data is damaged or missing. What stands before the damage stays readable; nothing is cut silently."""
+    """Confirmed data is damaged or missing. Entries before the damage stay readable. Nothing is cut silently."""
 
     def __init__(self, path: Path, offset: int, reason: str, *, next_entry: int | None = None) -> None:
         super().__init__(f"{path} is damaged at byte {offset}: {reason}")
@@ -88,7 +88,7 @@ class LedgerCorrupt(StorageError):
         self.offset = offset
         self.reason = reason
         self.next_entry = next_entry
-        """The first entry of the ledger behind the damage that may be readable; None: nobody has looked for it."""
+        """The first entry of the ledger behind the damage that may be readable. None: not determined."""
 
 
 class LedgerAbsent(LedgerCorrupt):
@@ -96,7 +96,7 @@ class LedgerAbsent(LedgerCorrupt):
 
 
 class EntriesUnreadable(LedgerCorrupt):
-    """A range of entries cannot be read; what stands behind it can, unless there is further damage."""
+    """A range of entries cannot be read. Entries behind it can be read, unless there is further damage."""
 
     def __init__(self, damage: LedgerCorrupt, first: Position, last: Position) -> None:
         super().__init__(
@@ -110,13 +110,13 @@ class EntriesUnreadable(LedgerCorrupt):
 
 
 class JournalDamaged(StorageError):
-    """The journal is damaged so that nobody can tell which ledgers lost entries; the store does not start."""
+    """The journal is damaged, and the damage does not show which ledgers lost entries. The store does not start."""
 
     path: Path
 
 
 class JournalFileDamaged(JournalDamaged):
-    """One of its files is damaged or missing, or is another's."""
+    """A file of the journal is damaged or missing, or belongs elsewhere."""
 
     def __init__(self, path: Path, offset: int, reason: str) -> None:
         super().__init__(
@@ -129,7 +129,7 @@ class JournalFileDamaged(JournalDamaged):
 
 
 class FenceDamaged(JournalDamaged):
-    """Nobody can tell which journal files there are, or whose they are."""
+    """The fence is damaged, so the list of journal files, or their owner, is unknown."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -140,7 +140,7 @@ class FenceDamaged(JournalDamaged):
 
 
 class LedgerOutOfReach(StorageError):
-    """A ledger is in another data folder than this broker's. It is neither empty nor lost."""
+    """A ledger is in another data folder. For this broker it is neither empty nor lost."""
 
     retriable = True
 
@@ -153,7 +153,7 @@ class LedgerOutOfReach(StorageError):
 
 
 class WriterAlive(StorageError):
-    """A ledger is open in another broker that runs. It has to close the ledger itself."""
+    """A ledger is open in another running broker. That broker has to close it."""
 
     retriable = True
 
@@ -162,7 +162,7 @@ class WriterAlive(StorageError):
 
 
 class JournalMissing(StorageError):
-    """The journal that an open ledger's entries are in is not there, or only an older state of it is."""
+    """The journal with an open ledger's entries is missing, or only an older state of it exists."""
 
     def __init__(self, writer: Writer, directory: Path) -> None:
         super().__init__(
@@ -172,7 +172,7 @@ class JournalMissing(StorageError):
 
 
 class JournalContended(StorageError):
-    """Two processes took the same broker's journal over at the same moment, and the other one was first."""
+    """Two processes took over the same broker's journal at the same moment, and the other one was first."""
 
     retriable = True
 
@@ -181,7 +181,7 @@ class JournalContended(StorageError):
 
 
 class IdentityMismatch(StorageError):
-    """Data folder, journal and metadata root do not belong together. The message is one sentence or two, for people."""
+    """Data folder, journal and metadata root do not belong together. The message is for people."""
 
 
 class DataFolderInUse(StorageError):

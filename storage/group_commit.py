@@ -5,13 +5,14 @@ from typing import Final
 import trio
 
 TURNS: Final = 2
-"""Of the scheduler: in the first a request that was read reaches its task, in the second that asks for its write."""
+"""Turns of the scheduler. In the first, a request that was read reaches its task. In the second, that task asks for its
+write."""
 
 
 async def let_others_join() -> None:
-    """Let the tasks that are ready run, and those that they wake; not cancelled, and at once when there are none.
+    """Let the ready tasks run, and those that they wake. Not cancelled. Returns at once if no task is ready.
 
-    Under load a group is larger by what would else have waited for the next; alone, a writer waits some microseconds.
+    Under load, the group also takes what would have waited for the next one. A lone writer waits for some microseconds.
     """
     for _turn in range(TURNS):
         await trio.lowlevel.cancel_shielded_checkpoint()

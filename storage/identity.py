@@ -1,12 +1,12 @@
-"""Who a data folder is and whose: so that no broker serves ledgers by metadata that does not know them (E1).
+"""The identities of data folder and metadata root: a broker serves no ledgers that its metadata does not know (E1).
 
     <data>/identity.json     {folder, cluster, metadata}: the folder's own identity, and that of its metadata root
     /cluster                 {id}: the identity of the metadata root
     /journals/<broker id>    see `journal_records`
 
-A folder belongs to one metadata root. A root may have several folders, and a folder several brokers. The root gets its
-identity first, then the folder, then each journal; every one is a single durable step, so an interrupted start leaves
-one of these states, and the next start goes on from there:
+A folder belongs to one metadata root. A root may have several folders, and a folder several brokers. First the root
+gets its identity, then the folder, then each journal. Each is one durable step. So an interrupted start leaves one of
+these states, and the next start continues from there:
 
     root        folder          | decision
     none        none            | new: make both. Ledgers in the folder or records in the root: REFUSE, damage
@@ -42,14 +42,14 @@ class FolderIdentity(NamedTuple):
     cluster: str
     """Identity of the metadata root."""
     metadata: str
-    """Where that root was when the folder was made; for people."""
+    """Where that root was when the folder was made. For people."""
 
 
 def read_identity(files: Files, data_dir: Path) -> FolderIdentity | None:
     """The folder's identity; None if it is new. Changes nothing. Blocks.
 
     Raises:
-        IdentityMismatch: it is damaged, or it is missing beside data.
+        IdentityMismatch: the identity is damaged, or it is missing although the folder has data.
     """
     path = data_dir / IDENTITY_FILE
     if not files.exists(path):
@@ -75,7 +75,7 @@ def read_identity(files: Files, data_dir: Path) -> FolderIdentity | None:
 def require_embedded_metadata(files: Files, data_dir: Path, identity: FolderIdentity | None, folder: Path) -> None:
     """Return if `folder` has metadata, or `data_dir` is new and needs none. Changes nothing. Blocks.
 
-    Opening an embedded store makes one where there is none, so this comes before.
+    Call it before an embedded store is opened, because opening makes a store if there is none.
 
     Raises:
         IdentityMismatch: the metadata of this folder's cluster is elsewhere, or gone.
@@ -99,12 +99,12 @@ async def join_cluster(
     place: str,
     random_bits: Callable[[int], int],
 ) -> FolderIdentity:
-    """Check that folder, journal and metadata root belong together; make the identities that are still to be made.
+    """Check that folder, journal and metadata root belong together, and make the missing identities.
 
     `place` names the metadata root in messages. Durable on return.
 
     Raises:
-        IdentityMismatch: they do not belong together; nothing was changed.
+        IdentityMismatch: they do not belong together. Nothing was changed.
     """
     identity = await files.run(read_identity, files, data_dir)
     root = await _root(metadata)
@@ -116,7 +116,8 @@ async def join_cluster(
         )
     has_records = root is None and bool(await metadata.scan("/", "0", limit=1))
     if has_records:
-        # Another broker may have made them since the last look, at the first start of both. It writes the root first.
+        # If two brokers start for the first time, the other one may have made them since the last look. It writes the
+        # root first.
         root = await _root(metadata)
     if has_records and root is None:
         raise IdentityMismatch(
@@ -187,7 +188,7 @@ def _make_identity(files: Files, data_dir: Path, wanted: FolderIdentity) -> Fold
 
 
 def _first_data(files: Files, data_dir: Path) -> Path | None:
-    """Some file that a broker wrote for its ledgers; None if there is none."""
+    """A file that a broker wrote for its ledgers; None if there is none."""
     brokers = data_dir / "brokers"
     journals = []
     if files.exists(brokers):

@@ -1,10 +1,10 @@
-"""What the metadata store has of every broker's journal: in which data folder it is, and its newest epoch.
+"""The metadata store's record of every broker's journal: its data folder and its newest epoch.
 
     /journals/<broker id>    {folder, path, epoch, stream}
 
-Whoever takes a journal over claims its fence first and then writes this record, by compare-and-set, before he changes
-anything else. The fence names the epoch that the record had (`Owner.previous`). So a journal fits its record in the
-cases of this table, and anything else is another state of one of the two (E1):
+A process that takes over a journal first claims its fence. It then writes this record by compare-and-set, before it
+changes anything else. The fence names the epoch that the record had (`Owner.previous`). So a journal and its record
+belong together in the cases of this table. In any other case one of the two is in another state (E1):
 
     newest fence                  record          | meaning
     none                          none            | a new broker
@@ -36,7 +36,7 @@ class Recorded(NamedTuple):
     folder: str
     """Identity of its data folder."""
     path: str
-    """Where that folder was when the journal was last taken over; for people."""
+    """Where that folder was when the journal was last taken over. For people."""
     life: Epoch
     version: int
 
@@ -49,7 +49,7 @@ class JournalRecords:
         self._path = str(data_dir.absolute())
 
     async def read(self, broker_id: str) -> Recorded | None:
-        """The record as it is now; None if that broker never started."""
+        """The current record; None if that broker never started."""
         record = await self._metadata.get(JOURNALS + broker_id)
         if record is None:
             return None
@@ -60,7 +60,7 @@ class JournalRecords:
         """Record the epoch of `writer`, which has claimed the fence. Durable on return.
 
         Raises:
-            JournalContended: the record is no longer `known`.
+            JournalContended: the record has changed since `known` was read.
         """
         fields = {"folder": writer.folder, "path": self._path, "epoch": writer.epoch, "stream": writer.stream}
         expected = ABSENT if known is None else known.version
@@ -73,10 +73,10 @@ class JournalRecords:
 def require_fit(
     broker_id: str, data_dir: Path, folder: str, recorded: Recorded | None, epochs: Mapping[int, EpochRecord]
 ) -> None:
-    """Return if the journal with these epochs is the newest state of the one that the record knows (table above).
+    """Return if these epochs belong to the newest state of the journal in the record (see the table above).
 
     Raises:
-        IdentityMismatch: it is not.
+        IdentityMismatch: they do not.
     """
     journal = f"The journal of broker {broker_id} in {data_dir}"
     if recorded is not None and recorded.folder != folder:
@@ -110,13 +110,13 @@ def require_fit(
             "the newest metadata."
         )
     raise IdentityMismatch(
-        f"{journal} is at epoch {epoch}, but epoch {recorded.life.number} was reached elsewhere, last in "
+        f"{journal} is at epoch {epoch}, but another copy of it reached epoch {recorded.life.number}, last in "
         f"{recorded.path}: this folder is an older copy. Start the newest one."
     )
 
 
 def _newest(epochs: Mapping[int, EpochRecord], life: Epoch | None) -> tuple[int, EpochRecord] | None:
-    """The newest epoch but for those of take-overs that lost against `life`; they wrote nothing."""
+    """The newest epoch, without take-overs that lost against `life`. Those wrote nothing."""
     lives = {Epoch(epoch, record.owner.stream) for epoch, record in epochs.items()}
     for epoch, record in sorted(epochs.items(), reverse=True):
         has_lost = life in lives and not record.has_begun and epoch > life.number

@@ -1,10 +1,10 @@
 """One ledger in a directory: an append-only sequence of entries, open for one writer or sealed for good.
 
-`ledger_store.py` has the contract of the two types. Neither knows other ledgers, topics or the metadata.
+`ledger_store.py` has the contract of the two types. Neither type knows other ledgers, topics or the metadata.
 
-An append is synchronous: it gives the entry its number, puts it where the journal's writer finds it, and returns. The
-writer asks every ledger that has something for its batches, writes them all as one block, and tells each ledger when
-that is durable; only then does `confirmed` rise.
+An append is synchronous: it numbers the entry, queues it for the journal's writer, and returns. The writer asks every
+ledger with queued entries for its batches, and writes them all as one block. Once the block is durable, the writer
+tells each ledger, and only then does `confirmed` rise.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from storage.position import Position
 from storage.watermark import Watermark
 
 BATCH_BYTES: Final = 256 * 1024
-"""A batch is closed when it has reached this, so that reading one entry never reads much more than that."""
+"""A batch is closed when it reaches this size, in bytes. So reading one entry never reads much more."""
 
 
 class Batch(NamedTuple):
@@ -31,31 +31,31 @@ class Batch(NamedTuple):
     ledger: "DirectoryOpenLedger"
     header: BatchHeader
     offset: int
-    """Where it belongs in the ledger file."""
+    """Its offset in the ledger file."""
     data: bytes
     """Header and entries."""
 
 
 class AppendQueue(Protocol):
-    """What an open ledger needs of the journal."""
+    """The part of the journal that an open ledger needs."""
 
     @property
     def failure(self) -> StorageError | None:
-        """Why nothing is appended any more, or None."""
+        """Why nothing more is appended, or None."""
 
     def require_space(self) -> None:
-        """Hold that there is space for what is queued now. Raises NoSpace."""
+        """Return if there is space for what is queued now. Raises NoSpace if not."""
 
     def queue(self, ledger: "DirectoryOpenLedger", size: int) -> None:
         """The ledger has `size` more bytes waiting."""
 
     async def wait_room(self) -> None:
-        """Return when the bytes that wait are below their bound. Raises the failure."""
+        """Return when the waiting bytes are below their bound. Raises the failure if the writer has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatistics:
-    """A snapshot for metrics; reading it costs nothing."""
+    """A snapshot for metrics. Reading it costs nothing."""
 
     entries: int
     confirmed_entries: int
@@ -72,11 +72,11 @@ class DirectoryOpenLedger:
         self.id = ledger
         self.log = LedgerLog(ledger, folder, SparseIndex(ledger), is_growing=True)
         self.confirmed = confirmed or Watermark(Position(ledger, -1))
-        """The last entry that is durable, with all before it."""
+        """The last durable entry. All entries before it are durable, too."""
         self.confirmed_entry = -1
         """The same, as a number within this ledger."""
         self.size_bytes = 0
-        """Bytes the ledger will have in its file, nearly: batch headers are counted when they are made."""
+        """Bytes that the ledger will have in its file, approximately. Batch headers count once they are made."""
         self._queue = queue
         self._waiting: list[bytes] = []
         self._waiting_first = 0
@@ -86,12 +86,12 @@ class DirectoryOpenLedger:
 
     @property
     def next_entry(self) -> int:
-        """Number that the next entry gets."""
+        """The number of the next entry."""
         return self._waiting_first + len(self._waiting)
 
     @property
     def is_closed(self) -> bool:
-        """True once it takes no more entries."""
+        """Whether it accepts no more entries."""
         return self._is_closed
 
     def append(
@@ -130,7 +130,7 @@ class DirectoryOpenLedger:
         await self._queue.wait_room()
 
     async def read(self, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries first..last that are confirmed; at least one if there is one, even above `bytes_max`.
+        """The confirmed entries first..last; at least one if there is one, even above `bytes_max`.
 
         Raises:
             LedgerCorrupt: the file is damaged where the first of them should be.
@@ -138,7 +138,7 @@ class DirectoryOpenLedger:
         return await self.log.read(first, min(last, self.confirmed_entry), entries_max=entries_max, bytes_max=bytes_max)
 
     def close(self) -> None:
-        """Take no more entries. What was taken is still confirmed. Idempotent."""
+        """Accept no more entries. Accepted entries are still confirmed. Idempotent."""
         self._is_closed = True
 
     def statistics(self) -> LedgerStatistics:
@@ -148,7 +148,7 @@ class DirectoryOpenLedger:
     # -- for the journal
 
     def take(self) -> list[Batch]:
-        """Everything that waits, as batches that continue the ledger's chain."""
+        """All queued entries, as batches that continue the ledger's chain."""
         batches: list[Batch] = []
         group: list[bytes] = []
         size = 0
@@ -179,7 +179,7 @@ class DirectoryOpenLedger:
         return batch
 
     def confirm(self, header: BatchHeader) -> None:
-        """The batch is durable, and so is all before it."""
+        """The batch is durable, and so is everything before it."""
         log = self.log
         base = log.tail_first
         log.index.add(header, log.tail[header.first_entry - base], log.tail[header.last_entry - base])
@@ -187,7 +187,7 @@ class DirectoryOpenLedger:
         self.confirmed.raise_to(Position(self.id, header.last_entry))
 
     def fail(self, cause: StorageError) -> None:
-        """What is not confirmed never will be."""
+        """The writer has ended. Unconfirmed entries are never confirmed."""
         if not self._is_closed or self.confirmed_entry + 1 < self.next_entry:
             self.confirmed.fail(cause)
 
@@ -198,13 +198,13 @@ class DirectorySealedLedger:
     def __init__(self, ledger: int, last_entry: int, folder: LedgerFolder, log: LedgerLog | None = None) -> None:
         self.id = ledger
         self.last_entry = last_entry
-        """The last entry, -1 if there is none; what the file may hold behind it is never shown."""
+        """The last entry, -1 if there is none. Entries of the file behind it are never shown."""
         self._folder = folder
         self._log = log
         self._loading = trio.Lock()
 
     async def read(self, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries first..last; at least one if there is one, even above `bytes_max`.
+        """The entries first..last; at least one if there is one, even above `bytes_max`.
 
         Raises:
             LedgerCorrupt: the file is damaged, or ends, where the first of them should be.
@@ -218,11 +218,11 @@ class DirectorySealedLedger:
         return self.last_entry
 
     async def index(self) -> SparseIndex:
-        """See `LedgerReader`. Opens the file the first time."""
+        """See `LedgerReader`. The first call opens the file."""
         return (await self.log()).index
 
     async def log(self) -> LedgerLog:
-        """What is in its file; opens it the first time."""
+        """The contents of its file. The first call opens it."""
         if self._log is None:
             async with self._loading:
                 if self._log is None:
@@ -234,6 +234,6 @@ class DirectorySealedLedger:
         log = LedgerLog(self.id, self._folder, loaded.index, is_growing=False)
         log.damage = loaded.damage
         if log.damage is None and loaded.index.last_entry < self.last_entry:
-            reason = f"the ledger ends with entry {loaded.index.last_entry}, entry {self.last_entry} was confirmed"
+            reason = f"the ledger ends with entry {loaded.index.last_entry}, but entry {self.last_entry} was confirmed"
             log.damage = LedgerCorrupt(self._folder.ledger_path(self.id), loaded.index.end_offset, reason)
         return log

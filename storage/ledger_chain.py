@@ -1,13 +1,13 @@
-"""The ledgers of one managed ledger: which there are, which one takes entries, and their record.
+"""The ledgers of one managed ledger: which ledgers exist, which one accepts entries, and their record.
 
-One ledger takes entries. When it is large or old enough the next one takes over, and old ones can be trimmed. Which
-ledgers there are, and where each closed one ends, is one record in the metadata store, changed by compare-and-set only
-and with the owner's claim as a condition, so a stale owner changes nothing (docs/design.md#topics).
+One ledger accepts entries. When it is large or old enough, the next one takes over, and old ones can be trimmed. One
+record in the metadata store lists the ledgers and the end of each closed one. It changes only by compare-and-set, and
+only while the owner's claim holds. So a stale owner changes nothing (docs/design.md#topics).
 
     create file -> list in the record -> takes entries -> left -> complete on disk -> end in the record -> trimmed
 
-A ledger that turns out to be empty leaves the record at that moment, so restarts leave no piles of them. Its file goes
-after that, as a ledger's file comes before its record: what is listed has a file (E2).
+A ledger without entries leaves the record when its end is recorded, so restarts do not pile up empty ledgers. Its file
+is removed after that. A ledger's file is made before its record, so a listed ledger always has a file (E2).
 """
 
 from collections.abc import Collection, Mapping
@@ -31,22 +31,22 @@ from storage.position import Position
 from storage.watermark import Watermark
 
 _NO_LEDGER: Final = (NoSpace, LedgerNotMade, StoreFull)
-"""Why there is no further ledger for now."""
+"""The errors that mean: no further ledger for now."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerConfig:
-    """When a ledger is followed by the next one. Both are soft: entries go on in the old one meanwhile."""
+    """When the next ledger follows. Both bounds are soft, because the old ledger accepts entries until the switch."""
 
     ledger_bytes_max: int = 256 * 1024 * 1024
     ledger_age_max_ms: int = 4 * 60 * 60 * 1000
-    """Looked at when an entry is appended; counted from when it was opened, whatever the wall clock does."""
+    """Checked when an entry is appended. Counted from when the ledger was opened, independent of the wall clock."""
 
 
 class LedgerChain:
-    """See the module's docstring. Whoever appends changes `next_index` and `last_timestamp_ms`, by `took`."""
+    """See the module's docstring. An append changes `next_index` and `last_timestamp_ms`, through `took`."""
 
     def __init__(
         self,
@@ -62,49 +62,50 @@ class LedgerChain:
         self.ledgers = recovered.ledgers
         self.reading = recovered.reading
         self.confirmed = Watermark(recovered.ledgers.last())
-        """The last entry that is durable, inclusive. At the start, the last that the owner before left."""
+        """The last durable entry, inclusive. At the start, the last entry of the previous owner."""
         self.current: OpenLedger | None = None
-        """The ledger that takes entries."""
+        """The ledger that accepts entries."""
         self.current_first_index = 0
         self.next_index = recovered.next_index
-        """Index that the next message gets."""
+        """The index of the next message."""
         self.last_timestamp_ms = recovered.last_timestamp_ms
         self.is_closing = False
-        """Whether no more entries are taken, for good."""
+        """Whether entries are refused, for good."""
         self.is_refused = False
-        """Whether the last roll was put off for want of space."""
+        """Whether the last roll was postponed because the disk was full."""
         self.is_roll_requested = False
         self._current_opened = 0.0
         """When the current ledger was opened, on Trio's clock."""
         self._unfinished = recovered.unfinished
-        """Ledgers that another followed and whose end is not on record yet, in order."""
+        """Ledgers that another one has replaced and whose end is not on record yet, in order."""
         self._empty = recovered.empty
         """Ledgers without entries that the record may still list."""
         self._keeper = keeper
         self._ids = ids
         self._config = config
         self._changing = trio.Lock()
-        """Held for every change of the record, never while something waits for space: trims and deletions make some."""
+        """Held during every change of the record, never while something waits for space, because trims and deletions
+        free some."""
         self._finishing = trio.Lock()
 
     @property
     def record(self) -> ManagedLedgerRecord:
-        """The record, as last read or written."""
+        """The record, as it was last read or written."""
         assert self._keeper.record is not None, "it was read or written when the managed ledger was opened"
         return self._keeper.record
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether the record lacks the end of a ledger that was left."""
+        """Whether the record lacks the end of a replaced ledger."""
         return bool(self._unfinished)
 
     # -- the ledger that takes entries
 
     async def take_over(self, record: ManagedLedgerRecord, ledger: int, *, is_new: bool) -> None:
-        """Begin as the owner: record what was recovered, and have a ledger with the id `ledger` if there is space.
+        """Begin as the owner: record what was recovered, and make the ledger with the id `ledger` if there is space.
 
         Raises:
-            RecordChanged: the record is not what was last read.
+            RecordChanged: the record has changed since it was read.
             NoSpace: the disk is full, and the managed ledger is new.
         """
         if record.sealed:
@@ -116,8 +117,8 @@ class LedgerChain:
         except NoSpace as full:
             if is_new:
                 raise
-            # What is there can be read.
-            log.warning("a topic takes no messages until there is space", topic=self.name, reason=str(full))
+            # The existing entries can be read.
+            log.warning("a topic accepts no messages until the disk has space", topic=self.name, reason=str(full))
             await self._keeper.write(replace(record, ledgers=self._listing(self.ledgers), newest_id=ledger))
         else:
             await self._list_new(record, opened)
@@ -126,22 +127,25 @@ class LedgerChain:
         await self._remove_trimmed()
 
     async def begin(self) -> bool:
-        """Have a ledger that takes entries, if any are to be taken; False if there is no space for one."""
+        """Have a ledger that accepts entries, unless the managed ledger is sealed.
+
+        False if there is no space for one.
+        """
         async with self._changing:
             if self.current is None and not self.is_closing:
                 try:
                     self._go_on_in(await self._following())
                 except _NO_LEDGER as refused:
-                    # Said aloud once, when it was opened.
+                    # The warning came once, when it was opened.
                     log.debug("there is no space for a ledger yet", topic=self.name, reason=str(refused))
                     return False
         return True
 
     async def roll(self) -> bool:
-        """Record a new ledger and switch to it between two appends, if it is time; False if nothing was done.
+        """Record a new ledger and switch to it between two appends, if it is time. False if nothing was done.
 
-        Until `record_ends` the record has two ledgers without an end. Should the process end there, both are
-        recovered: the store confirms in order across them, so the second has entries only if the first is complete.
+        Until `record_ends`, the record has two ledgers without an end. If the process ends there, both are recovered.
+        The store confirms in order across them, so the second one has entries only if the first is complete.
         """
         async with self._changing:
             if self.current is None or self.is_closing or not self.is_due(self.current):
@@ -150,7 +154,11 @@ class LedgerChain:
                 following = await self._following()
             except _NO_LEDGER as refused:
                 self.is_refused = True
-                log.warning("a ledger goes on beyond its size or age", topic=self.name, reason=str(refused))
+                log.warning(
+                    "a ledger exceeds its size or age; the next one cannot be made",
+                    topic=self.name,
+                    reason=str(refused),
+                )
                 return False
             self.is_refused = False
             self._leave_current()
@@ -158,7 +166,7 @@ class LedgerChain:
             return True
 
     def is_due(self, current: OpenLedger) -> bool:
-        """Whether the ledger that takes entries is large or old enough to be followed."""
+        """Whether the ledger that accepts entries is large or old enough to be replaced."""
         if len(self.ledgers.closed) >= LEDGERS_MAX:
             return False
         age_ms = (trio.current_time() - self._current_opened) * 1000
@@ -167,20 +175,20 @@ class LedgerChain:
         return is_old or is_requested or current.size_bytes >= self._config.ledger_bytes_max
 
     def require_taking(self) -> OpenLedger:
-        """The ledger that takes entries.
+        """The ledger that accepts entries.
 
         Raises:
-            LedgerSealed: nothing is appended here any more.
-            NoSpace: the disk is full, and there is none.
+            LedgerSealed: entries are refused, for good.
+            NoSpace: the disk is full, and there is no such ledger.
         """
         if self.is_closing:
-            raise LedgerSealed(f"{self.name} takes no more entries")
+            raise LedgerSealed(f"{self.name} is sealed and accepts no more entries")
         if self.current is None:
-            raise NoSpace(f"the disk is full: {self.name} has no ledger that takes entries")
+            raise NoSpace(f"the disk is full, so {self.name} has no ledger that accepts entries. Free space")
         return self.current
 
     def took(self, position: Position, message_count: int, timestamp_ms: int) -> None:
-        """Count an entry that the current ledger has just taken."""
+        """Count an entry that was just appended to the current ledger."""
         self.last_timestamp_ms = timestamp_ms
         self.next_index += message_count
         self.ledgers.open_entries = position.entry + 1
@@ -188,14 +196,14 @@ class LedgerChain:
     # -- ends
 
     async def end(self) -> None:
-        """Take no more entries, and wait for those taken."""
+        """Accept no more entries, and wait until the accepted ones are confirmed."""
         self.is_closing = True
         async with self._changing:
             self._leave_current()
         await self._finish()
 
     async def record_ends(self) -> None:
-        """Record where the ledgers end that were left; waits while there is no space to complete them."""
+        """Record the ends of the replaced ledgers. Waits while there is no space to complete them."""
         await self._finish()
         async with self._changing:
             listing = self._listing(self.ledgers)
@@ -204,13 +212,13 @@ class LedgerChain:
             await self._remove_empty()
 
     async def record_sealed(self) -> None:
-        """Record that all has ended for good, which `end` has made so."""
+        """Record the final seal. Call `end` first."""
         async with self._changing:
             if not self.record.sealed:
                 await self._write(replace(self.record, ledgers=self._listing(self.ledgers), sealed=True))
                 await self._remove_empty()
 
-    # -- what goes, and what is known of the rest
+    # -- removal, and the aborted-transaction indexes
 
     async def trim(self, upto: Position) -> None:
         """See `ManagedLedger.trim`."""
@@ -256,13 +264,13 @@ class LedgerChain:
                 if self.record.is_deleting:
                     self.current = None
 
-    # -- steps of these
+    # -- steps
 
     async def _following(self) -> OpenLedger:
         """A new ledger, on record. Raises one of `_NO_LEDGER` if there is no space for it."""
         ledger = await self._ids.take(above=self.record.newest_id)
         following = await self.store.create(ledger, confirmed=self.confirmed)
-        # The index where it begins is known once the ledger before it is left.
+        # Its first index is known once the ledger before it is left.
         try:
             await self._list_new(self.record, following)
         except RecordChanged as changed:
@@ -270,7 +278,7 @@ class LedgerChain:
         return following
 
     async def _list_new(self, record: ManagedLedgerRecord, made: OpenLedger) -> None:
-        """Record a ledger that was made, behind those there are; it is abandoned if that fails."""
+        """Record a new ledger behind the existing ones. If that fails, abandon it."""
         new = LedgerInfo(made.id, self.next_index, writer=self.store.writer)
         try:
             ledgers = (*self._listing(self.ledgers), new)
@@ -278,7 +286,7 @@ class LedgerChain:
         except BaseException as error:
             self.store.abandon(made)
             if isinstance(error, StoreFull):
-                # The store is sure that no record lists it.
+                # The store is certain that no record lists it.
                 await self.store.remove_empty(made.id)
             raise
 
@@ -291,7 +299,7 @@ class LedgerChain:
         self.ledgers.open(ledger.id)
 
     def _leave_current(self) -> None:
-        """Fix the end of the current ledger; what it took may still be unconfirmed."""
+        """Fix the end of the current ledger. Its last entries may still be unconfirmed."""
         left, self.current = self.current, None
         if left is None:
             return
@@ -305,7 +313,7 @@ class LedgerChain:
         self.ledgers.close(info if entries else None)
 
     async def _finish(self) -> None:
-        """Make the ledgers that were left complete and durable, so that the record may say where they end."""
+        """Make the replaced ledgers complete and durable, so that the record may name their ends."""
         async with self._finishing:
             while self._unfinished:
                 left = self._unfinished[0]
@@ -318,12 +326,12 @@ class LedgerChain:
                 del self._unfinished[0]
 
     async def _remove_empty(self) -> None:
-        """Remove the files of ledgers that turned out to be empty, once no record lists them."""
+        """Remove the files of ledgers without entries, once no record lists them."""
         while self._empty:
             await self.store.remove_empty(self._empty.pop())
 
     async def _remove_trimmed(self) -> None:
-        """Remove the files of the ledgers that the record says are being removed."""
+        """Remove the files of the ledgers that the record marks as being removed."""
         if self.record.removing:
             for ledger in self.record.removing:
                 self.reading.forget(ledger)
@@ -331,7 +339,7 @@ class LedgerChain:
             await self._write(replace(self.record, removing=()))
 
     def _listing(self, ledgers: LedgerList) -> tuple[LedgerInfo, ...]:
-        """What the record says of these ledgers: nothing of an end that is not complete on the disk."""
+        """The record's list of these ledgers. It omits an end that is not complete on the disk."""
         listing = [
             info if info.closed else LedgerInfo(info.id, info.first_index, writer=info.writer)
             for info in ledgers.closed

@@ -186,7 +186,7 @@ async def test_an_older_copy_of_the_folder_is_refused(metadata: MemoryStore) -> 
     for record in await metadata.scan("", LAST):
         await away.put(record.key, record.value)
     await lived(files, metadata)
-    await refused(copy, metadata, "at epoch 1, but epoch 2 was reached elsewhere")
+    await refused(copy, metadata, "at epoch 1, but another copy of it reached epoch 2")
     # This one has run with a copy of the metadata: the same epoch, by another writer.
     await lived(second, away)
     await refused(second, metadata, "this folder is an older copy")

@@ -66,7 +66,7 @@ def test_a_refused_handshake_says_why() -> None:
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n",
-            "scripted:6650 does not speak Pulsar's protocol: a frame of 1213486160 bytes",
+            "scripted:6650 does not speak Pulsar's protocol: the frame has 1213486160 bytes",
         ),
         (encode_command(commands.success(1)), "scripted:6650 answered CONNECT with SUCCESS"),
     ],

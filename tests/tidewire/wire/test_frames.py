@@ -134,7 +134,7 @@ def test_a_frame_above_the_limit_is_refused_as_soon_as_its_size_is_there(seen: i
     decoder.feed(SEND[:3])
     assert decoder.next_frame() is None
     decoder.feed(SEND[3:seen])
-    with pytest.raises(FrameTooLarge, match=rf"{limit} bytes; {limit - 1} are allowed"):
+    with pytest.raises(FrameTooLarge, match=rf"{limit} bytes; at most {limit - 1} are allowed"):
         decoder.next_frame()
 
 
@@ -233,7 +233,7 @@ def test_a_command_is_as_large_as_its_type_may_be(kind: int, bound: int) -> None
     decoder.feed(sized(kind, bound + 1)[:9])
     assert decoder.next_frame() is None, "its type has not come"
     decoder.feed(sized(kind, bound + 1)[9:10])
-    with pytest.raises(FrameTooLarge, match=rf"{bound + 1} bytes; {bound} are allowed for its type"):
+    with pytest.raises(FrameTooLarge, match=rf"{bound + 1} bytes; at most {bound} are allowed for its type"):
         decoder.next_frame()
 
 

@@ -1,7 +1,7 @@
-"""Messages to the payload that carries them (what a payload is says `messages.py`).
+"""Turns messages into the payload that carries them (`messages.py` describes a payload).
 
-A message too large for one payload is sent in chunks, a payload each with the same metadata. Nothing is built here that
-no reader would take.
+A message that is too large for one payload is sent in chunks. Each chunk is a payload with the same metadata. This
+module builds nothing that a reader would refuse.
 """
 
 import struct
@@ -17,7 +17,8 @@ from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, frame_of
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 CHUNKED_MESSAGE_SIZE_MAX: Final = 64 * 1024 * 1024
-"""The largest message that is sent or put together in chunks, before compression: whoever reads it holds all of it."""
+"""The largest message that is sent in chunks or reassembled from them, before compression. A reader holds all of it in
+memory."""
 
 _SIZE: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">2sI")
@@ -25,14 +26,14 @@ _WIRE_TYPE_BYTES: Final = 2
 
 
 def encode_broker_metadata(*, last_index: int, timestamp_ms: int) -> bytes:
-    """What a broker puts before a payload: its last message's index, and when it was taken."""
+    """What a broker puts in front of a payload: the index of its last message, and the time when the broker took it."""
     known = pb.BrokerEntryMetadata(broker_timestamp=timestamp_ms, index=last_index).SerializeToString()
     return b"".join((BROKER_METADATA_MAGIC, _SIZE.pack(len(known)), known))
 
 
 def encode_scalable_topic_update(session_id: int, dag: bytes, resolved_topic_name: str) -> bytes:
-    """The frame of a layout that is encoded already: many sessions are sent the same one."""
-    # A message's encoding is that of its fields in any order, so the one that is there is put behind the others.
+    """The frame of an encoded layout. Many sessions receive the same layout, so it is encoded once."""
+    # Protobuf allows any order of fields, so the encoded layout can follow the other fields.
     content = pb.CommandScalableTopicUpdate(session_id=session_id, resolved_topic_name=resolved_topic_name)
     update = content.SerializeToString() + _field(pb.CommandScalableTopicUpdate.DAG_FIELD_NUMBER, dag)
     head = pb.BaseCommand(type=pb.BaseCommand.SCALABLE_TOPIC_UPDATE).SerializeToString()
@@ -40,7 +41,7 @@ def encode_scalable_topic_update(session_id: int, dag: bytes, resolved_topic_nam
 
 
 def _field(number: int, encoded: bytes) -> bytes:
-    """A field that holds a message."""
+    """The encoding of a field that holds a message."""
     return b"".join((_varint(number << 3 | _WIRE_TYPE_BYTES), _varint(len(encoded)), encoded))
 
 
@@ -54,12 +55,12 @@ def _varint(value: int) -> bytes:
 
 
 def build_payload(metadata: pb.MessageMetadata, body: bytes) -> bytes:
-    """A payload with checksum, of a body that is already as `metadata` describe it."""
+    """A payload with its checksum. `metadata` must already describe `body`."""
     return b"".join((payload_head(metadata, body), body))
 
 
 def payload_head(metadata: pb.MessageMetadata, body: bytes) -> bytes:
-    """What stands in front of the body, for who sends a large one without copying it."""
+    """The bytes in front of the body, for a sender that passes on a large body without copying it."""
     encoded = metadata.SerializeToString()
     head = _SIZE.pack(len(encoded)) + encoded
     checksum = google_crc32c.extend(google_crc32c.value(head), body)
@@ -77,7 +78,10 @@ def message_metadata(
     txn: tuple[int, int] | None = None,
     null_value: bool = False,
 ) -> pb.MessageMetadata:
-    """Metadata of a payload: of a message sent alone all of it, of a batch without what belongs to single messages."""
+    """The metadata of a payload.
+
+    For a message sent alone, that is all of it. For a batch, it omits what belongs to single messages.
+    """
     made = pb.MessageMetadata(producer_name=producer_name, sequence_id=sequence_id, publish_time=publish_time_ms)
     if txn is not None:
         made.txnid_most_bits, made.txnid_least_bits = txn
@@ -93,7 +97,7 @@ def single_message_metadata(
     event_time_ms: int | None = None,
     null_value: bool = False,
 ) -> pb.SingleMessageMetadata:
-    """Metadata of one message of a batch; `encode_batch` adds its size."""
+    """The metadata of one message in a batch; `encode_batch` adds its size."""
     made = pb.SingleMessageMetadata(sequence_id=sequence_id)
     _describe(made, key, properties, event_time_ms, null_value)
     return made
@@ -129,10 +133,11 @@ def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) -> 
 def build_message(
     metadata: pb.MessageMetadata, value: bytes, codec: pb.CompressionType = pb.CompressionType.NONE
 ) -> bytes:
-    """The payload of a message sent alone; leaves `metadata` as they are.
+    """The payload of a message that is sent alone. `metadata` is not changed.
 
     Raises:
-        MessageTooLarge: the value has more than MAX_MESSAGE_SIZE bytes before compression; no reader would take it.
+        MessageTooLarge: the value has more than MAX_MESSAGE_SIZE bytes before compression, so no reader would accept
+            it.
         UnsupportedCompression: the codec is not known.
     """
     return _build(metadata, value, codec, None)
@@ -141,7 +146,9 @@ def build_message(
 def build_chunks(
     metadata: pb.MessageMetadata, value: bytes, codec: pb.CompressionType, *, chunk_size_max: int
 ) -> list[bytes]:
-    """The payloads of a message sent alone, in order: one, or as many as it takes for bodies of `chunk_size_max` bytes.
+    """The payloads of a message that is sent alone, in order.
+
+    It is one payload, or as many as bodies of at most `chunk_size_max` bytes require.
 
     Raises:
         MessageTooLarge: the value has more than CHUNKED_MESSAGE_SIZE_MAX bytes before compression.
@@ -166,10 +173,11 @@ def build_batch(
     messages: Sequence[tuple[pb.SingleMessageMetadata, bytes]],
     codec: pb.CompressionType = pb.CompressionType.NONE,
 ) -> bytes:
-    """The payload of a batch of at least one message; leaves `metadata` as they are.
+    """The payload of a batch of at least one message. `metadata` is not changed.
 
     Raises:
-        MessageTooLarge: the batch has more than MAX_MESSAGE_SIZE bytes before compression; no reader would take it.
+        MessageTooLarge: the batch has more than MAX_MESSAGE_SIZE bytes before compression, so no reader would accept
+            it.
         UnsupportedCompression: the codec is not known.
     """
     assert messages, "a batch holds at least one message"
@@ -184,9 +192,9 @@ def _described(
     metadata: pb.MessageMetadata, body: bytes, codec: pb.CompressionType, batch_size: int | None, *, size_max: int
 ) -> tuple[pb.MessageMetadata, bytes]:
     if len(body) > size_max:
-        raise MessageTooLarge(f"a body of {len(body)} bytes; {size_max} are allowed")
+        raise MessageTooLarge(f"the body has {len(body)} bytes; at most {size_max} are allowed")
     if not body:
-        # Nothing is gained by compressing nothing, and Pulsar's C++ client does not read what ZLIB makes of it.
+        # Compressing nothing gains nothing, and Pulsar's C++ client cannot read ZLIB's output for it.
         codec = pb.CompressionType.NONE
     compressed = compress(codec, body)
     described = pb.MessageMetadata()

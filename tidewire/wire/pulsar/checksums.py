@@ -1,6 +1,6 @@
-"""CRC32C, which the sender of a message computes over its metadata and body, and everybody else may hold against it.
+"""CRC32C: the sender of a message computes it over metadata and body, and every receiver may verify it.
 
-The broker checks a payload once, when it arrives, and then stores and sends those bytes untouched, so the sender's own
+The broker verifies a payload once, when it arrives. It then stores and sends those bytes unchanged. So the sender's own
 checksum protects a message from producer to consumer.
 """
 
@@ -11,10 +11,10 @@ import google_crc32c
 from tidewire.wire.pulsar.errors import ChecksumMismatch, MalformedMessage
 
 CHECKSUM_MAGIC: Final = b"\x0e\x01"
-"""Stands before a checksum: `[0x0e01][u32 crc32c of all that follows]`."""
+"""Stands in front of a checksum: `[0x0e01][u32 crc32c of all that follows]`."""
 
 BROKER_METADATA_MAGIC: Final = b"\x0e\x02"
-"""Stands before metadata a broker added, outside the checksum: `[0x0e02][u32 size][BrokerEntryMetadata]`."""
+"""Stands in front of metadata that a broker added, outside the checksum: `[0x0e02][u32 size][BrokerEntryMetadata]`."""
 
 _MAGIC_SIZE: Final = 2
 _U32_SIZE: Final = 4
@@ -26,7 +26,7 @@ def crc32c(data: bytes) -> int:
 
 
 def checksum_start(payload: bytes | memoryview) -> int:
-    """Where the checksum's magic would stand: 0, or the end of the metadata that a broker put before it.
+    """Where the checksum's magic would begin: at 0, or behind the metadata that a broker put in front of it.
 
     Raises:
         MalformedMessage: the broker's metadata would reach beyond the payload.
@@ -41,7 +41,7 @@ def checksum_start(payload: bytes | memoryview) -> int:
 
 
 def verify_payload(payload: bytes) -> None:
-    """Hold a payload against its checksum; one without a checksum has nothing to check.
+    """Verify a payload against its checksum. A payload without a checksum passes.
 
     Raises:
         ChecksumMismatch: they differ.

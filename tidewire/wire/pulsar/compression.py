@@ -1,8 +1,8 @@
-"""The codecs a message's body may be compressed with, in the formats Pulsar's clients write and read.
+"""The codecs that may compress a message's body, in the formats that Pulsar's clients write and read.
 
-LZ4 is the raw block format without a size before it, Snappy the raw format without framing, ZLIB and ZSTD are their
-usual containers. The size of the original stands in the message's metadata, so decompression writes into a buffer of
-exactly that size and can never be made to use more, whatever the data says.
+LZ4 is the raw block format without a leading size. Snappy is the raw format without framing. ZLIB and ZSTD are their
+usual containers. The metadata of the message gives the original size. Decompression writes into a buffer of exactly
+that size, so no data can make it use more.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def _snappy(data: _Bytes) -> bytes:
 
 
 def _lz4_into(data: _Bytes, output: bytearray) -> int:
-    # Without a length it would look for one in the data.
+    # Without a length, the codec would look for one in the data.
     return cramjam.lz4.decompress_block_into(data, output, len(output))
 
 
@@ -73,9 +73,9 @@ def compress(codec: int, data: bytes) -> bytes:
 def decompress(
     codec: int, data: bytes | memoryview, uncompressed_size: int, *, size_max: int = MAX_MESSAGE_SIZE
 ) -> bytes | bytearray | memoryview:
-    """The original of compressed data, exactly `uncompressed_size` bytes; for NONE the data itself, whatever its size.
+    """The original of compressed data, exactly `uncompressed_size` bytes. For NONE, the data itself, whatever its size.
 
-    Takes no more memory than `uncompressed_size`, and that only after `size_max` allowed it.
+    Uses no more memory than `uncompressed_size`, and allocates that only after the check against `size_max`.
 
     Raises:
         UnsupportedCompression: the codec is not known.
@@ -88,12 +88,12 @@ def decompress(
     if read_into is None:
         raise UnsupportedCompression(f"{codec} is not a known compression type")
     if not 0 <= uncompressed_size <= size_max:
-        raise MessageTooLarge(f"a body claims to decompress to {uncompressed_size} bytes; {size_max} are allowed")
+        raise MessageTooLarge(f"a body would decompress to {uncompressed_size} bytes; at most {size_max} are allowed")
     output = bytearray(uncompressed_size)
     try:
         written = read_into(data, output)
     except cramjam.DecompressionError as error:
         raise MalformedMessage(f"a body does not decompress to {uncompressed_size} bytes: {error}") from error
     if written != uncompressed_size:
-        raise MalformedMessage(f"a body decompresses to {written} bytes and claims {uncompressed_size}")
+        raise MalformedMessage(f"a body decompresses to {written} bytes, but claims {uncompressed_size}")
     return output

@@ -1,21 +1,21 @@
-"""What can be wrong with bytes that came in. The two branches say how far the damage goes.
+"""What can be wrong with received bytes. The two branches of the tree say how far the damage reaches.
 
-A `FrameError` means that the peer and we no longer agree on what it sends: nothing after it can be trusted, so the
-connection is closed. A `MessageError` is about one message inside a sound frame: the sender or reader of that message
-is told, and the connection goes on. None is worth a retry with the same bytes.
+A `FrameError` means that the two sides disagree about the stream. Nothing after it can be trusted, so the connection is
+closed. A `MessageError` concerns one message inside a sound frame. The sender or reader of that message is told, and
+the connection stays open. Sending the same bytes again never helps.
 """
 
 
 class WireError(ValueError):
-    """The bytes break the protocol; the message says which rule."""
+    """The bytes break the protocol. The message names the rule."""
 
 
 class FrameError(WireError):
-    """The stream cannot be read any further."""
+    """The rest of the stream cannot be read."""
 
 
 class FrameTooLarge(FrameError):
-    """A frame announces more bytes than allowed. Raised before any of them is kept."""
+    """A frame announces more bytes than allowed. Raised before any of them is buffered."""
 
 
 class TruncatedFrame(FrameError):
@@ -23,7 +23,7 @@ class TruncatedFrame(FrameError):
 
 
 class MalformedCommand(FrameError):
-    """A command does not parse, lacks what its type requires, or holds text that is not UTF-8."""
+    """A command does not parse, lacks a field that its type requires, or holds text that is not UTF-8."""
 
 
 class MessageError(WireError):
@@ -35,16 +35,19 @@ class ChecksumMismatch(MessageError):
 
 
 class UnsupportedCompression(MessageError):
-    """The body is compressed by a codec this version does not know."""
+    """The body is compressed with a codec that this version does not know."""
 
 
 class MalformedMessage(MessageError):
-    """A payload does not divide into metadata and messages, or does not decompress to the size it claims."""
+    """A payload does not divide into metadata and messages, or does not decompress to the size that it claims."""
 
 
 class MessageTooLarge(MessageError):
-    """A message's body has, or claims to decompress to, more bytes than allowed. Raised before memory is taken."""
+    """A message's body has more bytes than allowed, or claims to decompress to more.
+
+    Raised before memory is allocated.
+    """
 
 
 class EncryptedMessage(MessageError):
-    """The body is encrypted end to end; only a holder of its key can divide it into messages."""
+    """The body is encrypted end to end. Only a holder of the key can divide it into messages."""

@@ -1,11 +1,12 @@
-"""Frames: how commands and payloads stand in a stream of bytes.
+"""Frames: how commands and payloads are laid out in a stream of bytes.
 
     frame   = [u32 size of all that follows][u32 size of the command][BaseCommand][payload]?
-    payload = whatever stands between the command's end and the frame's; messages.py says what is in it
+    payload = the bytes between the end of the command and the end of the frame (see messages.py)
 
-The decoder is fed whatever the network delivers and is asked for frames until it has none left. It keeps one buffer and
-an offset into it: a small frame costs its own bytes, a large frame that arrives in many pieces is copied once into the
-buffer and once out of it, and after `next_frame` has returned None the buffer holds nothing but the unfinished frame.
+The caller feeds the decoder what the network delivers, and asks for frames until there are none. The decoder keeps one
+buffer and an offset into it. A small frame costs its own bytes. A large frame that arrives in many pieces is copied
+once into the buffer and once out of it. After `next_frame` has returned None, the buffer holds only the unfinished
+frame.
 """
 
 import struct
@@ -17,16 +18,16 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.parsing import parse_command
 
 MAX_MESSAGE_SIZE: Final = 5_242_880
-"""The most bytes of a message's payload that a broker takes; CONNECTED tells it to the client."""
+"""The largest payload of a message that a broker accepts, in bytes. CONNECTED tells it to the client."""
 
 MAX_FRAME_SIZE: Final = MAX_MESSAGE_SIZE + 10 * 1024
-"""The most bytes after a frame's first four: a message of the largest size with its command and metadata."""
+"""The most bytes after a frame's first four: the largest message with its command and metadata."""
 
 _SIZES: Final = struct.Struct(">II")
 _SIZE: Final = struct.Struct(">I")
 _TYPE_TAG: Final = pb.BaseCommand.TYPE_FIELD_NUMBER << 3
 _TYPE_BYTES: Final = 2
-"""The tag of a command's type, and its number: all of them are below 128."""
+"""The tag of a command's type and the type's number. All numbers are below 128."""
 
 _WITH_PAYLOAD: Final = frozenset((pb.BaseCommand.Type.SEND, pb.BaseCommand.Type.MESSAGE))
 
@@ -35,17 +36,17 @@ class Frame(NamedTuple):
     """One command, with its payload if it has one."""
 
     command: pb.BaseCommand
-    """Checked by `parse_command`: the member its type names is complete."""
+    """Checked by `parse_command`: the member that its type names is complete."""
     payload: bytes | None
-    """Everything after the command, unread; never None for SEND and MESSAGE."""
+    """The bytes behind the command, not parsed. Never None for SEND and MESSAGE."""
 
 
 class CommandSizes(NamedTuple):
-    """The most bytes of a command, by its type; a frame's payload does not count."""
+    """The largest size of a command, in bytes, by its type. A frame's payload does not count."""
 
     usual: int
     by_type: Mapping[int, int]
-    """Those that may be larger, by number."""
+    """The types with a larger bound, by number."""
 
     def of(self, kind: int) -> int:
         """The bound of one type."""
@@ -55,32 +56,32 @@ class CommandSizes(NamedTuple):
 class FrameDecoder:
     """Divides a stream of bytes into frames.
 
-    Usage: `feed` what arrived, then call `next_frame` until it returns None. Then at most one unfinished frame is
-    held, so memory is bounded by `max_frame_size` and what is fed at once. An error repeats at each further call: there
-    is no next frame in such a stream.
+    Usage: `feed` what arrived, then call `next_frame` until it returns None. The decoder then holds at most one
+    unfinished frame, so `max_frame_size` and the size of one feed bound its memory. After an error, every further call
+    raises the same error, because such a stream has no next frame.
     """
 
     __slots__ = ("_buffer", "_command_size_usual", "_command_sizes", "_max_frame_size", "_start", "taken_bytes")
 
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE, command_sizes: CommandSizes | None = None) -> None:
-        """Begin; without `command_sizes` a command may fill its frame."""
+        """Begin. Without `command_sizes`, a command may fill its frame."""
         self._max_frame_size = max_frame_size
         self._command_sizes = CommandSizes(max_frame_size, {}) if command_sizes is None else command_sizes
         self._command_size_usual = self._command_sizes.usual
         self._buffer = bytearray()
         self.taken_bytes = 0
-        """Of all frames handed out so far."""
-        # Where the first frame not yet taken begins; 0 <= _start <= len(_buffer).
+        """Bytes of all frames handed out so far."""
+        # Where the first frame begins that was not handed out; 0 <= _start <= len(_buffer).
         self._start = 0
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that were fed and are not yet part of a frame handed out."""
+        """Bytes that were fed and do not belong to a frame handed out."""
         return len(self._buffer) - self._start
 
     @property
     def expected_bytes(self) -> int:
-        """The size of the frame that is not complete yet, with its first four bytes; 0 while that is not known."""
+        """The size of the unfinished frame, with its first four bytes; 0 while it is not known."""
         if self.buffered_bytes < _SIZE.size:
             return 0
         return _SIZE.size + int(_SIZE.unpack_from(self._buffer, self._start)[0])
@@ -90,16 +91,16 @@ class FrameDecoder:
         self._buffer += data
 
     def clear(self) -> None:
-        """Drop what was fed and not handed out: there will be no more of this stream."""
+        """Drop what was fed and not handed out. The stream has ended."""
         self._buffer = bytearray()
         self._start = 0
 
     def next_frame(self) -> Frame | None:
-        """The next frame, or None when more bytes are needed for it.
+        """The next frame, or None if more bytes are needed for it.
 
         Raises:
-            FrameTooLarge: the frame announces more than `max_frame_size` bytes, known from its first four, or its
-                command more than its type may have, known from the next six.
+            FrameTooLarge: the frame announces more than `max_frame_size` bytes, or its command more than its type may
+                have. The first four bytes tell the one, the next six the other.
             TruncatedFrame: the command would end after its frame.
             MalformedCommand: the command cannot be used, or a SEND or MESSAGE comes without payload.
         """
@@ -125,11 +126,11 @@ class FrameDecoder:
         command_end = command_start + command_size
         command = parse_command(buffer[command_start:command_end])
         if command_size > self._command_size_usual:
-            # Of a type that is given twice the last one counts, and the first one was looked at.
+            # If a type is given twice, the last one counts, but the check above saw the first one.
             self._refuse_above(self._command_sizes.of(command.type), command_size)
         payload = None
         if command_end < end:
-            # A view makes this one copy where slicing a bytearray would make two.
+            # With a view this is one copy. Slicing a bytearray would make two.
             payload = bytes(memoryview(buffer)[command_end:end])
         elif command.type in _WITH_PAYLOAD:
             raise MalformedCommand(f"a command of type {pb.BaseCommand.Type.Name(command.type)} has no payload")
@@ -139,12 +140,12 @@ class FrameDecoder:
 
     def _check_size(self, size: int) -> None:
         if size > self._max_frame_size:
-            raise FrameTooLarge(f"a frame of {size} bytes; {self._max_frame_size} are allowed")
+            raise FrameTooLarge(f"the frame has {size} bytes; at most {self._max_frame_size} are allowed")
         if size < _SIZE.size:
             raise TruncatedFrame(f"a frame of {size} bytes is too short for the size of its command")
 
     def _check_command_size(self, size: int, available: int) -> None:
-        """Look at the type of a large command before the rest of it has come. Every client puts the type first."""
+        """Check the type of a large command before the rest of it arrives. Every client puts the type first."""
         if available >= _SIZES.size + _TYPE_BYTES:
             start = self._start + _SIZES.size
             tag, kind = self._buffer[start : start + _TYPE_BYTES]
@@ -153,10 +154,10 @@ class FrameDecoder:
     @staticmethod
     def _refuse_above(bound: int, size: int) -> None:
         if size > bound:
-            raise FrameTooLarge(f"a command of {size} bytes; {bound} are allowed for its type")
+            raise FrameTooLarge(f"the command has {size} bytes; at most {bound} are allowed for its type")
 
     def _compact(self) -> None:
-        # Dropping what was read at the front of a bytearray moves nothing, except when it then gives memory back.
+        # Dropping the front of a bytearray moves no bytes, except when it then gives memory back.
         del self._buffer[: self._start]
         self._start = 0
 
@@ -167,18 +168,18 @@ def encode_command(command: pb.BaseCommand) -> bytes:
 
 
 def frame_of(encoded: bytes) -> bytes:
-    """The frame of a command that is encoded already."""
+    """The frame of an encoded command."""
     size = len(encoded)
     return _SIZES.pack(size + _SIZE.size, size) + encoded
 
 
 def encode_payload_command(command: pb.BaseCommand, payload: bytes | memoryview) -> bytes:
-    """The frame of a command and its payload, which is sent as it is."""
+    """The frame of a command and its payload, which is sent unchanged."""
     return b"".join((encode_frame_head(command, len(payload)), payload))
 
 
 def encode_frame_head(command: pb.BaseCommand, payload_size: int) -> bytes:
-    """What stands before a payload in its frame: for who sends the payload from where it is, and does not copy it."""
+    """The bytes in front of the payload, for a sender that sends the payload from where it is, without a copy."""
     encoded = command.SerializeToString()
     size = len(encoded)
     return _SIZES.pack(size + _SIZE.size + payload_size, size) + encoded

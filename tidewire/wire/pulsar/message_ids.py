@@ -1,8 +1,8 @@
 """Message ids on the wire, where 64-bit ids are unsigned and "none" is -1; and the bits of partly acknowledged batches.
 
-The protocol declares ledger and entry ids unsigned, yet sends -1 for "before everything" (MessageId.earliest is ledger
--1, entry -1) as the two's complement, 2**64 - 1. Python does not wrap, so the conversion has to be said: inside, ids
-are signed, as Position(-1, -1) is; on the wire they are not.
+The protocol declares ledger and entry ids unsigned. Yet it sends -1 for "before everything" (MessageId.earliest is
+ledger -1, entry -1) as the two's complement, 2**64 - 1. Python integers do not wrap, so the conversion is explicit. Ids
+are signed in this program, as in Position(-1, -1), and unsigned on the wire.
 """
 
 import struct
@@ -15,16 +15,16 @@ _WRAP: Final = 1 << 64
 _SIGN: Final = 1 << 63
 
 NO_REQUEST: Final = _WRAP - 1
-"""The request id of a CLOSE_PRODUCER or CLOSE_CONSUMER that the broker sends unasked: -1, unsigned."""
+"""The request id of a CLOSE_PRODUCER or CLOSE_CONSUMER that no client requested: -1, unsigned."""
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit number from the wire as the signed one with the same bits."""
+    """An unsigned 64-bit number from the wire, as the signed number with the same bits."""
     return value - _WRAP if value >= _SIGN else value
 
 
 def unsigned(value: int) -> int:
-    """A signed or unsigned 64-bit number as the wire wants it: unsigned, with the same bits."""
+    """A signed or unsigned 64-bit number, as the unsigned number with the same bits that the wire takes."""
     return value + _WRAP if value < 0 else value
 
 
@@ -37,15 +37,15 @@ def message_id(
     batch_size: int = 0,
     ack_set: Iterable[int] = (),
 ) -> pb.MessageIdData:
-    """An id for the wire; -1 is allowed for every part of it.
+    """An id for the wire. Every part of it may be -1.
 
     Args:
         ledger: signed ledger id.
         entry: signed entry id.
         partition: always sent; -1 for a topic without partitions and for a segment.
         batch_index: the message's place in its batch; -1, not sent, for a whole entry.
-        batch_size: messages in the batch; 0, not sent, when it is none.
-        ack_set: bits of the batch's messages that are still unacknowledged, as signed 64-bit words.
+        batch_size: messages in the batch; 0, not sent, if the entry is no batch.
+        ack_set: bits of the batch's messages that are not acknowledged, as signed 64-bit words.
     """
     made = pb.MessageIdData()
     made.ledger_id = unsigned(ledger)
@@ -65,14 +65,14 @@ def position(identity: pb.MessageIdData) -> tuple[int, int]:
 
 
 def bits_of_ack_set(words: Sequence[int]) -> int:
-    """An ack_set as one number: bit i is set while message i of the batch is unacknowledged."""
+    """An ack_set as one number: bit i is set while message i of the batch is not acknowledged."""
     return int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
 
 
 def ack_set_of_bits(bits: int) -> tuple[int, ...]:
     """The ack_set of such a number: signed 64-bit words, the lowest first, without zeros at the end.
 
-    At least one word, because an empty ack_set says that nothing is acknowledged.
+    It has at least one word, because an empty ack_set means that nothing is acknowledged.
     """
     count = max(1, -(-bits.bit_length() // 64))
     words: tuple[int, ...] = struct.unpack(f"<{count}q", bits.to_bytes(count * 8, "little"))

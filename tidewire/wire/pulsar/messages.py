@@ -1,19 +1,18 @@
-"""A payload to the messages in it.
+"""From a payload to the messages in it.
 
     payload = [0x0e02][u32 size][BrokerEntryMetadata]?  [0x0e01][u32 crc32c]?  [u32 size][MessageMetadata]  body
     body    = one message's value, or a batch, compressed as the metadata say
     batch   = ([u32 size][SingleMessageMetadata] value)*
 
-The broker never takes a payload apart: it holds it against its checksum, stores it and sends it on. Reading messages is
-the client's and Spark's part, and what they read may come from any producer, so every length is checked before use.
+The broker never divides a payload: it verifies the checksum, stores the bytes and sends them on. The client and Spark
+read messages. Their payloads may come from any producer, so every length is checked before use.
 
-Two leniencies, both so that one odd message does not stop a reader for good: text that is not UTF-8 is read with
-replacement characters, as Pulsar's Java client does, and a payload may come without a checksum. A batch that does not
-add up exactly is refused, because guessing would lose or invent messages.
+Two rules are lenient, so that one odd message does not stop a reader forever. Text that is not UTF-8 is read with
+replacement characters, as in Pulsar's Java client. A payload may come without a checksum. A batch that does not add up
+exactly is refused, because guessing would lose or invent messages.
 
-Left out here: encryption (an encrypted body is refused by name), and putting together a message that was sent in
-chunks, which needs the other chunks; whoever has collected them passes the joined body to `split_body`. Payloads are
-made in `building.py`.
+Left out: encryption (an encrypted body is refused by name), and the assembly of chunked messages, which needs the other
+chunks. A caller that has collected them passes the joined body to `split_body`. `building.py` makes payloads.
 """
 
 import struct
@@ -36,25 +35,25 @@ from tidewire.wire.pulsar.message_ids import bits_of_ack_set
 
 _SIZE: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">2sI")
-# A size, and metadata that hold at least their one required field.
+# A size, and metadata with at least their one required field.
 _BATCHED_SIZE_MIN: Final = _SIZE.size + 2
 
 BATCH_MESSAGES_MAX: Final = MAX_MESSAGE_SIZE // _BATCHED_SIZE_MIN
-"""The most messages of a batch: decompressed, it may be as large as a message."""
+"""The most messages of a batch. A decompressed batch may be as large as a message."""
 
 
 class SingleMessage(NamedTuple):
-    """One message as its consumer sees it."""
+    """One message, as its consumer sees it."""
 
     batch_index: int | None
     """Its place in its batch; None for a message that was sent alone."""
     batch_size: int
-    """Messages in the batch as it was sent, whether or not all of them are still there; 1 for one sent alone."""
+    """Messages in the batch when it was sent, whether or not all of them still exist; 1 for a message sent alone."""
     key: str | None
     value: bytes
     properties: dict[str, str]
     event_time_ms: int | None
-    """What the producer's application said, milliseconds since the epoch."""
+    """The time that the producer's application gave, milliseconds since the epoch."""
     publish_time_ms: int
     """When the producer sent it, by its own clock."""
     sequence_id: int
@@ -62,7 +61,7 @@ class SingleMessage(NamedTuple):
     txn: tuple[int, int] | None
     """Most and least significant half of the transaction's id, unsigned."""
     null_value: bool
-    """The producer sent no value at all (a deletion, to compaction), which is not the same as an empty one."""
+    """The producer sent no value at all (for compaction, a deletion). An empty value is something else."""
     key_is_base64: bool = False
     """The key was bytes; `key` holds them in base64."""
     ordering_key: bytes | None = None
@@ -70,17 +69,17 @@ class SingleMessage(NamedTuple):
 
 
 def metadata_size(payload: bytes) -> int:
-    """How many bytes of metadata the payload announces, whether it has them or not; 0 if it ends before it says.
+    """How many bytes of metadata the payload announces, whether it has them or not; 0 if it ends before the size.
 
     Raises:
-        MalformedMessage: what a broker put in front of it reaches beyond the payload.
+        MalformedMessage: the broker's metadata reach beyond the payload.
     """
     start = _metadata_size_start(payload)
     return _SIZE.unpack_from(payload, start)[0] if len(payload) >= start + _SIZE.size else 0
 
 
 def parse_payload(payload: bytes) -> tuple[pb.MessageMetadata, memoryview]:
-    """The metadata and the body, still compressed, which is a view of the payload. Does not verify the checksum.
+    """The metadata, and a view of the body, which is still compressed. Does not verify the checksum.
 
     Raises:
         MalformedMessage: a length reaches beyond the payload, or the metadata do not parse or are incomplete.
@@ -110,7 +109,7 @@ def _metadata_size_start(payload: bytes) -> int:
 
 
 def metadata_span(payload: bytes) -> tuple[int, int]:
-    """Where the metadata begin and end; beyond the payload's end when that is cut short."""
+    """Where the metadata begin and end. The end is beyond the payload's end if the payload is cut short."""
     start = _metadata_size_start(payload)
     metadata_start = start + _SIZE.size
     if len(payload) < metadata_start:
@@ -120,10 +119,10 @@ def metadata_span(payload: bytes) -> tuple[int, int]:
 
 
 def broker_metadata(payload: bytes) -> pb.BrokerEntryMetadata | None:
-    """What a broker put in front of the payload, or None.
+    """The metadata that a broker put in front of the payload, or None.
 
     Raises:
-        MalformedMessage: it reaches beyond the payload, or does not parse.
+        MalformedMessage: they reach beyond the payload, or do not parse.
     """
     end = checksum_start(payload)
     if not end:
@@ -135,10 +134,10 @@ def broker_metadata(payload: bytes) -> pb.BrokerEntryMetadata | None:
 
 
 def split_messages(payload: bytes, ack_set: Sequence[int] = ()) -> list[SingleMessage]:
-    """The messages of a payload that its consumer is to see, in order.
+    """The messages of a payload that its consumer should see, in order.
 
-    Left out are those whose bit in `ack_set` (from CommandMessage; empty means that none is acknowledged) is not set,
-    and those that compaction removed. Does not verify the checksum.
+    Omits messages whose bit in `ack_set` is not set, and messages that compaction removed. An empty `ack_set` (from
+    CommandMessage) means that none is acknowledged. Does not verify the checksum.
 
     Raises:
         MalformedMessage: lengths, counts or the compressed data contradict each other.
@@ -156,10 +155,12 @@ def split_body(
     *,
     size_max: int = MAX_MESSAGE_SIZE,
 ) -> list[SingleMessage]:
-    """As `split_messages`, of a body apart from its metadata; of a chunked message the joined bodies of all chunks.
+    """As `split_messages`, for a body without its metadata.
+
+    For a chunked message, pass the joined bodies of all chunks.
 
     Raises:
-        As `split_messages`, with `size_max` in place of MAX_MESSAGE_SIZE.
+        WireError: as `split_messages`, with `size_max` in place of MAX_MESSAGE_SIZE.
     """
     # One copy here makes each message's slices cheap.
     data = bytes(open_body(metadata, body, size_max=size_max))
@@ -171,19 +172,20 @@ def split_body(
 def open_body(
     metadata: pb.MessageMetadata, body: bytes | memoryview, *, size_max: int = MAX_MESSAGE_SIZE
 ) -> bytes | bytearray | memoryview:
-    """The body as it was before its producer compressed it: one message's value, or a batch. Not copied if it was not.
+    """The body before its producer compressed it: one message's value, or a batch. An uncompressed body is not copied.
 
     Raises:
-        As `split_messages`, with `size_max` in place of MAX_MESSAGE_SIZE; what is in a batch is not looked at.
+        WireError: as `split_messages`, with `size_max` in place of MAX_MESSAGE_SIZE. The contents of a batch are not
+            checked.
     """
     if metadata.encryption_keys:
         raise EncryptedMessage(f"the message is encrypted for {len(metadata.encryption_keys)} keys")
     if metadata.num_chunks_from_msg > 1 and len(body) != metadata.total_chunk_msg_size:
-        raise MalformedMessage(f"{len(body)} bytes of the {metadata.total_chunk_msg_size} of a message sent in chunks")
+        raise MalformedMessage(f"the body is one chunk: {len(body)} of {metadata.total_chunk_msg_size} bytes")
     if not metadata.HasField("compression") and _has_unknown_field(
         metadata, pb.MessageMetadata.COMPRESSION_FIELD_NUMBER
     ):
-        # The parser drops an enum's unknown value, and absent means NONE: compressed bytes would pass for the value.
+        # The parser drops an unknown enum value. Absent means NONE, so compressed bytes would pass for the value.
         raise UnsupportedCompression("the message is compressed by a codec that is not known")
     return decompress(metadata.compression, body, metadata.uncompressed_size, size_max=size_max)
 
@@ -213,7 +215,7 @@ def _alone(metadata: pb.MessageMetadata, value: bytes) -> SingleMessage:
 
 def _split_batch(metadata: pb.MessageMetadata, data: bytes, ack_set: Sequence[int]) -> Iterator[SingleMessage]:
     batch_size = metadata.num_messages_in_batch
-    # Of a batch compacted as a whole, only the messages with these indexes are left.
+    # If the batch was compacted as a whole, only the messages with these indexes are left.
     indexes: Sequence[int] = metadata.compacted_batch_indexes or range(batch_size)
     if batch_size < 1 or len(indexes) * _BATCHED_SIZE_MIN > len(data):
         raise MalformedMessage(f"{len(data)} bytes cannot hold a batch of {batch_size} messages")
@@ -225,7 +227,7 @@ def _split_batch(metadata: pb.MessageMetadata, data: bytes, ack_set: Sequence[in
     offset = 0
     for index in indexes:
         if not 0 <= index < batch_size:
-            raise MalformedMessage(f"message {index} of a batch of {batch_size}")
+            raise MalformedMessage(f"there is no message {index} in a batch of {batch_size}")
         start = offset + _SIZE.size
         if len(data) < start:
             raise MalformedMessage(f"the batch ends before message {index}")
@@ -236,7 +238,7 @@ def _split_batch(metadata: pb.MessageMetadata, data: bytes, ack_set: Sequence[in
             single = parse(data[start:value_start])
         except DecodeError as error:
             raise MalformedMessage(f"the metadata of message {index} do not parse: {error}") from error
-        # An absent size reads as 0, so only that one has to be looked at again.
+        # An absent size reads as 0, so only 0 has to be checked again.
         value_size = single.payload_size
         if value_size < 0 or (value_size == 0 and not single.HasField("payload_size")):
             raise MalformedMessage(f"message {index} has no size or a negative one")
@@ -265,7 +267,7 @@ def _split_batch(metadata: pb.MessageMetadata, data: bytes, ack_set: Sequence[in
 
 
 def _text(value: str | bytes) -> str:
-    # The parser hands out text that is not UTF-8 as bytes, whatever the declared type says.
+    # The parser returns text that is not UTF-8 as bytes, whatever the declared type says.
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 

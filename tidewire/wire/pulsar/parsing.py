@@ -1,9 +1,9 @@
-"""The bytes of one command to a command that its receiver can use without looking twice.
+"""From the bytes of one command to a command that its receiver can use without further checks.
 
-The parser generated from PulsarApi.proto takes more than the protocol allows: it does not ask for required fields,
-drops values of enums it does not know, and hands out text that is not UTF-8 as `bytes` where a `str` is declared. All
-of that is refused here, so that no code behind it meets a missing id or the wrong type. Fields it does not know are
-skipped, which is how newer peers stay welcome.
+The parser generated from PulsarApi.proto accepts more than the protocol allows. It does not require required fields, it
+drops enum values that it does not know, and it returns text that is not UTF-8 as `bytes` where a `str` is declared.
+This module refuses all of that, so no later code meets a missing id or a wrong type. Unknown fields are skipped, so
+newer peers are welcome.
 """
 
 from typing import Final, NamedTuple
@@ -14,11 +14,11 @@ from google.protobuf.message import DecodeError, Message
 from tidewire.wire.pulsar.errors import MalformedCommand
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
-# A command type has the number of the field it is about.
+# A command's type has the number of the field that it uses.
 MEMBERS: Final[dict[int, str]] = {
     number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in pb.BaseCommand.Type.values()
 }
-"""The member of BaseCommand that each command type is about."""
+"""The member of BaseCommand that each command type uses."""
 
 
 class _TextFields(NamedTuple):
@@ -43,8 +43,8 @@ def _text_fields(message: Descriptor, above: frozenset[str] = frozenset()) -> _T
     return found
 
 
-# Only message types that can hold text. The commands of the hot paths (SEND, SEND_RECEIPT, MESSAGE, FLOW) cannot, and
-# so cost nothing to check.
+# Only message types that can hold text. The commands of the hot paths (SEND, SEND_RECEIPT, MESSAGE, FLOW) cannot, so
+# checking them costs nothing.
 _TEXT: Final[dict[str, _TextFields]] = {
     message.full_name: fields
     for message in pb.DESCRIPTOR.message_types_by_name.values()
@@ -54,26 +54,26 @@ _WITH_TEXT: Final = frozenset(
     number for number, member in MEMBERS.items() if getattr(pb.BaseCommand(), member).DESCRIPTOR.full_name in _TEXT
 )
 CHILDREN_MAX: Final = 10_000
-"""The most key-value pairs, or other parts that hold text, in one list of a command. Looking at each takes time."""
+"""The most key-value pairs, or other parts with text, in one list of a command. Checking each takes time."""
 
 _CONNECT: Final = pb.BaseCommand.Type.CONNECT
 _parse: Final = pb.BaseCommand.FromString
 
 
 def parse_command(data: bytes | bytearray) -> pb.BaseCommand:
-    """The command, whose `type` is known, and whose member of that type is complete and all text.
+    """The parsed command. Its `type` is known; the member of that type is complete, and its text is text.
 
-    A member that requires nothing (PING, PONG) may be absent.
+    A member without required fields (PING, PONG) may be absent.
 
     Raises:
-        MalformedCommand: one of that does not hold.
+        MalformedCommand: one of these conditions does not hold.
     """
     try:
         command = _parse(data)  # type: ignore[arg-type]  # a bytearray serves as well
     except DecodeError as error:
         raise MalformedCommand(f"a command does not parse: {error}") from error
     kind = command.type
-    # An absent or unknown type reads as the enum's first value, so only that one has to be looked at again.
+    # An absent or unknown type reads as the enum's first value, so only that value has to be checked again.
     if kind == _CONNECT and not command.HasField("type"):
         raise MalformedCommand("a command has no type, or one that is not known")
     content: Message = getattr(command, MEMBERS[kind])
@@ -99,7 +99,7 @@ def _check_text(message: Message, fields: _TextFields) -> None:
         items = getattr(message, name)
         if len(items) > CHILDREN_MAX:
             raise MalformedCommand(
-                f"{message.DESCRIPTOR.name}.{name} has {len(items)} items; {CHILDREN_MAX} are allowed"
+                f"{message.DESCRIPTOR.name}.{name} has {len(items)} items; at most {CHILDREN_MAX} are allowed"
             )
         if items:
             inner = _TEXT[items[0].DESCRIPTOR.full_name]

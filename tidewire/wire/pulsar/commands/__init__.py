@@ -1,8 +1,8 @@
 """Constructors for the commands that client and broker send, so that neither fills in fields by hand.
 
-Each takes plain values, says which fields are optional, and converts signed ids to the wire's. None of them checks
-what it is given beyond the fields' types. They are grouped by what they are about; `commands.send_receipt(...)` is how
-they are meant to be called.
+Each takes plain values and converts signed ids to the wire's. Its signature shows which fields are optional. None
+checks its arguments beyond the fields' types. The modules group commands by subject; call them as
+`commands.send_receipt(...)`.
 """
 
 from tidewire.wire.pulsar.commands.connection import (

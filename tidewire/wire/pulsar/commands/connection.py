@@ -8,15 +8,15 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 _Type = pb.BaseCommand.Type
 
 PROTOCOL_VERSION: Final = 21
-"""The protocol version we speak, as client and as broker."""
+"""The protocol version that we speak, as client and as broker."""
 
 
 NO_REQUEST: Final = 2**64 - 1
-"""A request id that no client uses, for an error that nobody asked for."""
+"""A request id that no client uses, for an error that answers no request."""
 
 
 def client_features() -> pb.FeatureFlags:
-    """What any client that reads payloads by this package can do; a client adds what else it can."""
+    """The features of every client that reads payloads through this package. A client adds its own."""
     return pb.FeatureFlags(
         supports_broker_entry_metadata=True,
         supports_get_partitioned_metadata_without_auto_creation=True,
@@ -24,7 +24,7 @@ def client_features() -> pb.FeatureFlags:
 
 
 def broker_features() -> pb.FeatureFlags:
-    """What clients of scalable topics need of a broker to use it at all; a broker adds what else it can."""
+    """The features that clients of scalable topics require of a broker. A broker adds its own."""
     return pb.FeatureFlags(
         supports_get_partitioned_metadata_without_auto_creation=True,
         supports_scalable_topics=True,
@@ -40,7 +40,7 @@ def connect(
     proxy_to_broker_url: str | None = None,
     features: pb.FeatureFlags | None = None,
 ) -> pb.BaseCommand:
-    """A client's first command; without `features`, those of `client_features`."""
+    """A client's first command. Without `features`, it announces those of `client_features`."""
     content = pb.CommandConnect(
         client_version=client_version,
         auth_method_name=auth_method_name,
@@ -59,7 +59,7 @@ def connected(
     max_message_size: int = MAX_MESSAGE_SIZE,
     features: pb.FeatureFlags | None = None,
 ) -> pb.BaseCommand:
-    """The broker's answer to CONNECT; without `features`, those of `broker_features`."""
+    """The broker's answer to CONNECT. Without `features`, it announces those of `broker_features`."""
     content = pb.CommandConnected(
         server_version=server_version,
         protocol_version=protocol_version,
@@ -105,7 +105,10 @@ def success(request_id: int, *, schema: pb.Schema | None = None) -> pb.BaseComma
 
 
 def consumer_error(consumer_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
-    """What happened to a consumer, unasked. Clients that do not know this log the message and go on."""
+    """Tells a consumer, without a request, what happened to it.
+
+    Clients that do not know this command log it and continue.
+    """
     content = pb.CommandError(request_id=NO_REQUEST, error=code, message=message, consumer_id=consumer_id)
     return pb.BaseCommand(type=_Type.ERROR, error=content)
 

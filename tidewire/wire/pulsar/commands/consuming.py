@@ -9,7 +9,7 @@ from tidewire.wire.pulsar.message_ids import NO_REQUEST, unsigned
 _Type = pb.BaseCommand.Type
 _SubType = pb.CommandSubscribe.SubType
 _InitialPosition = pb.CommandSubscribe.InitialPosition
-# These two are made as often as messages pass; looking up the number each time would be a good part of that.
+# These two are made for every message. Looking up the number each time would cost a good part of that.
 _FLOW: Final = _Type.FLOW
 _MESSAGE: Final = _Type.MESSAGE
 
@@ -33,8 +33,8 @@ def subscribe(
 ) -> pb.BaseCommand:
     """Opens a consumer.
 
-    `initial_position` is for a subscription that is new. Of readers (not `durable`), `start` is the message behind
-    which they begin, and `start_seconds_ago` has them begin with what came at most so long ago instead.
+    `initial_position` applies to a new subscription. For readers (not `durable`), `start` is the message behind which
+    they begin. `start_seconds_ago` makes them begin with messages of at most that age instead.
     """
     content = pb.CommandSubscribe(
         topic=topic,
@@ -56,7 +56,7 @@ def subscribe(
 
 
 def flow(consumer_id: int, permits: int) -> pb.BaseCommand:
-    """The consumer takes this many messages more."""
+    """The consumer accepts this many more messages."""
     made = pb.BaseCommand()
     made.type = _FLOW
     made.flow.consumer_id = consumer_id
@@ -74,7 +74,7 @@ def message(
     ack_set: Sequence[int] = (),
     consumer_epoch: int | None = None,
 ) -> pb.BaseCommand:
-    """Announces the payload of an entry behind it; `ack_set` when some of its messages are acknowledged already."""
+    """Announces the payload of an entry behind it. `ack_set` is set if some of its messages are acknowledged."""
     made = pb.BaseCommand()
     made.type = _MESSAGE
     content = made.message
@@ -100,7 +100,10 @@ def ack(
     txn: tuple[int, int] | None = None,
     request_id: int | None = None,
 ) -> pb.BaseCommand:
-    """Acknowledges these messages, or with `cumulative` all up to the one; answered when it has a request id."""
+    """Acknowledges these messages; with `cumulative`, all up to the one.
+
+    The broker answers it if it has a request id.
+    """
     content = pb.CommandAck(
         consumer_id=consumer_id,
         ack_type=pb.CommandAck.AckType.Cumulative if cumulative else pb.CommandAck.AckType.Individual,
@@ -120,7 +123,7 @@ def ack_response(
     error: pb.ServerError | None = None,
     message: str | None = None,
 ) -> pb.BaseCommand:
-    """The acknowledgement is durable, or with `error` refused."""
+    """The acknowledgement is durable; with `error`, it was refused."""
     content = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id, error=error, message=message)
     if txn is not None:
         content.txnid_most_bits, content.txnid_least_bits = txn
@@ -130,7 +133,7 @@ def ack_response(
 def redeliver(
     consumer_id: int, message_ids: Iterable[pb.MessageIdData] = (), *, consumer_epoch: int | None = None
 ) -> pb.BaseCommand:
-    """Asks for these unacknowledged messages again; without any, for all."""
+    """Asks for these unacknowledged messages again; without ids, for all."""
     content = pb.CommandRedeliverUnacknowledgedMessages(
         consumer_id=consumer_id, message_ids=message_ids, consumer_epoch=consumer_epoch
     )
@@ -138,13 +141,13 @@ def redeliver(
 
 
 def active_consumer_change(consumer_id: int, *, is_active: bool) -> pb.BaseCommand:
-    """This consumer of a failover subscription is now the one that gets messages, or no longer."""
+    """This consumer of a failover subscription became, or is no longer, the one that gets messages."""
     content = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
     return pb.BaseCommand(type=_Type.ACTIVE_CONSUMER_CHANGE, active_consumer_change=content)
 
 
 def reached_end_of_topic(consumer_id: int) -> pb.BaseCommand:
-    """The topic is sealed and this subscription has acknowledged all of it."""
+    """The topic is sealed, and this subscription has acknowledged all of it."""
     content = pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
     return pb.BaseCommand(type=_Type.REACHED_END_OF_TOPIC, reached_end_of_topic=content)
 
@@ -152,7 +155,7 @@ def reached_end_of_topic(consumer_id: int) -> pb.BaseCommand:
 def seek(
     consumer_id: int, request_id: int, *, to: pb.MessageIdData | None = None, publish_time_ms: int | None = None
 ) -> pb.BaseCommand:
-    """Asks to go on from one message, or from the first published at or after a time."""
+    """Asks to continue from one message, or from the first message published at or after a time."""
     assert (to is None) != (publish_time_ms is None), "seek goes to a message or to a time"
     content = pb.CommandSeek(
         consumer_id=consumer_id, request_id=request_id, message_id=to, message_publish_time=publish_time_ms
@@ -161,13 +164,13 @@ def seek(
 
 
 def unsubscribe(consumer_id: int, request_id: int, *, force: bool = False) -> pb.BaseCommand:
-    """Asks to remove the consumer's subscription; `force`: even if others consume from it."""
+    """Asks to remove the consumer's subscription. With `force`, even if others consume from it."""
     content = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id, force=force)
     return pb.BaseCommand(type=_Type.UNSUBSCRIBE, unsubscribe=content)
 
 
 def close_consumer(consumer_id: int, request_id: int = NO_REQUEST) -> pb.BaseCommand:
-    """From the client a request; from the broker, without a request id, the news that the consumer is closed."""
+    """From the client, a request. From the broker, without a request id, the news that the consumer is closed."""
     content = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
     return pb.BaseCommand(type=_Type.CLOSE_CONSUMER, close_consumer=content)
 
@@ -187,7 +190,7 @@ def get_last_message_id_response(
     mark_delete: pb.MessageIdData | None = None,
     backlog_range: pb.BacklogRange | None = None,
 ) -> pb.BaseCommand:
-    """The last readable message, up to where the subscription has acknowledged, and the backlog range asked for."""
+    """The last readable message, the acknowledged position of the subscription, and the requested backlog range."""
     content = pb.CommandGetLastMessageIdResponse(
         request_id=request_id,
         last_message_id=last,
@@ -198,7 +201,7 @@ def get_last_message_id_response(
 
 
 def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    """Asks what the broker counts for a consumer."""
+    """Asks for the broker's counters of a consumer."""
     content = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
     return pb.BaseCommand(type=_Type.CONSUMER_STATS, consumer_stats=content)
 
@@ -206,7 +209,7 @@ def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
 def consumer_stats_response(
     request_id: int, *, name: str, sub_type: str, available_permits: int, unacked_messages: int, msg_backlog: int
 ) -> pb.BaseCommand:
-    """What the broker counts for a consumer and its subscription. Permits may be below zero by one batch."""
+    """The broker's counters of a consumer and its subscription. Permits may be below zero by one batch."""
     content = pb.CommandConsumerStatsResponse(
         request_id=request_id,
         consumer_name=name,

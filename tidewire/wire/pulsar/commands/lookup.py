@@ -1,4 +1,4 @@
-"""Commands that find topics: who serves one, how many partitions it has, which there are, what schema it has."""
+"""Commands that find topics: who serves one, how many partitions it has, which topics exist, and their schemas."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ _Partitions = pb.CommandPartitionedTopicMetadataResponse.LookupType
 def lookup(
     topic: str, request_id: int, *, authoritative: bool = False, advertised_listener_name: str | None = None
 ) -> pb.BaseCommand:
-    """Asks who serves a topic. `authoritative` follows a redirect: the broker asked decides instead of passing on."""
+    """Asks who serves a topic. `authoritative` follows a redirect: the asked broker decides and does not redirect."""
     content = pb.CommandLookupTopic(
         topic=topic,
         request_id=request_id,
@@ -25,7 +25,10 @@ def lookup(
 def lookup_connect(
     request_id: int, broker_url: str, *, broker_url_tls: str | None = None, proxy_through_service_url: bool = False
 ) -> pb.BaseCommand:
-    """The topic is served at this address; through the address the client already uses, when a proxy stands between."""
+    """The broker at this address serves the topic.
+
+    If a proxy stands between, the client connects through the address in use.
+    """
     content = pb.CommandLookupTopicResponse(
         request_id=request_id,
         response=_Lookup.Connect,
@@ -52,7 +55,7 @@ def lookup_redirect(
 
 
 def lookup_failed(request_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
-    """Nobody can be named."""
+    """No broker can be named."""
     content = pb.CommandLookupTopicResponse(
         request_id=request_id, response=_Lookup.Failed, error=code, message=message, authoritative=True
     )
@@ -76,7 +79,7 @@ def partitioned_metadata_response(request_id: int, partitions: int) -> pb.BaseCo
 
 
 def partitioned_metadata_failed(request_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
-    """The number of partitions cannot be told."""
+    """The number of partitions is not available."""
     content = pb.CommandPartitionedTopicMetadataResponse(
         request_id=request_id, response=_Partitions.Failed, error=code, message=message
     )
@@ -91,7 +94,7 @@ def topics_of_namespace(
     topics_pattern: str | None = None,
     topics_hash: str | None = None,
 ) -> pb.BaseCommand:
-    """Asks for a namespace's topics; with `topics_hash`, for nothing when the list still has that hash."""
+    """Asks for a namespace's topics. With `topics_hash`, the broker lists nothing if the list still has that hash."""
     content = pb.CommandGetTopicsOfNamespace(
         request_id=request_id,
         namespace=namespace,
@@ -110,7 +113,10 @@ def topics_of_namespace_response(
     changed: bool = True,
     topics_hash: str | None = None,
 ) -> pb.BaseCommand:
-    """The topics. `filtered`: the broker applied the pattern; not `changed`: none are listed, the asker's are right."""
+    """The topics.
+
+    `filtered`: the broker applied the pattern. Not `changed`: none are listed, because the client's list is current.
+    """
     content = pb.CommandGetTopicsOfNamespaceResponse(
         request_id=request_id, topics=topics, filtered=filtered, changed=changed, topics_hash=topics_hash
     )
@@ -120,7 +126,7 @@ def topics_of_namespace_response(
 def watch_topic_list(
     request_id: int, watcher_id: int, namespace: str, topics_pattern: str, *, topics_hash: str | None = None
 ) -> pb.BaseCommand:
-    """Asks to be told of a namespace's topics that match the pattern, now and as they come and go."""
+    """Asks for the topics of a namespace that match the pattern, now and at each change."""
     content = pb.CommandWatchTopicList(
         request_id=request_id,
         watcher_id=watcher_id,
@@ -134,7 +140,7 @@ def watch_topic_list(
 def watch_topic_list_success(
     request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str
 ) -> pb.BaseCommand:
-    """The watch stands; these topics match now."""
+    """The watch is open. These topics match now."""
     content = pb.CommandWatchTopicListSuccess(
         request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
     )
@@ -144,7 +150,7 @@ def watch_topic_list_success(
 def watch_topic_update(
     watcher_id: int, new_topics: Iterable[str], deleted_topics: Iterable[str], topics_hash: str
 ) -> pb.BaseCommand:
-    """Topics that came and went since the last word; the hash is that of the whole list now."""
+    """Topics that were added and removed since the last update. The hash is that of the whole list now."""
     content = pb.CommandWatchTopicUpdate(
         watcher_id=watcher_id, new_topics=new_topics, deleted_topics=deleted_topics, topics_hash=topics_hash
     )
@@ -158,7 +164,7 @@ def watch_topic_list_close(request_id: int, watcher_id: int) -> pb.BaseCommand:
 
 
 def get_schema(request_id: int, topic: str, *, version: bytes | None = None) -> pb.BaseCommand:
-    """Asks for a topic's schema, the latest or the one of that version."""
+    """Asks for a topic's schema: the latest one, or the one of that version."""
     content = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version)
     return pb.BaseCommand(type=_Type.GET_SCHEMA, get_schema=content)
 
@@ -170,13 +176,13 @@ def get_schema_response(request_id: int, schema: pb.Schema, version: bytes) -> p
 
 
 def get_schema_failed(request_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
-    """There is none, or it cannot be told."""
+    """There is no such schema, or it is not available."""
     content = pb.CommandGetSchemaResponse(request_id=request_id, error_code=code, error_message=message)
     return pb.BaseCommand(type=_Type.GET_SCHEMA_RESPONSE, get_schema_response=content)
 
 
 def get_or_create_schema(request_id: int, topic: str, schema: pb.Schema) -> pb.BaseCommand:
-    """Asks for the version of a schema, which the topic gets when it has none like it."""
+    """Asks for the version of a schema. The topic adopts the schema if it has no equal one."""
     content = pb.CommandGetOrCreateSchema(request_id=request_id, topic=topic, schema=schema)
     return pb.BaseCommand(type=_Type.GET_OR_CREATE_SCHEMA, get_or_create_schema=content)
 
@@ -188,6 +194,6 @@ def get_or_create_schema_response(request_id: int, version: bytes) -> pb.BaseCom
 
 
 def get_or_create_schema_failed(request_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
-    """The topic does not take the schema."""
+    """The topic refuses the schema."""
     content = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, error_code=code, error_message=message)
     return pb.BaseCommand(type=_Type.GET_OR_CREATE_SCHEMA_RESPONSE, get_or_create_schema_response=content)

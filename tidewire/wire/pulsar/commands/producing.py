@@ -7,7 +7,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import NO_REQUEST, unsigned
 
 _Type = pb.BaseCommand.Type
-# These two are made once per message; looking up the number each time would be a good part of that.
+# These two are made for every message. Looking up the number each time would cost a good part of that.
 _SEND: Final = _Type.SEND
 _SEND_RECEIPT: Final = _Type.SEND_RECEIPT
 
@@ -24,7 +24,7 @@ def producer(
     schema: pb.Schema | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> pb.BaseCommand:
-    """Opens a producer; without a `name` the broker gives one."""
+    """Opens a producer. Without a `name`, the broker chooses one."""
     content = pb.CommandProducer(
         topic=topic,
         producer_id=producer_id,
@@ -49,7 +49,7 @@ def producer_success(
     topic_epoch: int | None = None,
     ready: bool = True,
 ) -> pb.BaseCommand:
-    """The producer is open under this name; not `ready`: it waits for exclusive access and is answered once more."""
+    """The producer is open under this name. Not `ready`: it waits for exclusive access and is answered again."""
     content = pb.CommandProducerSuccess(
         request_id=request_id,
         producer_name=name,
@@ -72,7 +72,7 @@ def send(
 ) -> pb.BaseCommand:
     """Announces the payload behind it. The ids are those of the batch's first and last message.
 
-    `is_chunk`: the payload is one of several of a message; all of them have its id, and each is answered.
+    `is_chunk`: the payload is one of several of a message. All of them have the message's id, and each is answered.
     """
     made = pb.BaseCommand()
     made.type = _SEND
@@ -92,7 +92,7 @@ def send(
 def send_receipt(
     producer_id: int, sequence_id: int, ledger: int, entry: int, *, highest_sequence_id: int = 0
 ) -> pb.BaseCommand:
-    """The payload sent under this sequence id is stored there; at (-1, -1) when it was stored before."""
+    """The payload with this sequence id is stored at this position; at (-1, -1) if it was stored before."""
     made = pb.BaseCommand()
     made.type = _SEND_RECEIPT
     content = made.send_receipt
@@ -107,12 +107,12 @@ def send_receipt(
 
 
 def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message: str) -> pb.BaseCommand:
-    """The payload sent under this sequence id is not stored."""
+    """The payload with this sequence id is not stored."""
     content = pb.CommandSendError(producer_id=producer_id, sequence_id=sequence_id, error=code, message=message)
     return pb.BaseCommand(type=_Type.SEND_ERROR, send_error=content)
 
 
 def close_producer(producer_id: int, request_id: int = NO_REQUEST) -> pb.BaseCommand:
-    """From the client a request; from the broker, without a request id, the news that the producer is closed."""
+    """From the client, a request. From the broker, without a request id, the news that the producer is closed."""
     content = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
     return pb.BaseCommand(type=_Type.CLOSE_PRODUCER, close_producer=content)

@@ -1,1 +1,1 @@
-"""The broker room: topics, who owns them, how they split, and the front ends through which clients reach them."""
+"""The broker: topics, their ownership, their splits and merges, and the front ends that serve clients."""

@@ -1,4 +1,4 @@
-"""Addresses that the broker listens on and tells its clients to connect to: `HOST:PORT`, IPv6 hosts in brackets."""
+"""Addresses that the broker listens on, and that it gives to clients: `HOST:PORT`, with IPv6 hosts in brackets."""
 
 import ipaddress
 import re
@@ -9,7 +9,7 @@ _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 class Address(NamedTuple):
-    """A TCP address. Port 0, on a listener, means one that the operating system picks."""
+    """A TCP address. On a listener, port 0 lets the operating system choose a port."""
 
     host: str
     """An IP address without brackets, or a host name."""
@@ -20,7 +20,7 @@ class Address(NamedTuple):
         """Read `127.0.0.1:6650`, `[::1]:6650` or `broker-1.example:6650`.
 
         Raises:
-            ValueError: with what is wrong, as the end of a sentence that names the text.
+            ValueError: its text says what is wrong; it completes a sentence that names the address.
         """
         host, separator, port = text.rpartition(":")
         if not separator or not _PORT.fullmatch(port) or int(port) > 65535:
@@ -28,11 +28,11 @@ class Address(NamedTuple):
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
             if not isinstance(_ip(host), ipaddress.IPv6Address):
-                raise ValueError("what stands in brackets must be an IPv6 address")
+                raise ValueError("the host in brackets must be an IPv6 address")
         elif ":" in host:
-            raise ValueError("an IPv6 host must stand in brackets, as in [::1]:6650")
+            raise ValueError("an IPv6 host must be in brackets, as in [::1]:6650")
         elif not host:
-            raise ValueError("the host is missing; 127.0.0.1 is this machine alone, 0.0.0.0 every network it is on")
+            raise ValueError("the host is missing; give 127.0.0.1 for this machine alone, 0.0.0.0 for all its networks")
         elif _ip(host) is None and (len(host) > 253 or not _HOST_NAME.fullmatch(host)):
             raise ValueError("the host is neither an IP address nor a host name")
         return cls(host, int(port))
@@ -42,24 +42,24 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it. A host name other than localhost counts as reachable by others."""
+        """Whether only this machine can reach the address. Of host names, only localhost counts as loopback."""
         ip = _ip(self.host)
         return self.host.lower() in {"localhost", "localhost."} if ip is None else ip.is_loopback
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it means every network of the machine (0.0.0.0, ::), and so is no address to connect to."""
+        """Whether the host stands for all networks of the machine (0.0.0.0, ::). Nobody can connect to such a host."""
         ip = _ip(self.host)
         return ip is not None and ip.is_unspecified
 
 
 def advertised_address(configured: Address | None, *, bound: Address, reached: Address) -> Address:
-    """The address to tell a client, in a lookup answer for one.
+    """Return the address that a client should connect to, for example in a lookup response.
 
     Args:
-        configured: what the operator said it is; port 0 stands for the listener's.
-        bound: the listener's own, its port the real one.
-        reached: this end of the connection that asks, the answer when the listener is on every network.
+        configured: the operator's setting, if any; port 0 stands for the listener's port.
+        bound: the listener's address, with its real port.
+        reached: the broker's end of the asking connection; it is the answer if the listener is on all networks.
     """
     if configured is not None:
         return configured if configured.port else Address(configured.host, bound.port)

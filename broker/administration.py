@@ -1,4 +1,4 @@
-"""Administration of scalable topics, and how the broker is doing: what the HTTP API shows and asks for."""
+"""Implements the administration contract: scalable topics, and the broker's statistics."""
 
 from collections.abc import Mapping, Sequence
 
@@ -73,7 +73,7 @@ class Administration:
         await self._controller.subscriptions.add(name, subscription, kind, StartPosition.EARLIEST)
         there = (await self._layouts.get(name)).subscriptions.get(subscription)
         if there is not None and there.kind is not kind:
-            raise SubscriptionExists(f"{name} has a subscription {subscription} already, with type {there.kind}")
+            raise SubscriptionExists(f"{name} already has a subscription {subscription} of type {there.kind}")
 
     async def delete_subscription(self, name: TopicName, subscription: str) -> None:
         """See `TopicService`."""
@@ -139,7 +139,7 @@ class Administration:
             ]
             subscriptions[subscription_name] = SubscriptionStatistics(
                 registered.kind,
-                # An ordered consumer reads each of its segments under another name; others read all under one.
+                # An ordered consumer has another name on each of its segments. Other consumers have one name.
                 consumers=self._groups.connected_count(GroupId(name, subscription_name))
                 or len({consumer.name for subscription in here for consumer in subscription.consumers}),
                 backlog_entries=sum(subscription.backlog_entries for subscription in here),
@@ -147,14 +147,14 @@ class Administration:
         return TopicStatistics(layout, subscriptions)
 
     async def _segments(self, name: TopicName) -> tuple[Layout, list[Topic]]:
-        """The topic's layout with all of its segments, loaded."""
+        """Return the topic's layout, and all its segments, loaded."""
         while True:
             layout = await self._layouts.get(name)
             names = [segment_topic(name, segment) for segment in layout.segments.values()]
             try:
                 return layout, [await self._topics.get(segment) for segment in names]
             except TopicNotFound:
-                # One was pruned meanwhile; the layout says so, or there is something else wrong with it.
+                # If a segment was pruned meanwhile, the layout has a new epoch. Otherwise the error stands.
                 if (await self._layouts.get(name)).epoch == layout.epoch:
                     raise
 
@@ -214,5 +214,5 @@ class Monitor:
         )
 
     def problem(self) -> str | None:
-        """See `BrokerMonitor`: a broker that cannot serve ends, but for one whose disk is full."""
+        """See `BrokerMonitor`. Only a full disk is reported: any other such problem ends the process."""
         return self._ledgers.shortage

@@ -1,10 +1,10 @@
-"""What administrators may ask of a broker. HTTP serves this contract, so it can be tested without a broker.
+"""The operations that administrators may request. HTTP serves this contract, so it can be tested without a broker.
 
-For the metadata store HTTP uses the store's own contract (`storage.metadata.store`), which has implementations enough
-to test with, and alone can answer for as long as its client listens.
+For the metadata store, HTTP uses the store's own contract (`storage.metadata.store`). That one has enough
+implementations to test with, and only it can stream an answer.
 
-Left out on purpose: namespaces are not asked about, since any legal one exists (there is nothing to create first); and
-nothing here streams, so an answer is always one value.
+Two things are left out on purpose. There are no operations on namespaces, because every legal namespace exists. Nothing
+here streams: an answer is always one value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ class SubscriptionStatistics:
 
     kind: SubscriptionKind
     consumers: int
-    """Connected now."""
+    """Consumers connected now."""
     backlog_entries: int
-    """Readable and not acknowledged; a batch counts as one, as in Pulsar's `msgBacklog`."""
+    """Readable entries that are not acknowledged. A batch counts as one, as in Pulsar's `msgBacklog`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStatistics:
-    """One scalable topic, at a moment."""
+    """Numbers about one scalable topic at one moment."""
 
     layout: Layout
     subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
@@ -40,109 +40,111 @@ class TopicStatistics:
 class TopicService(Protocol):
     """Administration of scalable topics. Every `name` is a `topic://` name, unless said otherwise.
 
-    Whatever a method changed is durable when it returns. Besides the errors named, any may raise `TopicClosed` and
-    the metadata store's `StoreUnavailable`. A method may be cancelled, when the broker stops or the connection has
-    lasted too long: then it happened, did not, or goes on by itself.
+    When a method returns, its change is durable. Besides the errors named, every method may raise `TopicClosed` and the
+    metadata store's `StoreUnavailable`. A method is cancelled when the broker stops or the connection has lasted too
+    long. The change then has happened, has not, or is completed later by the broker.
     """
 
     async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
-        """Create a topic; `segments` None means as many as the broker's settings say.
+        """Create a topic. If `segments` is None, the broker's settings say how many it has.
 
         Raises:
             TopicExists, SegmentCountInvalid, LayoutTooLarge
         """
 
     async def layout(self, name: TopicName) -> Layout:
-        """The topic's layout now.
+        """Return the topic's current layout.
 
         Raises:
             TopicNotFound
         """
 
     async def delete_topic(self, name: TopicName, *, force: bool) -> None:
-        """Delete a topic, its segments and its subscriptions; `force` disconnects who uses it.
+        """Delete a topic, its segments and its subscriptions; `force` disconnects its clients.
 
         Raises:
             TopicNotFound, TopicInUse
         """
 
     async def split(self, name: TopicName, segment_id: int) -> None:
-        """Split a segment; returns when the children take messages.
+        """Split a segment. The children take messages on return.
 
         Raises:
             TopicNotFound, UnknownSegment, NotActive, TooNarrow, IntentOpen, LayoutTooLarge
         """
 
     async def merge(self, name: TopicName, first_id: int, second_id: int) -> None:
-        """Merge two segments; returns when the child takes messages.
+        """Merge two segments. The child takes messages on return.
 
         Raises:
             TopicNotFound, UnknownSegment, NotActive, NotAdjacent, IntentOpen, LayoutTooLarge, NotSupported
         """
 
     async def migrate(self, name: TopicName, *, force: bool) -> None:
-        """Make a scalable topic of the `persistent://` topic of this name, for good; its clients follow or are closed.
+        """Turn a `persistent://` topic into a scalable one. This cannot be undone.
+
+        Clients that know scalable topics follow the topic; `force` disconnects the others.
 
         Raises:
             TopicNotFound: there is no such `persistent://` topic.
             TopicExists: it is scalable already.
-            OldClientsConnected: clients are connected that will not follow, and `force` was not given.
+            OldClientsConnected: clients are connected that cannot follow, and `force` was not given.
         """
 
     async def create_subscription(self, name: TopicName, subscription: str, kind: SubscriptionKind) -> None:
-        """Make sure that the topic has this subscription; a new one begins with the first message there is.
+        """Create a subscription if the topic lacks it. A new one begins with the earliest message.
 
         Raises:
             TopicNotFound, SubscriptionExists (one of the other kind), SubscriptionEnding, LayoutTooLarge
         """
 
     async def delete_subscription(self, name: TopicName, subscription: str) -> None:
-        """Delete a subscription of the topic; its consumers are disconnected.
+        """Delete a subscription of the topic, and disconnect its consumers.
 
         Raises:
             TopicNotFound, SubscriptionNotFound
         """
 
     async def seek(self, name: TopicName, subscription: str, timestamp_ms: int) -> None:
-        """Let a subscription of a topic, or of one segment, go on with what was published at this time or later.
+        """Move a subscription of a topic or a segment to the first message published at this time or later.
 
         Raises:
             TopicNotFound, SubscriptionNotFound
         """
 
     async def skip_all(self, name: TopicName, subscription: str) -> None:
-        """Let a subscription of a topic, or of one segment, go on behind everything that is readable now.
+        """Move a subscription of a topic or a segment past everything that is readable now.
 
         Raises:
             TopicNotFound, SubscriptionNotFound
         """
 
     async def segment_backlog(self, name: TopicName, subscription: str) -> int:
-        """How many entries of a segment the subscription has not acknowledged.
+        """Count the entries of a segment that the subscription has not acknowledged.
 
         Raises:
             TopicNotFound, SubscriptionNotFound
         """
 
     async def auto_scale(self, name: TopicName) -> AutoScaleOverride | None:
-        """What the topic sets for itself of the policy for automatic splits and merges.
+        """Return the topic's own settings for automatic splits and merges, if it has any.
 
         Raises:
             TopicNotFound
         """
 
     async def set_auto_scale(self, name: TopicName, override: AutoScaleOverride | None) -> None:
-        """Replace what the topic sets for itself; None leaves everything to the broker's settings.
+        """Replace the topic's own settings for automatic splits and merges. None removes them.
 
         Raises:
             TopicNotFound, AutoScalePolicyInvalid, LayoutTooLarge
         """
 
     async def topics(self, tenant: str, namespace: str, properties: Mapping[str, str]) -> Sequence[TopicName]:
-        """The scalable topics of a namespace that have all these properties, in any order."""
+        """Return the scalable topics of a namespace that have all these properties, in any order."""
 
     async def statistics(self, name: TopicName) -> TopicStatistics:
-        """How the topic is doing.
+        """Return the topic's statistics.
 
         Raises:
             TopicNotFound
@@ -151,7 +153,7 @@ class TopicService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatistics:
-    """Counters of this broker's transactions since it started, and what is open now (T34)."""
+    """Counters of this broker's transactions since its start, and its outstanding op records (T34)."""
 
     op_writes: int = 0
     header_cas_ok: int = 0
@@ -159,18 +161,18 @@ class TransactionStatistics:
     header_cas_reject: int = 0
     index_queries: int = 0
     index_query_seconds: float = 0.0
-    """Time spent in all `index_queries` together."""
+    """The total time of all `index_queries`."""
     op_records_outstanding: int = 0
     """Op records of this broker's segments that are not applied yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
-    """What `/metrics` shows. Counters never fall while the process lives, though topics come and go."""
+    """What `/metrics` shows. A counter never falls while the process lives, even if topics are unloaded."""
 
     connections: int = 0
     topics: int = 0
-    """Loaded topics: segments and `persistent://` ones."""
+    """Loaded topics: segments and `persistent://` topics."""
     subscriptions: int = 0
     producers: int = 0
     consumers: int = 0
@@ -179,19 +181,19 @@ class BrokerStatistics:
     messages_out: int = 0
     bytes_out: int = 0
     received_bytes: int = 0
-    """Held for clients: what they sent and no ledger has yet."""
+    """Bytes in memory that clients have sent and no ledger has yet."""
     unread_bytes: int = 0
-    """Held for clients: what they have not read."""
+    """Bytes in memory that clients have not read yet."""
     metadata_revision: int = 0
     transactions: TransactionStatistics = TransactionStatistics()
     loop: LoopStatistics = field(default_factory=LoopStatistics)
 
 
 class BrokerMonitor(Protocol):
-    """How the broker as a whole is doing. Both methods answer at once, from memory."""
+    """The state of the whole broker. Both methods answer at once, from memory."""
 
     def statistics(self) -> BrokerStatistics:
-        """Counters at this moment."""
+        """Return the current counters."""
 
     def problem(self) -> str | None:
-        """Why this broker cannot serve, in a sentence; None while it can."""
+        """Say in one sentence why this broker cannot serve; None while it can."""

@@ -1,11 +1,11 @@
-"""The C library's allocator, told to give a broker's memory back.
+"""Makes the C library's allocator return freed memory to the system.
 
-glibc gives each thread a heap of its own, and keeps what is freed in it. Payloads come from the disk's threads and go
-in the event loop's, so every heap ends as large as its worst moment, full of holes. After 200 connections had flooded a
-broker 515 to 687 MiB were resident, and 325 to 390 where all threads shared one heap. Python's threads rarely allocate
-at the same time, so one heap is enough. Large blocks are given back to the system at once.
+glibc gives each thread its own heap, and keeps freed memory in it. Payloads are allocated in the disk's threads and
+freed in the event loop's thread. So every heap stays as large as at its peak, and full of holes. After 200 connections
+had flooded a broker, 515 to 687 MiB were resident; with one heap for all threads it was 325 to 390 MiB. Python's
+threads rarely allocate at the same time, so one heap is enough. Large blocks are returned to the system at once.
 
-This is global to the process, so only the process that is a broker's and nothing else's does it.
+The setting is global to the process. So only a process that a broker has for itself makes it.
 """
 
 import ctypes
@@ -15,13 +15,14 @@ M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
 
 LARGE_BYTES: Final = 1024 * 1024
-"""A block of this size is the system's again as soon as it is freed. By itself glibc raises the limit to 32 MiB."""
+"""A block of this size is returned to the system as soon as it is freed. By default glibc raises this limit to 32
+MiB."""
 
 
 def keep_memory_together() -> bool:
-    """Have all threads share one heap; to be called before there are others.
+    """Make all threads share one heap. Call it before the second thread starts.
 
-    Returns False where the allocator is not glibc's; nothing has changed then.
+    Returns False, and changes nothing, if the allocator is not glibc's.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -1,4 +1,4 @@
-"""Background work that no error ends: what fails is said in the log, and the work begins anew.
+"""Background work that survives errors: a failure is logged, and the work starts again.
 
 `broker.startup_errors` lists what ends the process, with its messages: the journal or the metadata log cannot be
 written, or another process fenced a writer. Any other failure ends at most the topic, the connection or the round of
@@ -27,7 +27,7 @@ UNEXPECTED: Final = (
     TypeError,
     ValueError,
 )
-"""What a damaged record, a disk that cannot be read or a defect of ours raises, in whatever they are met."""
+"""What a damaged record, an unreadable disk or a bug of the broker raises."""
 
 
 async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoReturn:
@@ -35,7 +35,7 @@ async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoRetu
 
     Args:
         what: names it in the log.
-        work: the work. It takes up whatever there is to do each time it is called, as it does when a broker starts.
+        work: the work. At each call it finds what there is to do, as at the start of a broker.
     """
     while True:
         try:
@@ -43,10 +43,10 @@ async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoRetu
         except* Exception as failed:
             reason = first_of(failed)
             if is_environment(reason):
-                log.warning("background work failed and begins anew", work=what, reason=str(reason))
+                log.warning("background work failed and is retried", work=what, reason=str(reason))
             else:
                 log.error(
-                    "background work failed and begins anew",
+                    "background work failed and is retried",
                     work=what,
                     reason=str(reason) or repr(reason),
                     exc_info=failed,
@@ -55,12 +55,12 @@ async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> NoRetu
 
 
 def is_environment(error: BaseException) -> bool:
-    """Whether the disk or another process failed, and not the broker: a warning, and no defect to look for."""
+    """Whether the cause is the disk or another process. Then a warning is enough, because the broker has no bug."""
     return isinstance(error, OSError) or (isinstance(error, ExpectedError) and error.retriable)
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The error, or the first plain one in a group of groups."""
+    """Return the error itself, or the first single error in nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,7 +1,7 @@
-"""Ranges of a topic's backlog: messages, bytes, and where to stop so as to have no more than is wanted.
+"""Ranges of a topic's backlog: their messages and bytes, and where a range of limited size ends.
 
-Readers that work by ranges of positions must know their size beforehand; Spark plans by it. The ledgers' index and
-offsets answer it, so nothing is counted and at most two entries are read.
+Readers that work on ranges of positions must know the size of a range in advance; Spark plans with it. The answer comes
+from the ledgers' index and offsets, so nothing is counted and at most two entries are read.
 """
 
 from typing import NamedTuple
@@ -12,22 +12,22 @@ from storage.position import Position
 
 
 class BacklogRange(NamedTuple):
-    """See the module's docstring."""
+    """A range of entries: those after `after`, up to and including `end`."""
 
     after: Position
-    """It begins behind this place."""
+    """The range begins after this position."""
     end: Position
-    """Its last entry; `after` when it has none."""
+    """The position of its last entry; `after` if the range is empty."""
     first_index: int
-    """Index of its first message, or the one the next message behind `after` will get."""
+    """The index of its first message. In an empty range, the index that the next message after `after` will get."""
     messages: int
-    """Those of aborted transactions are among them."""
+    """Its messages, including those of aborted transactions."""
     size_bytes: int
-    """As stored, to within a chunk of the ledgers' index."""
+    """Its stored bytes, exact to a chunk of the ledgers' index."""
     first_timestamp_ms: int | None
-    """When its first entry was taken; None when it has none."""
+    """When its first entry was appended; None if the range is empty."""
     last_timestamp_ms: int | None
-    """When its last entry was taken; None when it has none."""
+    """When its last entry was appended; None if the range is empty."""
 
 
 async def measure(
@@ -44,12 +44,12 @@ async def measure(
     With `until_ms` the range may be empty though entries follow: they were all taken later.
 
     Args:
-        ledger: the topic's.
-        last: the last entry that the asker may see; None if there is none.
+        ledger: the topic's ledger.
+        last: the last entry that the reader may see; None if there is none.
         after: any position.
-        messages_max: no more messages than this, unless the first entry has more.
-        bytes_max: no more bytes than this, as far as they are known, unless the first entry has more.
-        until_ms: nothing that was taken later than this, in milliseconds since the epoch.
+        messages_max: at most this many messages, unless the first entry has more.
+        bytes_max: at most this many bytes, as exact as they are known, unless the first entry has more.
+        until_ms: only entries appended at this time or before, in milliseconds since the epoch.
 
     Raises:
         LedgerCorrupt: the search met damage.
@@ -61,7 +61,7 @@ async def measure(
     end = last.position
     end_index = last.first_index + last.message_count
     if until_ms is not None and last.timestamp_ms > until_ms:
-        # Times never fall within a ledger, so one place parts what was taken by then from the rest.
+        # Within a ledger, times never decrease. So one position divides the earlier entries from the later ones.
         end = min(end, ledger.previous(await ledger.position_at_time(until_ms + 1)))
     if messages_max is not None and end_index - first.first_index > messages_max:
         too_far = await ledger.position_of_index(first.first_index + messages_max)
@@ -73,7 +73,7 @@ async def measure(
     last_time_ms = last.timestamp_ms
     if end != last.position:
         entry = await _entry_at(ledger, end)
-        assert entry is not None, "it is below one that can be seen"
+        assert entry is not None, "a visible entry follows it"
         end_index = entry.first_index + entry.message_count
         last_time_ms = entry.timestamp_ms
     size_bytes = max(0, await ledger.bytes_upto(end) - begin_bytes)
@@ -89,7 +89,7 @@ async def _entry_at(ledger: ManagedLedger, position: Position) -> Entry | None:
 async def _index_behind(ledger: ManagedLedger, after: Position, first: Entry | None) -> int:
     if first is not None:
         return first.first_index
-    # What is appended and not confirmed yet counts as what comes next.
+    # Entries that are appended but not yet confirmed are not part of the range.
     confirmed = ledger.confirmed.value
     before = ledger.previous(Position(after.ledger, after.entry + 1)) if after < confirmed else confirmed
     entry = await _entry_at(ledger, before) if before.ledger >= 0 else None

@@ -1,12 +1,12 @@
 """One broker, put together: every room between the stores and the front ends, for one metadata session.
 
-    broker = Broker(foundation, session, nursery)      # parts only: nothing is read, written or run
-    await broker.start()                               # follow, recover, work in the background
-    ...                                                # front ends serve what it offers
-    await broker.close()                               # topics write what their cursors still hold
+    broker = Broker(foundation, session, nursery)      # only builds the parts: nothing is read, written or run
+    await broker.start()                               # follows the store, recovers, starts background work
+    ...                                                # front ends serve it
+    await broker.close()                               # topics write their cursors
 
-`__init__` is the one place where the parts meet. Each part gets only what stands above it. The daemon, its tests and
-the model all build this class, and differ in the foundation alone.
+`__init__` is the one place where the parts meet. Each part gets only parts that are built before it. The daemon, its
+tests and the model all build this class. They differ only in the foundation.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -48,20 +48,20 @@ from txn.transactions import Transactions, TransactionSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """What a broker stands on. All of it outlives the metadata session, and serves the next one."""
+    """What a broker is built on. All of it outlives the metadata session and serves the next one."""
 
     settings: BrokerSettings
     version: str
     service_url: str
-    """Where other brokers send clients that ask for this one."""
+    """Where other brokers redirect clients that need this one."""
     metadata: MetadataStore
     ledgers: LedgerStore
-    """Its writer runs already."""
+    """The ledger store; its writer is already running."""
     now_ms: WallClock
     budgets: Budgets
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
-    """What `/metrics` shows of the event loop."""
+    """The event loop's measurements for `/metrics`."""
 
 
 class Broker:
@@ -137,26 +137,26 @@ class Broker:
         )
 
     async def start(self) -> None:
-        """Serve from now on: front ends may be opened on return."""
+        """Start the broker. On return, front ends may serve clients."""
         await self.follow()
         await self.recover()
         for what, work in self.background.items():
             self._nursery.start_soon(keep_running, what, work)
 
     async def follow(self) -> None:
-        """Start the watches that everything else rests on; on return they know what the metadata store holds."""
+        """Start the watches that the other parts need. On return they know the metadata store's records."""
         await self.transactions.start(self._nursery)
         await self._nursery.start(self.elections.run)
         await self._nursery.start(self.retention.run)
 
     async def recover(self) -> None:
-        """Go on with what an earlier broker left unfinished."""
+        """Continue the changes that an earlier broker left unfinished."""
         await self.controller.recover()
         await self.groups.recover()
 
     @property
     def background(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """What a broker does without being asked, by the name that the log gives it."""
+        """Return the background work, by the names that the log uses."""
         return {
             "pruning": self.pruner.run,
             "ending transactions at their deadline": self.transactions.timeout_sweep.run,
@@ -167,7 +167,7 @@ class Broker:
         }
 
     async def close(self) -> None:
-        """Close every topic; what its cursors hold is durable on return."""
+        """Close every topic. Its cursors are durable on return."""
         await self.topics.close()
 
     async def open_topic(self, name: TopicName, claim: Check) -> Topic:

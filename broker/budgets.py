@@ -1,15 +1,16 @@
-"""What clients may make the broker hold, over all connections: bytes they sent, and bytes that wait for them (E9).
+"""Bounds on the broker's memory for clients, over all connections: bytes they sent, and bytes they have not read (E9).
 
-One setting bounds both, each direction has half of it. At the bound those who hold much wait, and those who hold little
-go on: every connection may hold SHARE_BYTES in each direction, whatever the others do. So the bound is exceeded by at
-most that for every connection, and by one larger message for each that has nothing else to read.
+One setting bounds both directions; each has half of it. At the bound, connections that hold much wait, and connections
+that hold little continue. Every connection may hold SHARE_BYTES in each direction, whatever the others do. So the bound
+is exceeded by at most SHARE_BYTES for each connection, and by one larger message for each that has nothing else to
+read.
 
-Of what clients sent, only that of connections which hold more than their share counts against the bound. Otherwise many
-connections that each hold little, and so never wait, could keep a large frame waiting without end.
+Received bytes count against the bound only if their connection holds more than its share. Otherwise many connections
+that each hold little, and so never wait, could block a large frame indefinitely.
 
 A large frame reserves its bytes before they are read, in the order of arrival. Otherwise many connections could each
-hold a part of one, and none of them would ever get the rest. A client that stops in the middle of its frame, or does
-not read the answers before it, is disconnected once others wait for its bytes.
+hold a part of a frame, and none would ever get the rest. Some clients stop in the middle of a frame, or do not read
+earlier responses. Such a client is disconnected once others wait for its bytes.
 """
 
 from collections import deque
@@ -19,10 +20,10 @@ from typing import Final, NamedTuple
 import trio
 
 SHARE_BYTES: Final = 64 * 1024
-"""What each connection may hold at any time. A frame that is larger reserves its bytes before it is read."""
+"""What each connection may hold at any time. A larger frame reserves its bytes before it is read."""
 
 FRAME_SECONDS_MAX: Final = 10
-"""How long a client may take over a large frame once others wait for room."""
+"""How long a client may take to send a large frame once others wait for room."""
 
 
 @dataclass(eq=False, slots=True)
@@ -31,33 +32,33 @@ class _Waiter:
     size: int
     is_granted: bool = False
     wake: trio.Event = field(default_factory=trio.Event)
-    """Set when it is granted, or when there is another frame to watch."""
+    """Set when the bytes are granted, or when there is another frame to watch."""
 
 
 class ReceiveBudget:
-    """Bytes received and not handed to a ledger yet, over all connections."""
+    """Bytes received and not yet handed to a ledger, over all connections."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._waiting: deque[_Waiter] = deque()
         self.frames: dict[ReceiveShare, float] = {}
-        """Who reserved a large frame and waits for its client, and since when; the earliest first."""
+        """Shares that reserved a large frame and wait for their clients, with the time of the start; oldest first."""
         self.held_bytes = 0
-        """Granted and not given back."""
+        """Bytes granted and not released."""
         self._counted_bytes = 0
-        """What of that is held by connections with more than their share. This is bounded."""
+        """The part of `held_bytes` that connections with more than their share hold. This part is bounded."""
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """How many connections wait for room."""
         return len(self._waiting)
 
     def share(self) -> "ReceiveShare":
-        """A connection's part."""
+        """Return a new connection's share."""
         return ReceiveShare(self)
 
     async def take(self, share: "ReceiveShare", size: int) -> None:
-        """Grant a connection so many bytes, at once or when there is room."""
+        """Grant `size` bytes to a connection, at once or when there is room."""
         is_small = share.held_bytes + size <= SHARE_BYTES
         if is_small or (not self._waiting and self._has_room(share, size)):
             self._hold(share, size)
@@ -80,17 +81,17 @@ class ReceiveBudget:
             raise
 
     def begin_frame(self, share: "ReceiveShare") -> None:
-        """A connection reads a frame that it has reserved; whoever waits first watches that it ends."""
+        """Note that a connection starts to read a frame it has reserved. The first waiter watches that it ends."""
         self.frames[share] = trio.current_time()
         self._wake_first()
 
     def give(self, share: "ReceiveShare", size: int) -> None:
-        """Take so many bytes back."""
+        """Release `size` bytes of a connection."""
         self._hold(share, -size)
         self._grant_waiting()
 
     def _hold(self, share: "ReceiveShare", size: int) -> None:
-        """Note that a connection holds so many bytes more."""
+        """Note that a connection holds `size` more bytes."""
         self._counted_bytes += _counted_growth(share, size)
         self.held_bytes += size
         share.held_bytes += size
@@ -108,13 +109,13 @@ class ReceiveBudget:
             self._waiting[0].wake.set()
 
     def _has_room(self, share: "ReceiveShare", size: int) -> bool:
-        # What is larger than the whole budget goes when nobody else holds more than a share.
+        # A frame larger than the whole budget is granted when no other connection holds more than its share.
         return self._counted_bytes + _counted_growth(share, size) <= self._bytes_max or self._counted_bytes == 0
 
     def _next_deadline(self) -> float:
         for since in self.frames.values():
             return since + FRAME_SECONDS_MAX
-        # Nobody is in the middle of a frame: what is held is on its way to the ledgers.
+        # No frame is being read, so all held bytes are on their way to the ledgers.
         return float("inf")
 
     def _disconnect_overdue(self) -> None:
@@ -127,21 +128,21 @@ class ReceiveBudget:
 
 
 class ReceiveShare:
-    """What one connection holds of the budget."""
+    """The part of the budget that one connection holds."""
 
     def __init__(self, budget: ReceiveBudget) -> None:
         self._budget = budget
         self._reserved_bytes = 0
         self._is_closed = False
         self.held_bytes = 0
-        """What this connection holds, the reserved bytes too."""
+        """Bytes that this connection holds, including reserved bytes."""
         self.receiving = trio.CancelScope()
-        """The scope in which the connection waits for its client now; `disconnect` cancels it."""
+        """The scope in which the connection waits for its client; `disconnect` cancels it."""
         self.is_overdue = False
         """Whether the client stopped in the middle of a large frame while others wait for its bytes."""
 
     async def reserve(self, frame_bytes: int) -> None:
-        """Wait for the bytes of a large frame, of which the beginning was read; nothing to do for a small one."""
+        """Reserve the bytes of a large frame whose beginning was read; waits for room. Does nothing for a small one."""
         if frame_bytes <= SHARE_BYTES or self._reserved_bytes:
             return
         await self._budget.take(self, frame_bytes)
@@ -149,41 +150,41 @@ class ReceiveShare:
         self._budget.begin_frame(self)
 
     async def take(self, size: int) -> None:
-        """Hold so many bytes; waits for room, unless they were reserved."""
+        """Hold `size` bytes. Waits for room, unless they were reserved."""
         if size > self._reserved_bytes:
             await self._budget.take(self, size)
         else:
             self._reserved_bytes -= size
 
     def arrived(self) -> None:
-        """The frame is complete, and what it waits for from now on is not its client."""
+        """Note that the frame has been read whole, so it no longer waits for its client."""
         self._budget.frames.pop(self, None)
 
     def complete(self) -> None:
-        """The frame has been handled: what `take` left of the bytes that were reserved for it is given back."""
+        """Note that the frame has been handled. Releases the reserved bytes that `take` did not use."""
         if self._reserved_bytes:
             rest, self._reserved_bytes = self._reserved_bytes, 0
             self.give(rest)
 
     def disconnect(self) -> None:
-        """Wait for the client no more."""
+        """Stop waiting for the client."""
         self.is_overdue = True
         self.receiving.cancel()
 
     def give(self, size: int) -> None:
-        """Hold so many bytes no more."""
+        """Release `size` bytes."""
         if not self._is_closed:
             self._budget.give(self, size)
 
     def close(self) -> None:
-        """The connection has ended: give everything back, and nothing after that."""
+        """Release everything, at the end of the connection. Later releases do nothing."""
         self._budget.frames.pop(self, None)
         self.give(self.held_bytes)
         self._is_closed = True
 
 
 def _counted_growth(share: ReceiveShare, size: int) -> int:
-    """By how much what counts grows if the connection holds so many bytes more."""
+    """Return by how much the bounded bytes grow if the connection holds `size` more."""
     return _counted(share.held_bytes + size) - _counted(share.held_bytes)
 
 
@@ -192,7 +193,7 @@ def _counted(held_bytes: int) -> int:
 
 
 class SendBudget:
-    """Bytes that wait for their clients to read them, over all connections."""
+    """Bytes that clients have not read yet, over all connections."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -200,12 +201,12 @@ class SendBudget:
 
     @property
     def is_short(self) -> bool:
-        """Whether only those may add something who hold little."""
+        """Whether only connections that hold little may add more."""
         return self.held_bytes >= self._bytes_max
 
 
 class Budgets(NamedTuple):
-    """Those of one broker."""
+    """The two budgets of one broker."""
 
     receiving: ReceiveBudget
     sending: SendBudget
@@ -213,5 +214,5 @@ class Budgets(NamedTuple):
 
     @classmethod
     def of(cls, bytes_max: int, connections_max: int) -> "Budgets":
-        """Half of the bytes for each direction."""
+        """Make the budgets: half of the bytes for each direction."""
         return cls(ReceiveBudget(bytes_max // 2), SendBudget(bytes_max // 2), connections_max)

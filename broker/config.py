@@ -1,12 +1,12 @@
 """The broker's settings, and every way to give them.
 
-Command-line flags win over `TIDEWIRE_*` environment variables, these over the TOML file that `--config` names, and that
-over the defaults. One class describes them all: a field `data_dir` is the flag `--data-dir`, the variable
+Command-line flags override `TIDEWIRE_*` environment variables, which override the TOML file that `--config` names,
+which overrides the defaults. One class describes them all. The field `data_dir` is the flag `--data-dir`, the variable
 `TIDEWIRE_DATA_DIR` and the key `data_dir` at the top level of the file. Sizes are bytes or text such as "64MiB".
 
-An operator's mistake becomes a `ConfigurationError` with one sentence per mistake, each naming where the value came
-from; nothing is guessed, and an unknown key in the file is a mistake, while unknown environment variables are not ours
-to judge. Settings do not change while a broker runs.
+An operator's mistakes become a `ConfigurationError` with one sentence for each. The sentence names where the value came
+from. Nothing is guessed. An unknown key in the file is a mistake; an unknown environment variable is not, because it
+may belong to another program. Settings do not change while a broker runs.
 """
 
 import difflib
@@ -67,7 +67,7 @@ def _hosts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [host.strip() for host in value.split(",")]
     if not isinstance(value, list | tuple) or not all(isinstance(host, str) for host in value):
-        raise ValueError("it must be host names with commas between, such as broker-1.example,192.0.2.7")
+        raise ValueError("it must be host names separated by commas, such as broker-1.example,192.0.2.7")
     for host in value:
         try:
             Address.parse(f"[{host}]:0" if ":" in host else f"{host}:0")
@@ -78,22 +78,22 @@ def _hosts(value: object) -> tuple[str, ...]:
 
 def _folder(path: Path) -> Path:
     if "\0" in str(path):
-        raise ValueError("a path holds no NUL character")
+        raise ValueError("a path must not contain a NUL character")
     try:
         return path.expanduser()
     except RuntimeError:
-        raise ValueError("the home folder that ~ stands for is unknown") from None
+        raise ValueError("the home folder for ~ is unknown") from None
 
 
-# NoDecode: an address is a tuple, which would otherwise have to stand in the environment as JSON.
+# NoDecode: an address is a tuple, and pydantic would otherwise expect JSON in the environment.
 AddressSetting = Annotated[Address, NoDecode, PlainValidator(_address)]
 
 
 class BrokerSettings(BaseSettings):
-    """What one broker runs with. Use `load_settings`, which knows the file and words the errors.
+    """The settings of one broker. Use `load_settings`: it reads the file and explains errors.
 
     Raises:
-        ValidationError: pydantic's own, when constructed directly.
+        ValidationError: from pydantic, when it is constructed directly.
     """
 
     model_config = SettingsConfigDict(
@@ -104,9 +104,10 @@ class BrokerSettings(BaseSettings):
     )
 
     data_dir: Annotated[Path, AfterValidator(_folder)] = Path("data")
-    """The folder of ledgers, metadata and this broker's journal; made when missing. Brokers of one cluster share it."""
+    """The folder for ledgers, metadata and this broker's journal. It is created if missing. A cluster's brokers share
+    it."""
     broker_id: str = Field("broker-1", pattern=_PLAIN_NAME)
-    """Unique among the brokers of a cluster, and the same after a restart: it names the journal's folder."""
+    """Unique among the brokers of a cluster. It must stay the same after a restart, because it names the journal."""
     cluster: str = Field("tidewire", pattern=_PLAIN_NAME)
     """The cluster's name, as administrators' tools show it."""
 
@@ -115,61 +116,61 @@ class BrokerSettings(BaseSettings):
     http: AddressSetting = Address("127.0.0.1", 8080)
     """Where administration and metrics are served."""
     http_hosts: Annotated[tuple[str, ...], NoDecode, PlainValidator(_hosts)] = ()
-    """Names or IP addresses, with commas between, by which HTTP clients may call this broker beside its own addresses.
-    Any other is refused, since a web page could have its own name stand for the broker's address."""
+    """Host names or IP addresses, separated by commas, that HTTP clients may use besides the broker's own addresses.
+    Other names are refused, because a web page could make its own name resolve to the broker's address."""
     advertised_pulsar: AddressSetting | None = None
-    """What clients are told to connect to, when it is not the listener's own address (see `advertised_address`)."""
+    """The address that clients are told to connect to, if it is not the listener's (see `advertised_address`)."""
     allow_unauthenticated: bool = False
-    """Accept that whoever can reach a listener may do everything. Needed for any listener off loopback."""
+    """Accept that every client that reaches a listener may do everything. Listeners off loopback need it."""
 
     metadata: Annotated[str, PlainValidator(check_metadata)] = EMBEDDED
-    """Where metadata lives: `embedded` is in `data_dir`, beside the ledgers; `etcd://HOST:PORT,HOST:PORT` in etcd."""
+    """Where metadata is stored: `embedded` in `data_dir`, beside the ledgers; `etcd://HOST:PORT,HOST:PORT` in etcd."""
     metadata_connect_seconds_max: float = Field(60.0, gt=0, allow_inf_nan=False)
-    """How long a start tries to reach etcd."""
+    """How long the broker tries to reach etcd at its start, in seconds."""
     journal_file_bytes_max: ByteSize = Field(ByteSize(64 * _MIB), ge=_MIB, le=16 * _GIB)
-    """A journal file that has grown beyond this is followed by a new one."""
+    """A journal file that has grown to this size is followed by a new one."""
     ledger_bytes_max: ByteSize = Field(ByteSize(256 * _MIB), ge=_MIB, le=1024 * _GIB)
-    """A topic's ledger that has grown beyond this is followed by a new one."""
+    """A topic rolls to a new ledger when its ledger has grown to this size."""
     ledger_age_seconds_max: float = Field(4 * 3600.0, gt=0, allow_inf_nan=False)
-    """A topic's ledger that is older than this, and not empty, is followed by a new one."""
+    """A topic rolls to a new ledger when its ledger is older than this and not empty."""
     message_bytes_max: ByteSize = Field(ByteSize(5 * _MIB), ge=_KIB, le=5 * _MIB)
-    """The largest message, or batch of messages, that a producer may send. Clients are told when they connect."""
+    """The largest message, or batch of messages, that a producer may send. Clients learn it when they connect."""
 
     connections_max: int = Field(10_000, ge=1, le=1_000_000)
-    """Connections of Pulsar clients at a time; one more is refused. Fewer if the process may not open so many files."""
+    """Most connections of Pulsar clients at a time; further ones are refused. The limit on open files may lower it."""
     client_memory_bytes_max: ByteSize = Field(ByteSize(512 * _MIB), ge=16 * _MIB, le=1024 * _GIB)
-    """Memory for what clients sent and is not stored yet, and for what waits for clients to read it; half for each.
+    """Memory for bytes received and not yet stored, and for bytes that clients have not read; half for each.
     At the bound, clients that hold much of it wait."""
 
     deduplication: bool = False
-    """Store what a producer sends again once on persistent:// topics too (Pulsar's brokerDeduplicationEnabled)."""
+    """Store a resent message once on persistent:// topics too (Pulsar's brokerDeduplicationEnabled)."""
     default_initial_segments: int = Field(1, ge=1, le=1024)
-    """Segments of a new scalable topic whose creator does not say how many."""
+    """Segments of a new scalable topic whose creator gives no number."""
     auto_scale: bool = True
-    """Split and merge scalable topics by load and consumers, where a topic does not say otherwise (PIP-483)."""
+    """Split and merge scalable topics by load and consumers, unless a topic has its own setting (PIP-483)."""
     retention_minutes: int = Field(-1, ge=-1, le=2**31 - 1)
-    """How long messages stay that every subscription has acknowledged, where neither topic nor namespace says otherwise
-    (Pulsar's defaultRetentionTimeInMinutes); -1: for ever. 0 needs `retention_megabytes` 0: they go at once, whole
-    ledgers at a time. Without subscriptions, all messages count as acknowledged."""
+    """How long messages are kept after every subscription has acknowledged them; -1: forever. A topic or namespace may
+    override it. It is Pulsar's defaultRetentionTimeInMinutes. With 0, `retention_megabytes` must be 0 too: messages are
+    then removed at once, in whole ledgers. Without subscriptions, all messages count as acknowledged."""
     retention_megabytes: int = Field(-1, ge=-1, le=2**31 - 1)
-    """How many MiB of such messages stay in each topic or segment (Pulsar's defaultRetentionSizeInMB); -1: all."""
+    """How many MiB of such messages each topic or segment keeps; -1: all (Pulsar's defaultRetentionSizeInMB)."""
     segment_retention_seconds: float = Field(7 * 86_400.0, ge=0, allow_inf_nan=False)
-    """How long a segment that was split or merged is kept at least. After that it is removed with its messages as soon
-    as every subscription has drained it; without subscriptions it stays."""
+    """The least time for which a split or merged segment is kept. Later it is removed with its messages, as soon as
+    every subscription has drained it. Without subscriptions it stays."""
     consumer_session_grace_seconds: float = Field(60.0, ge=0, le=86_400.0)
-    """How long an ordered consumer whose connection is lost keeps its segments, so that none moves when it comes back
-    (Pulsar's scalableTopicConsumerSessionGracePeriodSeconds). One that closes leaves at once."""
+    """How long an ordered consumer keeps its segments after its connection is lost, so that none moves if it returns
+    (Pulsar's scalableTopicConsumerSessionGracePeriodSeconds). A consumer that closes gives them up at once."""
     transaction_coordinators: int = Field(16, ge=1, le=1024)
-    """Coordinators that clients spread their transactions over. Raise it at will; lower it when none is open."""
+    """Coordinators over which clients spread their transactions. Lower it only while no transaction is open."""
     txn_timeout_seconds_max: float = Field(3600.0, gt=0, allow_inf_nan=False)
-    """The longest timeout a transaction may ask for: an open one holds back every reader of its topics."""
+    """The longest timeout a transaction may request. An open transaction holds back every reader of its topics."""
     txn_retention_seconds: float = Field(60.0, ge=0, allow_inf_nan=False)
-    """How long a finished transaction's outcome can still be asked for."""
+    """How long the outcome of a finished transaction is kept, in seconds."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _only_switches_are_true_or_false(cls, value: object, info: ValidationInfo) -> object:
-        # Pydantic would take true for 1, which nobody means who writes a number's name.
+        # Pydantic would read true as 1, which is never meant for a number.
         if isinstance(value, bool) and info.field_name not in _SWITCHES:
             raise ValueError("only a switch can be true or false")
         return value
@@ -178,7 +179,7 @@ class BrokerSettings(BaseSettings):
     def _no_retention_is_said_twice(self) -> "BrokerSettings":
         if (self.retention_minutes == 0) != (self.retention_megabytes == 0):
             raise PydanticCustomError(
-                "retention", "retention_minutes and retention_megabytes are both 0, or neither of them is."
+                "retention", "If one of retention_minutes and retention_megabytes is 0, both must be 0."
             )
         return self
 
@@ -190,29 +191,28 @@ class BrokerSettings(BaseSettings):
             if not address.is_loopback:
                 raise PydanticCustomError(
                     "unauthenticated",
-                    "{flag} {address} can be reached by other machines, and anyone there could do everything: listen "
-                    "on 127.0.0.1, or accept that with --allow-unauthenticated.",
+                    "Other machines can reach {flag} {address}, and the broker does not authenticate clients. Listen "
+                    "on 127.0.0.1, or allow it with --allow-unauthenticated.",
                     {"flag": flag_of(name), "address": str(address)},
                 )
         return self
 
 
 def load_settings(flags: Mapping[str, Any], config_file: Path | None = None) -> BrokerSettings:
-    """Settings from flags, the environment, a file and the defaults, in this order of precedence.
+    """Load settings from flags, the environment, a file and the defaults, in this order of precedence.
 
     Args:
-        flags: by field name, as text or already converted; None for a flag that was not given (so a switch that was
-            not given must not be False).
-        config_file: what `--config` names.
+        flags: by field name, as text or already converted. A flag that was not given is None or absent, never False.
+        config_file: the file that `--config` names.
 
     Raises:
-        ConfigurationError: with one sentence per mistake.
+        ConfigurationError: it has one sentence for each mistake.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     in_file = {} if config_file is None else _read_file(config_file)
 
     class Layered(BrokerSettings):
-        """The settings of this one start: the class that knows its file."""
+        """The settings class for this start, which reads `config_file`."""
 
         @classmethod
         def settings_customise_sources(
@@ -233,12 +233,12 @@ def load_settings(flags: Mapping[str, Any], config_file: Path | None = None) -> 
 
 
 def flag_of(field: str) -> str:
-    """`data_dir` as it is spelled on the command line: `--data-dir`."""
+    """Return a field's flag: `--data-dir` for `data_dir`."""
     return "--" + field.replace("_", "-")
 
 
 def variable_of(field: str) -> str:
-    """`data_dir` as it is spelled in the environment: `TIDEWIRE_DATA_DIR`."""
+    """Return a field's environment variable: `TIDEWIRE_DATA_DIR` for `data_dir`."""
     return ENVIRONMENT_PREFIX + field.upper()
 
 
@@ -259,13 +259,13 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _unknown_key(path: Path, key: str) -> str:
     close = difflib.get_close_matches(key.replace("-", "_"), BrokerSettings.model_fields, n=1)
-    hint = f"did you mean {close[0]}?" if close else "known are " + ", ".join(BrokerSettings.model_fields) + "."
-    return f"The configuration file {path} has an unknown key {key}: {hint}"
+    hint = f"Did you mean {close[0]}?" if close else "Known keys are " + ", ".join(BrokerSettings.model_fields) + "."
+    return f"The configuration file {path} has an unknown key {key}. {hint}"
 
 
 def _sentence(details: ErrorDetails, flags: Mapping[str, Any], config_file: Path | None) -> str:
     if not details["loc"]:
-        return details["msg"]  # About several fields together; it is a whole sentence already.
+        return details["msg"]  # A message about several fields is already a whole sentence.
     field = str(details["loc"][0])
     if field in flags:
         origin = f"The flag {flag_of(field)}"
@@ -302,7 +302,7 @@ def _problem(details: ErrorDetails) -> str:
         case "literal_error":
             return f"it must be {context['expected']}"
         case "string_pattern_mismatch":
-            return "it must be 1 to 64 of letters, digits and . _ - and begin with a letter or digit"
+            return "it must be 1 to 64 letters, digits and . _ - and begin with a letter or digit"
         case _:
             return details["msg"][0].lower() + details["msg"][1:]
 

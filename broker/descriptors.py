@@ -1,7 +1,7 @@
-"""How many files the process may have open, and who may use how many of them.
+"""How many files the process may open, and how they are shared out.
 
-A connection takes a descriptor each. If clients could take the last one, the next ledger file could not be opened. So
-the ledgers, the journal, the metadata store and HTTP have theirs reserved, and clients get the rest.
+Each connection takes a descriptor. If clients could take the last one, the next ledger file could not be opened. So
+descriptors are reserved for the ledgers, the journal, the metadata store and HTTP, and clients get the rest.
 """
 
 import resource
@@ -12,16 +12,16 @@ import structlog
 from storage.open_files import DESCRIPTORS_MAX as LEDGER_FILES_MAX
 
 HTTP_CONNECTIONS_MAX: Final = 256
-"""HTTP connections served at a time. One more takes the place of a client that is waited for, or is closed."""
+"""Most HTTP connections at a time. A further one replaces a connection that waits for its client, or is closed."""
 
 RESERVED: Final = LEDGER_FILES_MAX + HTTP_CONNECTIONS_MAX + 128
-"""For ledger files, HTTP, and all else: journal and metadata files, listeners, etcd, worker threads at their files."""
+"""Reserved for ledger files, HTTP and the rest: journal, metadata, listeners, etcd, files of worker threads."""
 
 CONNECTIONS_MIN: Final = 32
-"""Connections that must be possible at least, or a broker does not start."""
+"""A broker does not start unless it can serve this many connections."""
 
 WANTED: Final = 65_536
-"""Files that the process asks to be allowed to open."""
+"""The limit on open files that the process requests."""
 
 log = structlog.get_logger(__name__)
 
@@ -31,10 +31,10 @@ class TooFewDescriptors(Exception):
 
 
 def connections_possible() -> int:
-    """Raise the limit of open files as far as allowed; how many connections fit beside what is reserved.
+    """Raise the limit on open files as far as allowed. Return how many connections fit besides the reserved files.
 
     Raises:
-        TooFewDescriptors: hardly any do.
+        TooFewDescriptors: fewer than CONNECTIONS_MIN fit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
@@ -45,7 +45,7 @@ def connections_possible() -> int:
         soft = WANTED
     if soft < RESERVED + CONNECTIONS_MIN:
         raise TooFewDescriptors(
-            f"The process may open {soft} files and needs at least {RESERVED + CONNECTIONS_MIN}: raise the limit with "
-            "ulimit -n, or LimitNOFILE in its systemd unit."
+            f"The process may open {soft} files but needs at least {RESERVED + CONNECTIONS_MIN}. Raise the limit with "
+            "ulimit -n, or with LimitNOFILE in its systemd unit."
         )
     return soft - RESERVED

@@ -1,8 +1,9 @@
 """The durable subscriptions of one topic: where cursors, dispatch and pending acknowledgements meet.
 
-Each is a task tree of its own in the topic's nursery. On a segment a subscription has `PendingAcks` beside it, which
-hold what open transactions acknowledged; dispatch asks them what it may send, they tell it what was decided, and
-neither knows the other (docs/design.md#layers). What earlier owners left pending is taken over before anything is sent.
+Each subscription has its own task tree in the topic's nursery. On a segment, `PendingAcks` hold what open transactions
+have acknowledged. Dispatch asks them what it may send, and they tell dispatch each outcome. This module connects the
+two, so neither knows the other (docs/design.md#layers). Acknowledgements that an earlier owner left pending are
+recovered before the first message is sent.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -29,13 +30,13 @@ from txn.pending_acks import PendingAcks
 from txn.pending_transaction import CommandId
 
 Running = Callable[[], trio.Nursery]
-"""The topic's nursery; raises when the topic is going away."""
+"""Returns the topic's nursery; raises when the topic is closing."""
 
 log = structlog.get_logger(__name__)
 
 
 class DurableSubscriptions:
-    """See the module's docstring. One is opened or deleted at a time."""
+    """See the module's docstring. Only one subscription is opened or deleted at a time."""
 
     def __init__(
         self,
@@ -59,17 +60,17 @@ class DurableSubscriptions:
 
     @property
     def by_name(self) -> Mapping[str, Subscription]:
-        """Those that are open."""
+        """The open subscriptions."""
         return self._subscriptions
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[Mapping[str, Subscription]]:
-        """Those that are open; none is opened or deleted meanwhile, but by the block itself."""
+        """Yield the open subscriptions. During the block, only the block itself may open or delete one."""
         async with self._changing:
             yield self._subscriptions
 
     async def load(self, nursery: trio.Nursery) -> None:
-        """Open every one that has a cursor."""
+        """Open every subscription that has a cursor."""
         metadata = self._services.metadata
         prefix = cursor_key(self._ledger.name, "")
         for record in await metadata.scan(*starting_with(prefix)):
@@ -80,10 +81,10 @@ class DurableSubscriptions:
             )
 
     async def open(self, name: str, start: Position | None, running: Running) -> Subscription:
-        """The subscription; a new one starts at `start` and is durable on return.
+        """Return the subscription. If it does not exist, create it at `start`; it is durable on return.
 
         Raises:
-            SubscriptionNotFound: there is none, and `start` is None.
+            SubscriptionNotFound: it does not exist, and `start` is None.
         """
         async with self._changing:
             nursery = running()
@@ -106,7 +107,7 @@ class DurableSubscriptions:
             return subscription
 
     async def delete(self, name: str, running: Running) -> None:
-        """Delete one with its cursor, if there is one; durable on return. Its consumers are disconnected."""
+        """Delete a subscription and its cursor, if they exist; durable on return. Its consumers are disconnected."""
         async with self._changing:
             running()
             subscription = self._subscriptions.get(name)
@@ -115,20 +116,20 @@ class DurableSubscriptions:
                 return
             await subscription.unsubscribe(force=True)
             if self._subscriptions.get(name) is subscription:
-                # Its task takes a moment more to end, and whoever asks next is to get a new one.
+                # Its task may not have ended yet, but the next `open` must create a new subscription.
                 del self._subscriptions[name]
             self._tell()
 
     async def delete_all(self) -> None:
-        """Delete every one, of a topic that is going away; durable on return."""
+        """Delete all subscriptions of a topic that is being deleted; durable on return."""
         async with self._changing:
-            # Whoever was creating a cursor has done so by now, and nobody begins to any more.
+            # With the lock held, every cursor that was being created exists, and no other one is begun.
             for subscription in tuple(self._subscriptions.values()):
                 await subscription.unsubscribe(force=True)
             await self._remove_cursors(*starting_with(cursor_key(self._ledger.name, "")))
 
     async def close(self) -> None:
-        """Write what the cursors still hold, of a topic that is going away; all at once, to share the store's syncs."""
+        """Write all cursors of a topic that is closing. They are written concurrently, to share the store's syncs."""
         async with trio.open_nursery() as nursery:
             for subscription in self._subscriptions.values():
                 nursery.start_soon(self._close, subscription)
@@ -137,7 +138,7 @@ class DurableSubscriptions:
         try:
             await subscription.close()
         except CursorError as error:
-            # Only its own last acknowledgements are not written; they are delivered again.
+            # Only this cursor's last acknowledgements are lost. Their messages are redelivered.
             log.warning("a cursor was not written", topic=self._ledger.name, reason=str(error))
 
     async def acknowledge(
@@ -149,7 +150,9 @@ class DurableSubscriptions:
         cumulative: bool,
         identity: CommandId | None = None,
     ) -> None:
-        """Acknowledge when `txn` is committed; durable on return. A command of the same identity is taken once.
+        """Acknowledge entries in `txn`: it takes effect at the commit. A repeated command has no further effect.
+
+        The pending acknowledgement is durable on return.
 
         Raises:
             AcknowledgementRefused: the subscription is not one of these.
@@ -157,22 +160,24 @@ class DurableSubscriptions:
         """
         pending = self._pending.get(subscription)
         if pending is None:
-            raise AcknowledgementRefused(f"{subscription.name} remembers nothing, so it acknowledges in no transaction")
+            raise AcknowledgementRefused(
+                f"{subscription.name} is not durable, so it cannot acknowledge in a transaction"
+            )
         await pending.acknowledge(txn, acks, cumulative=cumulative, identity=identity)
 
     async def caught_up(self, subscription: Subscription) -> None:
-        """Return once its cursor has what was acknowledged in transactions that were decided before the call."""
+        """Wait until the cursor has the acknowledgements of all transactions decided before the call."""
         pending = self._pending.get(subscription)
         if pending is not None:
             await pending.caught_up()
 
     @property
     def cursors(self) -> list[Cursor]:
-        """Those of all subscriptions that were not deleted, closed ones too: what they lack must be kept."""
+        """The cursors of all subscriptions that were not deleted, closed ones too. Trimming keeps what they need."""
         return [cursor for cursor in self._cursors.values() if not cursor.is_deleted]
 
     def attach(self, signal: Signal) -> None:
-        """Set `signal` whenever a subscription came, went or was moved, until `detach`."""
+        """Set `signal` whenever a subscription is created, deleted or moved, until `detach`."""
         self._followers.append(signal)
 
     def detach(self, signal: Signal) -> None:
@@ -184,7 +189,7 @@ class DurableSubscriptions:
             signal.set()
 
     async def _remove_cursors(self, start: str, end: str) -> None:
-        """Remove those that are not open: whoever created them gave up before they were."""
+        """Remove cursors whose subscriptions are not open: their creation was cancelled halfway."""
         if await self._services.metadata.scan(start, end, limit=1):
             try:
                 await self._services.metadata.commit([self._claim, DeleteRange(start, end)])
@@ -216,7 +221,7 @@ class DurableSubscriptions:
                     nursery.start_soon(pending.apply)
                 await subscription.run(task_status=task_status)
                 if pending is not None and subscription.cursor.is_deleted:
-                    # Whoever asked for the deletion may have given up before it was done.
+                    # The caller of the deletion may have been cancelled before it was done.
                     await pending.clear()
                 nursery.cancel_scope.cancel()
         finally:

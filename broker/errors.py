@@ -1,14 +1,14 @@
-"""What can be wrong with a request to the broker, whichever front end it came through.
+"""The errors of requests to the broker, the same for every front end.
 
-Each protocol's front end has one table from these types to its own codes. So the rooms behind it raise what happened
-and never how it reads on a wire. Errors of names stand in `broker.names`, those of transactions in `txn.errors`.
+Each protocol's front end has one table from these types to its own codes. So the modules behind it raise what happened,
+and do not know how it reads on the wire. Errors of names are in `broker.names`, those of transactions in `txn.errors`.
 """
 
 from storage.errors import ExpectedError
 
 
 class BrokerError(ExpectedError):
-    """Base of this room's errors. The message is meant for the person who sent the request."""
+    """The base of the broker's errors. The message is for the user who sent the request."""
 
 
 class NotSupported(BrokerError):
@@ -16,29 +16,29 @@ class NotSupported(BrokerError):
 
 
 class CredentialsUnchecked(BrokerError):
-    """A client brings credentials, which nobody here checks; taken, they would promise what is not so."""
+    """A client sent credentials. This broker does not check any, so accepting them would give a false impression."""
 
 
 class TopicNotFound(BrokerError):
-    """The topic, or the segment of it, does not exist."""
+    """The topic or its segment does not exist."""
 
 
 class TopicExists(BrokerError):
-    """A topic of this name is there already; nothing was changed."""
+    """A topic of this name already exists. Nothing was changed."""
 
 
 class TopicInUse(BrokerError):
-    """Deleting was refused because producers, consumers or subscriptions are there and force was not asked for."""
+    """The topic was not deleted: it has producers, consumers or subscriptions, and force was not given."""
 
 
 class OldClientsConnected(BrokerError):
-    """Clients are connected that will not follow the topic where it goes, and force was not asked for."""
+    """Clients are connected that cannot follow the topic through its migration, and force was not given."""
 
 
 class TopicClosed(BrokerError):
-    """The topic is not served here any more. A lookup finds where it is served next.
+    """This broker no longer serves the topic. A lookup finds the broker that serves it next.
 
-    Background work repeats its request, unless whoever raises this knows that the topic ended by something that lasts.
+    Background work retries its request, unless `retriable` says that the cause is permanent.
     """
 
     retriable = True
@@ -49,18 +49,18 @@ class TopicClosed(BrokerError):
 
 
 class TopicDamaged(BrokerError):
-    """The topic cannot be opened: what it stored is damaged or missing. Somebody has to mend it first.
+    """The topic cannot be opened, because stored data is damaged or missing. An operator must repair it first.
 
-    Not retriable, so that its clients are told at once and do not ask again and again.
+    It is not retriable, so clients get the error at once and do not keep retrying.
     """
 
 
 class ClosedMeanwhile(BrokerError):
-    """Its own client closed the producer or consumer before it was open."""
+    """The client closed the producer or consumer before it was open."""
 
 
 class SegmentBusy(BrokerError):
-    """The segment's earlier consumer has not let go of it yet."""
+    """The segment's previous consumer has not released it yet."""
 
     retriable = True
 
@@ -70,17 +70,17 @@ class SubscriptionNotFound(BrokerError):
 
 
 class SubscriptionInUse(BrokerError):
-    """Deleting was refused because consumers are connected and force was not asked for."""
+    """The subscription was not deleted: consumers are connected, and force was not given."""
 
 
 class SubscriptionEnding(BrokerError):
-    """A subscription of this name is being deleted; when that is done, another can be created."""
+    """A subscription of this name is being deleted. After that, a new one can be created."""
 
     retriable = True
 
 
 class SubscriptionExists(BrokerError):
-    """The topic has a subscription of this name already; nothing was changed."""
+    """The topic already has a subscription of this name. Nothing was changed."""
 
 
 class ProducerNameTaken(BrokerError):
@@ -88,38 +88,38 @@ class ProducerNameTaken(BrokerError):
 
 
 class SendInDoubt(BrokerError):
-    """A send has the producer and sequence id of one in another transaction, which has not ended; it was not stored.
+    """A send has the producer and sequence id of a send in another, open transaction. It was not stored.
 
-    It is stored when it is sent again after that transaction aborted, and a repeat after it committed.
+    When that transaction has aborted, a resend is stored. When it has committed, a resend is a duplicate.
     """
 
     retriable = True
 
     def __init__(self, producer: str, sequence_id: int, txn_most: int, txn_least: int) -> None:
         super().__init__(
-            f"Producer {producer} sent sequence id {sequence_id} before, in transaction ({txn_most},{txn_least}), "
-            f"which has not ended. Send it again when that transaction has ended"
+            f"Producer {producer} already sent sequence id {sequence_id} in transaction ({txn_most},{txn_least}), "
+            f"which is still open. Resend the message when that transaction has ended"
         )
 
 
 class IncompatibleSchema(BrokerError):
-    """The schema makes no sense, or does not go with the topic's; nothing was changed."""
+    """The schema is invalid, or incompatible with the topic's. Nothing was changed."""
 
 
 class SchemaNotFound(BrokerError):
-    """The topic has no schema, or none of this version."""
+    """The topic has no schema, or no schema of this version."""
 
 
 class LayoutError(BrokerError):
-    """A change of a scalable topic's layout was refused; nothing was changed."""
+    """A change of a scalable topic's layout was refused. Nothing was changed."""
 
 
 class SegmentCountInvalid(LayoutError):
-    """A topic begins with at least one segment and at most `broker.layouts.layout.INITIAL_SEGMENTS_MAX`."""
+    """A topic starts with 1 to `broker.layouts.layout.INITIAL_SEGMENTS_MAX` segments."""
 
 
 class UnknownSegment(LayoutError):
-    """The layout holds no segment of this id: it never did, or the segment was drained and pruned."""
+    """The layout has no segment of this id. It never existed, or it was drained and pruned."""
 
 
 class NotActive(LayoutError):
@@ -135,29 +135,29 @@ class TooNarrow(LayoutError):
 
 
 class NotPrunable(LayoutError):
-    """Only a SEALED segment without parents is pruned: an ACTIVE one takes messages, ancestors are drained first."""
+    """Only a SEALED segment without parents can be pruned. An ACTIVE segment takes messages; parents go first."""
 
 
 class IntentOpen(LayoutError):
-    """A split or merge of this topic is under way; it is finished before another begins."""
+    """A split or merge of this topic is in progress. It must finish before another begins."""
 
     retriable = True
 
 
 class IntentGone(LayoutError):
-    """The split or merge that was to be finished is not the open one: another controller ended it."""
+    """The split or merge to finish is no longer in progress: another controller ended it."""
 
 
 class LayoutTooLarge(LayoutError):
-    """The layout's record would outgrow what the metadata store takes; prune segments or remove subscriptions."""
+    """The layout's record would exceed the metadata store's limit. Prune segments or remove subscriptions."""
 
 
 class AutoScalePolicyInvalid(LayoutError):
-    """A policy for automatic splits and merges says something that cannot be, or contradicts itself."""
+    """A policy for automatic splits and merges has an invalid value, or contradicts itself."""
 
 
 class RetentionInvalid(BrokerError):
-    """A retention policy says something that cannot be, or contradicts itself."""
+    """A retention policy has an invalid value, or contradicts itself."""
 
 
 class LayoutUnreadable(LayoutError):

@@ -1,7 +1,8 @@
-"""The front ends: what clients connect to, one listening socket for each protocol.
+"""The front ends: one listening socket for each protocol.
 
-The sockets are opened before any file is touched, so that a taken address changes nothing. They live as long as the
-process. One broker after another serves them (`metadata_sessions.py`), and between two brokers clients are turned away.
+The sockets are opened before any file is touched, so a start on an address in use changes nothing. They stay open as
+long as the process. One broker after another serves them (`metadata_sessions.py`). Between two brokers, clients are
+refused.
 """
 
 from collections.abc import AsyncIterator
@@ -22,7 +23,7 @@ from broker.pulsar.listener import PulsarServices, serve_pulsar
 
 
 class Ready(NamedTuple):
-    """Where a broker that accepts connections is to be found."""
+    """The addresses of a broker that accepts connections."""
 
     pulsar: Address
     http: Address
@@ -39,11 +40,11 @@ class FrontEnds:
 
     @property
     def service_url(self) -> str:
-        """Where other brokers send clients of this one."""
+        """Where other brokers redirect this broker's clients."""
         return f"pulsar://{self._advertised(self._bound)}"
 
     async def serve(self, broker: Broker, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled, then end every connection; started once connections are accepted."""
+        """Serve until cancelled, then end every connection. It reports as started once it accepts connections."""
         application = build_application(
             broker.administration, broker.monitor, broker.metadata, hosts=_hosts_of(self._settings)
         )
@@ -64,10 +65,10 @@ class FrontEnds:
 
 @asynccontextmanager
 async def open_front_ends(settings: BrokerSettings) -> AsyncIterator[FrontEnds]:
-    """Open the listening sockets, for the length of the context.
+    """Open the listening sockets for the length of the context.
 
     Raises:
-        ListenerError: an address cannot be listened on.
+        ListenerError: the broker cannot listen on an address.
     """
     async with AsyncExitStack() as stack:
         pulsar = await open_listener(settings.pulsar)
@@ -85,20 +86,19 @@ async def _refuse_http(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _close_connections(listener: trio.SocketListener) -> None:
-    """Accept and close every connection until cancelled; clients come back after growing delays of their own.
+    """Accept and close every connection until cancelled. Clients then retry with growing delays.
 
-    Left in the listener's queue, each would wait for an answer as long as its operations may take. Takes possession
-    of the listener.
+    In the listener's queue they would wait until their operations time out. This function closes the listener.
     """
     await trio.serve_listeners(trio.SocketStream.aclose, [listener])
 
 
 def _again(listener: trio.SocketListener) -> trio.SocketListener:
-    """Another handle of a listening socket. Each broker closes its own, and the socket stays."""
+    """Return another handle of a listening socket. Each broker closes its own handle, and the socket stays open."""
     return trio.SocketListener(listener.socket.dup())
 
 
 def _hosts_of(settings: BrokerSettings) -> set[str]:
-    """The names under which HTTP clients know this broker, beside those of this machine alone."""
+    """Return the host names that HTTP clients may use, besides those of this machine alone."""
     addresses = {settings.http, settings.pulsar, settings.advertised_pulsar or settings.pulsar}
     return {address.host for address in addresses if not address.is_wildcard}.union(settings.http_hosts)

@@ -1,15 +1,15 @@
-"""Python's cyclic garbage collector, kept from holding the event loop.
+"""Keeps Python's cyclic garbage collector from blocking the event loop.
 
-A full collection visits every object of the process: half a second where clients hold a few million, at a moment that
-nobody chose (measured with 10,000 producers: 490 ms). So the collector's own full collections are off. In their place
-what has survived two looks at the newest objects, some thousand, is set aside (`gc.freeze`), where no collection visits
-it. Such a look takes a few milliseconds, whatever the process holds.
+A full collection visits every object of the process. With a few million objects it takes half a second, at an arbitrary
+moment (measured with 10,000 producers: 490 ms). So Python's own full collections are switched off. Instead, objects
+that have survived two young collections, about a thousand, are frozen (`gc.freeze`). No collection visits a frozen
+object. A young collection takes a few milliseconds, however large the process is.
 
-What is set aside and becomes a cycle of garbage later (a topic that is unloaded, for example) stays until
-everything is looked at once. That comes when as many objects are set aside as make twice those that were alive at the
-last such look. So memory is bounded by what is live. The looks do take long, and are as rare as the process is large.
+A frozen object may later become cyclic garbage, for example when a topic is unloaded. It stays in memory until the next
+full collection. That runs when the process has frozen as many objects as were alive after the last one. So memory is
+bounded by the live objects. A full collection takes long, but it becomes rarer as the process grows.
 
-This touches what is global to the process, so only the process that is a broker's and nothing else's runs it.
+The collector is global to the process. So only a process that a broker has for itself runs this.
 """
 
 import gc
@@ -20,32 +20,32 @@ import trio
 from storage.signal import Signal
 
 YOUNG_MAX: Final = 500
-"""Objects that come, less those that go, before the collector looks at the newest ones. What goes may be old, so the
-newest ones are more where clients come and go: up to ten times as many were seen."""
+"""A young collection runs when allocations exceed deallocations by this number. Deallocated objects may be old ones. So
+where clients come and go, a collection can visit more new objects; up to ten times as many were seen."""
 
 YOUNG_LOOKS: Final = 1
-"""So many such looks before the survivors are looked at once more, and set aside."""
+"""After this many young collections, one of the middle generation visits the survivors again. Then they are frozen."""
 
 NEVER: Final = 2**30
-"""So many visits before a full collection: the collector's own never comes."""
+"""A threshold that is never reached, so Python runs no full collection by itself."""
 
 LOOK_AT_ALL_MIN: Final = 250_000
-"""Below so many objects set aside since the last look at everything, there is none: some 30 MiB of memory."""
+"""A full collection needs at least this many objects frozen since the last one: about 30 MiB of memory."""
 
 
 class GarbageDuty:
-    """Sets aside what survives, and looks at everything when it is time. One per process."""
+    """Freezes objects that survive, and runs full collections when they are due. There is one per process."""
 
     def __init__(self) -> None:
         self._due = Signal()
         self._portions = 0
-        """Set aside since the last look at everything, or since they were counted."""
+        """How many times objects were frozen since the last full collection, or since frozen objects were counted."""
         self._alive = 0
-        """Objects that survived the last look at everything."""
+        """Objects that survived the last full collection."""
         self._token: trio.lowlevel.TrioToken | None = None
 
     async def run(self) -> None:
-        """Work until cancelled. The caller has looked at everything once."""
+        """Work until cancelled. The caller has run `look_at_all` once before."""
         self._token = trio.lowlevel.current_trio_token()
         before = gc.get_threshold()
         gc.set_threshold(YOUNG_MAX, YOUNG_LOOKS, NEVER)
@@ -59,17 +59,17 @@ class GarbageDuty:
             gc.set_threshold(*before)
 
     def collected(self, phase: str, info: dict[str, int]) -> None:
-        """Called by Python around each collection. Those of the middle generation leave what has survived twice."""
+        """Called by Python around each collection. After one of the middle generation, the survivors are frozen."""
         if phase == "stop" and info["generation"] == 1:
             gc.freeze()
             self._portions += 1
-            # Counting visits what is set aside, so it is done only when there may be enough.
+            # Counting visits all frozen objects, so it is done only when there may be enough of them.
             if self._portions * YOUNG_MAX * (YOUNG_LOOKS + 1) >= self._growth_max and self._token is not None:
-                # Python collects in any thread, and in the middle of anything, where no task may be woken.
+                # Python collects in any thread and at any moment, when waking a task directly is not safe.
                 self._token.run_sync_soon(self._due.set, idempotent=True)
 
     def look_at_all(self) -> None:
-        """Collect everything there is, and set it aside. Takes long."""
+        """Run a full collection, and freeze the survivors. This takes long."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()

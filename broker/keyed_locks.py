@@ -1,4 +1,4 @@
-"""Locks by key: one task at a time holds a key, and a key that nobody uses takes no memory."""
+"""Locks by key: one task at a time holds a key. An unused key takes no memory."""
 
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
@@ -18,18 +18,18 @@ class _Lock:
 
 
 class KeyedLocks(Generic[Key]):
-    """One lock for each key in use, made for its first user and dropped with its last."""
+    """One lock for each key in use. The first user creates it, and the last one removes it."""
 
     def __init__(self) -> None:
         self._locks: dict[Key, _Lock] = {}
 
     def __len__(self) -> int:
-        """Keys in use."""
+        """Return the number of keys in use."""
         return len(self._locks)
 
     @asynccontextmanager
     async def hold(self, key: Key) -> AsyncIterator[None]:
-        """Wait for the key's lock and hold it in the block; first come, first served."""
+        """Wait for the key's lock, and hold it during the block. Waiters are served in order."""
         entry = self._locks.setdefault(key, _Lock())
         entry.users += 1
         try:

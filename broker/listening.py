@@ -1,7 +1,7 @@
 """Listening sockets, and the only code that knows that a client's stream is a socket.
 
-They are opened before anything else, so that a taken address is found out before a file is touched. What a front end
-gets of a connection is a stream and two addresses. So a stream that encrypts is put in here, and nowhere else.
+The sockets are opened before anything else, so an address in use is reported before any file is touched. A front end
+gets only a stream and two addresses for each connection. So TLS would be added here, and nowhere else.
 """
 
 import errno
@@ -19,42 +19,42 @@ KEEPALIVE_IDLE_SECONDS: Final = 30
 KEEPALIVE_INTERVAL_SECONDS: Final = 10
 KEEPALIVE_PROBES: Final = 3
 USER_TIMEOUT_MS: Final = 60_000
-"""How long sent bytes may stay unacknowledged before the peer counts as dead (TCP_USER_TIMEOUT)."""
+"""How long sent bytes may stay unacknowledged before the kernel treats the peer as dead (TCP_USER_TIMEOUT)."""
 
 
 class ListenerError(Exception):
-    """The address cannot be listened on; the message says which and what to do."""
+    """The broker cannot listen on an address; the message names it and says what to do."""
 
 
 async def open_listener(address: Address) -> trio.SocketListener:
-    """A listening socket; port 0 takes a free one.
+    """Open a listening socket; port 0 takes a free port.
 
     Raises:
-        ListenerError: the address is taken or not one of this machine.
+        ListenerError: the address is in use, or it does not belong to this machine.
     """
     try:
         listeners = await trio.open_tcp_listeners(address.port, host=address.host, backlog=BACKLOG)
     except OSError as error:
         if _errno(error) == errno.EADDRINUSE:
             raise ListenerError(
-                f"{address} is taken by another process: stop it, or choose another port (0 takes a free one)."
+                f"Another process already listens on {address}. Stop it, or choose another port (0 takes a free one)."
             ) from error
         raise ListenerError(f"Cannot listen on {address}: {error}.") from error
     first, *others = listeners
-    # A host name may stand for several addresses; clients are told one, so one is served.
+    # A host name may resolve to several addresses. Clients are told one, so only one is served.
     for other in others:
         await other.aclose()
     return first
 
 
 class Accepted(NamedTuple):
-    """A client's connection, as a front end serves it."""
+    """A client's connection, for a front end to serve."""
 
     stream: trio.abc.Stream
     client: Address
-    """The client's end."""
+    """The client's address."""
     reached: Address
-    """Our end: the address by which the client reached the broker."""
+    """The broker's address that the client connected to."""
 
 
 async def serve_clients(
@@ -63,11 +63,11 @@ async def serve_clients(
     *,
     handler_nursery: trio.Nursery | None = None,
 ) -> None:
-    """Run `serve` for every connection until cancelled, and close its stream when that returns.
+    """Run `serve` for every connection until cancelled. Close the connection's stream when `serve` returns.
 
     Args:
-        listener: an open socket, of which this takes possession.
-        serve: what it raises goes through the nursery.
+        listener: an open socket; this function closes it.
+        serve: serves one connection; its errors reach the nursery.
         handler_nursery: where `serve` runs, if connections are to outlive this call.
     """
 
@@ -76,7 +76,7 @@ async def serve_clients(
         try:
             client, reached = stream.socket.getpeername(), stream.socket.getsockname()
         except OSError:
-            # The client has left already.
+            # The client has already disconnected.
             return
         await serve(Accepted(stream, Address(*client[:2]), Address(*reached[:2])))
 
@@ -84,7 +84,7 @@ async def serve_clients(
 
 
 def _keep_alive(stream: trio.SocketStream) -> None:
-    """Let the kernel find dead peers, so that no timer of ours has to (docs/design.md#dispatch)."""
+    """Let the kernel detect dead peers, so the broker needs no timers for it (docs/design.md#dispatch)."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)
@@ -95,7 +95,7 @@ def _keep_alive(stream: trio.SocketStream) -> None:
 
 
 def _errno(error: BaseException | None) -> int | None:
-    """The errno of an error or of what caused it; Trio wraps that of a failed bind."""
+    """Return the errno of an error or of its cause: Trio wraps the error of a failed bind."""
     while error is not None:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

@@ -1,11 +1,11 @@
-"""Keeps floods of log lines short: the first few of a second are written, the others are counted.
+"""Limits floods of log lines: the first few of a period are written, the others are counted.
 
-A client that repeats a request which is refused would otherwise fill the disk. Two bounds hold at a time: lines of one
-kind, which are equal in their event and in what they are about (topic, peer, reason), and all lines of one event,
-whatever they are about. Events are constants of this software, so the second bound holds against a client that has a
-new topic in every line; of kinds a bounded number is remembered.
+Otherwise a client that repeats a refused request could fill the disk. There are two bounds. The first is on lines of
+one kind: with the same event and the same subject (topic, peer, reason). The second is on all lines of one event,
+whatever their subject. It holds against a client that uses a new topic in every line, because events are constants of
+the code. The number of remembered kinds is bounded.
 
-The counts are written every few seconds while a flood lasts, and once after its end.
+The counts are written every few seconds during a flood, and once after its end.
 """
 
 import threading
@@ -20,21 +20,21 @@ import trio
 from storage.signal import Signal
 
 KIND_LINES_MAX: Final = 5
-"""Lines of one kind that are written in one period."""
+"""Most lines of one kind that are written in one period."""
 
 EVENT_LINES_MAX: Final = 50
-"""Lines of one event that are written in one period."""
+"""Most lines of one event that are written in one period."""
 
 PERIOD_SECONDS: Final = 1.0
 
 REPORT_SECONDS: Final = 5.0
-"""How often counts are written."""
+"""The interval at which counts are written."""
 
 KINDS_MAX: Final = 1000
-"""Kinds that are told apart at a time; lines beyond are bounded by their event alone."""
+"""Most kinds that are remembered at a time. Lines of further kinds have only the bound of their event."""
 
 SUPPRESSED: Final = "log lines suppressed"
-"""The event of a line that says how many."""
+"""The event of a line with a count."""
 
 _ABOUT: Final = ("topic", "segment", "subscription", "peer", "method", "reason")
 _TEXT_MAX: Final = 200
@@ -49,9 +49,9 @@ class _Flood:
     since: float
     """When the current period began."""
     written: int = 0
-    """In the current period."""
+    """Lines written in the current period."""
     suppressed: int = 0
-    """Since this was last told."""
+    """Lines suppressed since the last count was written."""
 
     def admits(self, now: float, lines_max: int) -> bool:
         """Whether one more line may be written."""
@@ -68,7 +68,7 @@ class LogLimit:
     """A structlog processor, for any thread; see the module's docstring. `run` writes the counts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` counts seconds and never goes back."""
+        """Use `clock`, which counts seconds and never goes back."""
         self._clock = clock
         self._lock = threading.Lock()
         self._kinds: OrderedDict[tuple[str, ...], _Flood] = OrderedDict()
@@ -77,10 +77,10 @@ class LogLimit:
         self._token: trio.lowlevel.TrioToken | None = None
 
     def __call__(self, _logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Pass a line on.
+        """Pass a line on, or suppress it.
 
         Raises:
-            structlog.DropEvent: there were enough of its like.
+            structlog.DropEvent: the line is suppressed.
         """
         name = str(event.get("event"))[:_TEXT_MAX]
         if name == SUPPRESSED:
@@ -98,7 +98,7 @@ class LogLimit:
         raise structlog.DropEvent
 
     async def run(self) -> None:
-        """Write the counts until cancelled. With nothing suppressed it waits, and uses no CPU."""
+        """Write the counts until cancelled. While nothing is suppressed, this waits and uses no CPU."""
         self._token = trio.lowlevel.current_trio_token()
         try:
             while True:
@@ -110,7 +110,7 @@ class LogLimit:
             self.report()
 
     def report(self) -> None:
-        """Write every count there is, a line for each event."""
+        """Write all counts, a line for each event."""
         counts: dict[str, int] = {}
         with self._lock:
             for (_method, name, *_about), flood in (*self._kinds.items(), *self._events.items()):

@@ -1,14 +1,14 @@
-"""Measures how long each step of the event loop holds it, and names the task that took the longest.
+"""Measures how long each step of the event loop takes, and names the tasks with the longest steps.
 
-One event loop serves every client, so a step that computes for long makes all of them wait. This instrument reads the
-thread's CPU clock, because a busy machine lengthens wall time and says nothing about the code. Wall time stands beside
-it, because a step that waits for the disk uses no CPU and holds the loop all the same.
+One event loop serves all clients, so a step that computes for long delays all of them. The monitor reads the thread's
+CPU clock, because wall time also grows when the machine is busy. It records wall time too, because a step that waits
+for the disk uses no CPU but still blocks the loop.
 
-Reading the CPU clock is a system call, so short steps share one: the clock is read after a step that ends a
-millisecond or more after the last reading. A long step is therefore counted up to one millisecond too long. The
-scheduler's own work counts with the step that follows it.
+Reading the CPU clock is a system call, so short steps share a reading. The clock is read after a step that ends at
+least a millisecond after the last reading. So a long step may count as up to a millisecond too long. The scheduler's
+own work counts with the step that follows it.
 
-It is always on: a step costs 1.1 µs more. Memory is bounded: a few counters and `WORST_MAX` steps.
+The monitor is always on and adds 1.1 µs to each step. It holds a few counters and `WORST_MAX` steps.
 """
 
 import time
@@ -22,16 +22,16 @@ import structlog
 import trio
 
 BOUNDS_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-"""Upper bounds of the histogram's buckets; one more bucket takes what is longer."""
+"""Upper bounds of the histogram's buckets. One more bucket holds longer steps."""
 
 READ_SECONDS: Final = BOUNDS_SECONDS[0]
-"""The CPU clock is read once in so many seconds of work, at the most."""
+"""The CPU clock is read at most once in this much work."""
 
 WARN_CPU_SECONDS: Final = 0.02
-"""A step that computes for longer is logged: no legal input should cause one."""
+"""A step that uses more CPU time is logged. No legal input should cause one."""
 
 WARN_INTERVAL_SECONDS: Final = 10.0
-"""At most one line in so many seconds; the next one says how many steps were not logged."""
+"""At most one line is logged in this time. The next line says how many steps were not logged."""
 
 WORST_MAX: Final = 10
 """How many of the longest steps are remembered, one for each task name."""
@@ -45,9 +45,9 @@ class LongStep(NamedTuple):
     cpu_seconds: float
     wall_seconds: float
     task: str
-    """The task's name: the qualified name of its function, unless it was given another."""
+    """The task's name; by default the qualified name of its function."""
     paused_at: str
-    """Where the step ended: the function, file and line at which the task waits now; "its end" if it is over."""
+    """Where the step ended: the function, file and line at which the task waits; "its end" if the task has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class LoopStatistics:
     bucket_counts: tuple[int, ...] = (0,) * (len(BOUNDS_SECONDS) + 1)
     """Steps per bucket of CPU time, not cumulative; see `BOUNDS_SECONDS`."""
     cpu_seconds: float = 0.0
-    """Of all steps together, but for the last short ones."""
+    """The CPU time of all steps, except the last short ones."""
     worst: tuple[LongStep, ...] = ()
-    """The longest by CPU time, longest first; of each task name the longest one, none below the first bound."""
+    """The steps with the most CPU time, longest first: one for each task name, none below the first bound."""
     wall_seconds_max: float = 0.0
-    """The longest wall time of a step; zero while none took a millisecond."""
+    """The longest wall time of a step; zero until one takes a millisecond."""
 
 
 class LoopMonitor(trio.abc.Instrument):
@@ -78,13 +78,13 @@ class LoopMonitor(trio.abc.Instrument):
         self._wall_max = 0.0
         self._worst: dict[str, LongStep] = {}
         self._short = 0
-        """Steps that were not looked at one by one; all of them below the first bound."""
+        """Short steps that were not measured separately; all are below the first bound."""
         self._cpu = 0.0
-        """The CPU clock when it was read last."""
+        """The CPU clock at its last reading."""
         self._read_at = 0.0
-        """The wall clock then, moved on by what was spent waiting since."""
+        """The wall clock at that reading, plus the time spent waiting since."""
         self._wall = 0.0
-        """The wall clock when the last step ended, or the last wait."""
+        """The wall clock at the end of the last step or wait."""
         self._warned_at = -WARN_INTERVAL_SECONDS
         self._unlogged = 0
 
@@ -100,20 +100,20 @@ class LoopMonitor(trio.abc.Instrument):
             trio.lowlevel.remove_instrument(self)
 
     def statistics(self) -> LoopStatistics:
-        """What was counted so far."""
+        """Return what was counted so far."""
         worst = sorted(self._worst.values(), reverse=True)
         first, *others = self._buckets
         return LoopStatistics((first + self._short, *others), self._cpu_total, tuple(worst), self._wall_max)
 
     def clear(self) -> None:
-        """Count from here."""
+        """Reset all counters."""
         self._buckets = [0] * len(self._buckets)
         self._short = 0
         self._cpu_total = self._wall_max = 0.0
         self._worst.clear()
 
     def after_io_wait(self, timeout: float) -> None:
-        """Called by Trio: steps follow; waiting was none."""
+        """Called by Trio after a wait, before the next steps. Waiting is not a step."""
         wall = time.perf_counter()
         self._read_at += wall - self._wall
         self._wall = wall
@@ -130,7 +130,7 @@ class LoopMonitor(trio.abc.Instrument):
 
     def _note(self, wall_seconds: float, task: trio.lowlevel.Task) -> None:
         cpu = time.thread_time()
-        # Short steps before this one have a share of what was used since the last reading.
+        # Earlier short steps used part of the CPU time since the last reading.
         cpu_seconds = min(cpu - self._cpu, wall_seconds)
         self._cpu_total += cpu - self._cpu
         self._cpu = cpu
@@ -153,7 +153,7 @@ class LoopMonitor(trio.abc.Instrument):
             self._unlogged += 1
             return
         log.warning(
-            "one step held the event loop",
+            "one step blocked the event loop",
             task=step.task,
             cpu_ms=round(step.cpu_seconds * 1000),
             wall_ms=round(step.wall_seconds * 1000),
@@ -165,7 +165,7 @@ class LoopMonitor(trio.abc.Instrument):
 
 
 def _pause_of(task: trio.lowlevel.Task) -> str:
-    """Where the task waits, in the project's code if any of it does."""
+    """Return where the task waits, in the project's own code if possible."""
     place = "its end"
     for frame, line in task.iter_await_frames():
         code = frame.f_code

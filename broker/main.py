@@ -5,8 +5,8 @@
           └ the broker (`broker.py`), for as long as one metadata session lasts (`metadata_sessions.py`)
               └ connections, by the front ends
 
-What is inside may use what is outside it, and ending goes from the inside out: connections end, topics write what
-their cursors still hold, then the journal and the metadata log close.
+An inner part may use the parts around it. The process ends from the inside out: connections end, topics write their
+cursors, then the journal and the metadata log close.
 """
 
 from contextlib import AsyncExitStack
@@ -30,14 +30,14 @@ from storage.journal_records import JournalRecords
 from storage.metadata.store import Session
 
 SESSION_TIMEOUT_SECONDS: Final = 10.0
-"""How long after its broker fell silent a claim is released, where the metadata store outlives the broker."""
+"""How long a silent broker keeps its claims, if the metadata store outlives the broker."""
 
 CURSORS_SECONDS_MAX: Final = 2.5
-"""How long cursors may take to write what they hold, once the broker is to stop. What is not written then is left as by
-a kill: it is delivered again."""
+"""How long cursors may take to be written when the broker stops. As after a kill, messages that a cursor does not cover
+by then are redelivered."""
 
 FAREWELL_SECONDS_MAX: Final = 1.0
-"""How long the end of the broker's session may take then. A stop takes at most 5 s in all; the command sees to that."""
+"""How long the end of the broker's session may take at a stop. The command limits the whole stop to 5 s."""
 
 
 async def serve(
@@ -48,21 +48,20 @@ async def serve(
     loop: LoopMonitor | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a broker until `stop` is set; started once it accepts connections.
+    """Run a broker until `stop` is set. It reports as started once it accepts connections.
 
-    Stopping writes what cursors still hold. Being cancelled instead is like being killed: nothing that was promised
-    is lost, but acknowledgements of the last moment may be delivered again.
+    A stop writes the cursors. A cancellation is like a kill: nothing acknowledged to a client is lost, but messages
+    that were acknowledged in the last moment may be redelivered.
 
-    `loop` is what `/metrics` shows of the event loop. The caller watches with it, from the moment when nobody but the
-    broker uses the loop.
+    `loop` measures the event loop for `/metrics`. The caller starts it once only the broker uses the loop.
 
     Raises:
         TooFewDescriptors: the process may not open enough files.
-        ListenerError: an address cannot be listened on.
-        AlreadyLocked, DataFolderInUse, BrokerRuns: another process works on the same data, or has the same id.
+        ListenerError: the broker cannot listen on an address.
+        AlreadyLocked, DataFolderInUse, BrokerRuns: another process uses the same data, or has the same broker id.
         IdentityMismatch: data folder and metadata do not belong together; nothing was changed.
         CorruptMetadata, JournalDamaged: a file is damaged; the message names it.
-        MetadataPlaceError, StoreUnavailable: the metadata store cannot be had.
+        MetadataPlaceError, StoreUnavailable: the metadata store cannot be opened.
     """
     connections_max = min(settings.connections_max, connections_possible())
     async with AsyncExitStack() as stack:
@@ -95,8 +94,8 @@ async def serve(
 
         async def serve_session(session: Session) -> None:
             async with trio.open_nursery() as tasks:
-                # Ledgers of an earlier session. Whoever took over its topics need not fence the journal of all of them.
-                # On a full disk that waits for space, and meanwhile the broker serves what can be read.
+                # Close the ledgers of an earlier session. Then the topics' new owners need not fence this journal.
+                # On a full disk this waits for space. Meanwhile the broker serves reads.
                 await tasks.start(ledgers.close_all)
                 await registration.membership.register(session, timeout_seconds=SESSION_TIMEOUT_SECONDS)
                 broker = Broker(foundation, session, tasks)
@@ -111,7 +110,7 @@ async def serve(
                 with trio.move_on_after(CURSORS_SECONDS_MAX):
                     await broker.close()
                 tasks.cancel_scope.cancel()
-                # Gives up every claim in one write, while the tasks end. Without an answer it ends by its timeout.
+                # This releases all claims in one write. If the store does not answer, the session times out instead.
                 with trio.move_on_after(FAREWELL_SECONDS_MAX, shield=True):
                     await session.close()
 

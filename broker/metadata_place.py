@@ -1,7 +1,6 @@
-"""Where the metadata is: beside the ledgers, or in etcd; as the setting says it, and opened.
+"""Opens the metadata store that the settings name: beside the ledgers, or in etcd.
 
-The store on etcd, and gRPC with it, is imported only by a broker that uses it: the others neither need the library nor
-pay for it.
+Only a broker that uses etcd imports the etcd store, and with it gRPC. Other brokers do not need that library.
 """
 
 from collections.abc import AsyncIterator
@@ -19,16 +18,16 @@ EMBEDDED_FOLDER: Final = "metadata"
 
 
 class MetadataPlaceError(Exception):
-    """The metadata cannot be kept where the settings say; the text is one sentence."""
+    """The metadata store in the settings cannot be used; the text says what to do."""
 
 
 @asynccontextmanager
 async def open_metadata(settings: BrokerSettings, files: Files) -> AsyncIterator[MetadataStore]:
-    """The metadata store of the settings, while the context is open.
+    """Open the metadata store that the settings name, for as long as the context.
 
     Raises:
-        MetadataPlaceError: the place cannot be used as it is.
-        IdentityMismatch: the metadata of this data folder's cluster is elsewhere, or gone.
+        MetadataPlaceError: the store cannot be used with these settings.
+        IdentityMismatch: the metadata of this data folder's cluster is elsewhere, or missing.
         StoreUnavailable: etcd could not be reached in time.
         AlreadyLocked, CorruptMetadata, UnknownFormat: see the stores.
     """
@@ -39,15 +38,17 @@ async def open_metadata(settings: BrokerSettings, files: Files) -> AsyncIterator
         return
     if await files.run(files.exists, settings.data_dir / EMBEDDED_FOLDER):
         raise MetadataPlaceError(
-            f"The data folder {settings.data_dir} has metadata of its own, which {settings.metadata} knows nothing of: "
-            "choose another --data-dir, or --metadata embedded."
+            f"The data folder {settings.data_dir} has its own embedded metadata, which is not in {settings.metadata}. "
+            "Choose another --data-dir, or --metadata embedded."
         )
     try:
         from storage.metadata.etcd.store import EtcdStore
     except ModuleNotFoundError as missing:
         if missing.name != "grpc":
             raise
-        raise MetadataPlaceError("Metadata in etcd needs grpcio: pip install 'tidewire[etcd]' brings it.") from missing
+        raise MetadataPlaceError(
+            "Metadata in etcd needs the package grpcio. Install it with `pip install 'tidewire[etcd]'`."
+        ) from missing
     async with EtcdStore.open(
         [str(server) for server in etcd_servers(settings.metadata)],
         root=root_of(settings.cluster),
@@ -57,7 +58,7 @@ async def open_metadata(settings: BrokerSettings, files: Files) -> AsyncIterator
 
 
 def place_of(settings: BrokerSettings) -> str:
-    """The metadata root, as messages name it."""
+    """Return the metadata store's name for messages."""
     if settings.metadata == EMBEDDED:
         return str(settings.data_dir.absolute() / EMBEDDED_FOLDER)
     return f"{settings.metadata}{root_of(settings.cluster)}"
@@ -69,5 +70,5 @@ def _check_embedded(settings: BrokerSettings, files: Files) -> None:
 
 
 def root_of(cluster: str) -> str:
-    """Below which key of etcd a cluster's metadata stands."""
+    """Return the etcd key prefix of a cluster's metadata."""
     return f"/tidewire/{cluster}"

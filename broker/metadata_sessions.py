@@ -1,10 +1,10 @@
-"""The broker serves under one metadata session after another, in one process.
+"""Runs the broker under one metadata session after another, in one process.
 
-Claims, elections and every other record of what a broker owns belong to its session. When etcd is away for longer than
-the session's timeout, other brokers may own the topics. So the broker stops serving when its session ends. It closes
-all connections, so that clients reconnect, and cancels every task that rests on the session, as a crash would. Under
-the next session it begins as a new process would, with new elections and claims. Listeners, journal and ledger store
-stay: they rest on no session, and nobody fences a journal because a session ended.
+Claims, elections and all other records of ownership belong to a session. When etcd is unreachable for longer than the
+session's timeout, other brokers may own the topics. So the broker stops serving when its session ends. It closes all
+connections, so that clients reconnect. It cancels every task that depends on the session, as a crash would. Under the
+next session it starts like a new process, with new elections and claims. Listeners, journal and ledger store stay open:
+they do not depend on a session, and the end of a session does not fence a journal.
 
 | what ends the serving under a session                    | what follows                                       |
 |----------------------------------------------------------|----------------------------------------------------|
@@ -24,7 +24,7 @@ from broker.store_retry import RETRY_SECONDS
 from storage.metadata.store import MetadataStore, Session, SessionLost, StoreEnded, StoreUnavailable
 
 ServeSession = Callable[[Session], Awaitable[None]]
-"""Serves by a session until the broker is told to stop. Cancelled when the session is lost."""
+"""Serves under a session until the broker is told to stop. It is cancelled when the session is lost."""
 
 log = structlog.get_logger(__name__)
 
@@ -38,32 +38,32 @@ async def serve_sessions(
     *,
     timeout_seconds: float,
 ) -> None:
-    """Serve under one session after another, until `serve` returns because of `stop`.
+    """Serve under one session after another, until `stop` makes `serve` return.
 
     Args:
-        metadata: the store of the sessions.
+        metadata: the store that opens the sessions.
         first: the first session.
         serve: serves under one session.
-        turn_away: answers clients while there is no session; cancelled when there is one.
-        stop: told to stop.
+        turn_away: refuses clients while there is no session; it is cancelled when there is one.
+        stop: set when the broker is to stop.
         timeout_seconds: the timeout of the sessions.
 
     Raises:
-        StoreUnavailable: the store of this process has ended.
+        StoreUnavailable: this process's store has ended.
     """
     session: Session | None = first
     while session is not None:
         ended = await _run(serve, session)
         if ended is None or stop.is_set():
             return
-        log.warning("nothing is served until there is a new metadata session", reason=str(ended))
+        log.warning("the broker serves no clients until it has a new metadata session", reason=str(ended))
         session = await _next_session(metadata, session, ended, turn_away, stop, timeout_seconds)
         if session is not None:
-            log.info("a new metadata session: claims begin anew", session=session.id)
+            log.info("the broker serves again under a new metadata session", session=session.id)
 
 
 async def _run(serve: ServeSession, session: Session) -> Exception | None:
-    """Serve under a session. Returns why that ended early, or None."""
+    """Serve under a session. Return the reason if that ended early, else None."""
     ended: list[Exception] = []
     try:
         async with trio.open_nursery() as nursery:
@@ -88,7 +88,7 @@ async def _next_session(
     stop: trio.Event,
     timeout_seconds: float,
 ) -> Session | None:
-    """The next session, however long that takes; None when the broker is told to stop meanwhile."""
+    """Wait for the next session and return it; None if the broker is told to stop meanwhile."""
     session: Session | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(turn_away)
@@ -97,7 +97,7 @@ async def _next_session(
         while session is None:
             try:
                 if not is_lost:
-                    # The session still lives: give its claims up at once. Pause first, as the store gave no answer.
+                    # The session is still alive, so release its claims now. Pause first: the store did not answer.
                     await trio.sleep(RETRY_SECONDS)
                     await before.close()
                     is_lost = True
@@ -105,7 +105,7 @@ async def _next_session(
             except StoreEnded:
                 raise
             except StoreUnavailable as unanswered:
-                log.warning("the metadata store gives no new session", reason=str(unanswered))
+                log.warning("the metadata store did not open a new session; retrying", reason=str(unanswered))
                 await trio.sleep(RETRY_SECONDS)
         nursery.cancel_scope.cancel()
     return session

@@ -1,22 +1,22 @@
-"""Names of topics, partitions and segments: what is legal, and how a name parses and prints.
+"""Names of topics, partitions and segments: which are legal, and how they are parsed and printed.
 
     persistent://tenant/namespace/local                a topic, or the whole of a partitioned one
     persistent://tenant/namespace/local-partition-3    one partition of it
     topic://tenant/namespace/local                     a scalable topic
     segment://tenant/namespace/local/8000-ffff-1       its segment 1, which holds the hashes 8000 to ffff (inclusive)
 
-A name has exactly one spelling: `TopicName.parse(str(name)) == name`, and two names that differ are two topics. That is
-why this module is stricter than Pulsar where Pulsar is lenient: empty parts are refused instead of dropped
-(`/x/`, `t//n/x`), hexadecimal digits are lower case, numbers carry no leading zeros. Short names are the one exception,
-as clients rely on them: `x` means `persistent://public/default/x` and `t/n/x` means `persistent://t/n/x`.
+A name has exactly one spelling: `TopicName.parse(str(name)) == name`, and different names are different topics. So this
+module is stricter than Pulsar. It refuses empty parts instead of dropping them (`/x/`, `t//n/x`). Hexadecimal digits
+are lower case, and numbers have no leading zeros. Short names are the one exception, because clients rely on them: `x`
+means `persistent://public/default/x` and `t/n/x` means `persistent://t/n/x`.
 
-Tenants and namespaces are made of ASCII letters, digits and `_ - = : .`, as in Pulsar. A local name may hold any text
-but `/`, control characters, line separators and lone surrogates. Nothing is decoded: `a%2Fb` is a local name of five
-characters, on the wire and in HTTP paths alike (where the path segment carries it encoded once more). The words `.`
-and `..` are refused, since HTTP clients remove them from paths.
+Tenants and namespaces consist of ASCII letters, digits and `_ - = : .`, as in Pulsar. A local name may contain any text
+except `/`, control characters, line separators and lone surrogates. Nothing is decoded: `a%2Fb` is a local name of five
+characters, on the wire and in HTTP paths. (An HTTP path carries it encoded once more.) The names `.` and `..` are
+refused, because HTTP clients remove them from paths.
 
 Pulsar's older four-part names (`persistent://tenant/cluster/namespace/local`) and `non-persistent://` are refused with
-a reason of their own. A name that merely looks like a partition (`x-partition-03`, `x-partition-`) is a plain topic.
+their own reasons. A name that only looks like a partition (`x-partition-03`, `x-partition-`) is a plain topic.
 """
 
 import re
@@ -26,31 +26,31 @@ from enum import StrEnum
 from typing import Final, Self
 
 NAME_BYTES_MAX: Final = 1024
-"""A whole name's length as UTF-8; names become keys of metadata records, percent-encoded."""
+"""The longest name, in bytes of UTF-8. Names become keys of metadata records, percent-encoded."""
 
 HASH_MAX: Final = 0xFFFF
-"""The highest key hash; a scalable topic's segments divide 0..HASH_MAX among them."""
+"""The highest key hash. A scalable topic's segments divide the range 0..HASH_MAX."""
 
 SEGMENT_ID_MAX: Final = 2**63 - 1
-"""Segment ids travel as signed 64-bit numbers."""
+"""On the wire, segment ids are signed 64-bit numbers."""
 
 PARTITION_INDEX_MAX: Final = 2**31 - 1
-"""Partition indexes travel as signed 32-bit numbers."""
+"""On the wire, partition indexes are signed 32-bit numbers."""
 
 DEFAULT_TENANT: Final = "public"
 DEFAULT_NAMESPACE: Final = "default"
 
-_UNPRINTABLE = "a name holds no control characters, line separators or lone surrogates"
-_TOO_LONG = f"a name is at most {NAME_BYTES_MAX} bytes long"
+_UNPRINTABLE = "a name must not contain control characters, line separators or lone surrogates"
+_TOO_LONG = f"a name must be at most {NAME_BYTES_MAX} bytes long"
 _PARTITION = re.compile(r"(?P<base>.+)-partition-(?P<index>0|[1-9][0-9]*)", re.DOTALL)
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _DESCRIPTOR = re.compile(r"(?P<start>[0-9a-f]{4})-(?P<end>[0-9a-f]{4})-(?P<id>0|[1-9][0-9]*)", re.ASCII)
-# Control characters, surrogates, line and paragraph separators: unprintable, unencodable, or breaking lines of text.
+# Control characters, surrogates, line and paragraph separators: they cannot be printed or encoded, or they break lines.
 _CATEGORIES_REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 class InvalidTopicName(ValueError):
-    """The text is no legal name; the client that sent it is at fault, and asking again does not help."""
+    """The text is not a legal name. The client is at fault, and a retry does not help."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class InvalidTopicName(ValueError):
 
 
 class Domain(StrEnum):
-    """What stands before `://`."""
+    """The kind of topic: the part of its name before `://`."""
 
     PERSISTENT = "persistent"
     TOPIC = "topic"
@@ -69,10 +69,10 @@ class Domain(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentDescriptor:
-    """Which part of a scalable topic a segment is: `8000-ffff-1`.
+    """A segment's hash range and id within its scalable topic, such as `8000-ffff-1`.
 
     Raises:
-        InvalidTopicName: the range is backwards, or a number does not fit.
+        InvalidTopicName: the range is backwards, or a number is out of range.
     """
 
     hash_start: int
@@ -84,20 +84,22 @@ class SegmentDescriptor:
 
     def __post_init__(self) -> None:
         if not 0 <= self.hash_start <= self.hash_end <= HASH_MAX:
-            raise InvalidTopicName(str(self), "a segment's hash range runs upwards within 0000-ffff")
+            raise InvalidTopicName(str(self), "a segment's hash range must run upwards within 0000-ffff")
         if not 0 <= self.segment_id <= SEGMENT_ID_MAX:
-            raise InvalidTopicName(str(self), f"a segment's id is at least 0 and at most {SEGMENT_ID_MAX}")
+            raise InvalidTopicName(str(self), f"a segment's id must be from 0 to {SEGMENT_ID_MAX}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `<start>-<end>-<id>`: four lower-case hexadecimal digits twice, then a decimal number.
+        """Parse `<start>-<end>-<id>`: twice four lower-case hexadecimal digits, then a decimal number.
 
         Raises:
-            InvalidTopicName: it is written otherwise, the range is backwards, or the id does not fit.
+            InvalidTopicName: the text has another form, the range is backwards, or the id is out of range.
         """
         match = _DESCRIPTOR.fullmatch(text)
         if match is None:
-            raise InvalidTopicName(text, "a segment is written as 8000-ffff-1: lower-case hex, hex, decimal id")
+            raise InvalidTopicName(
+                text, "a segment must be written like 8000-ffff-1: start and end in lower-case hex, decimal id"
+            )
         return cls(int(match["start"], 16), int(match["end"], 16), _number(match["id"]))
 
     def __str__(self) -> str:
@@ -106,16 +108,16 @@ class SegmentDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """One legal name. Construction checks it, so an object of this class needs no further validation.
+    """One legal name. The constructor checks it, so an object of this class needs no further validation.
 
     Raises:
-        InvalidTopicName: a part is illegal, or a segment descriptor stands where none belongs or lacks where one does.
+        InvalidTopicName: a part is illegal, or the domain and the presence of a segment do not match.
     """
 
     domain: Domain
     tenant: str
     namespace: str
-    """The namespace within the tenant, without it."""
+    """The namespace's own name, without the tenant."""
     local: str
     segment: SegmentDescriptor | None = None
     """Set exactly for `segment://` names."""
@@ -128,19 +130,19 @@ class TopicName:
         if problem is not None:
             raise InvalidTopicName(name, problem)
         if (self.domain is Domain.SEGMENT) != (self.segment is not None):
-            raise InvalidTopicName(name, "segment:// names, and only they, end in a segment such as 8000-ffff-1")
-        # Last, because by now every character can be encoded.
+            raise InvalidTopicName(name, "segment:// names, and no others, end in a segment such as 8000-ffff-1")
+        # This check is last: after the others, every character can be encoded.
         if len(name.encode()) > NAME_BYTES_MAX:
             raise InvalidTopicName(name, _TOO_LONG)
 
     @classmethod
     def parse(cls, text: str, *, short_domain: Domain = Domain.PERSISTENT) -> Self:
-        """Read a full name, or a short one (`x`, `t/n/x`), which stands for one of `short_domain`.
+        """Parse a full name, or a short one (`x`, `t/n/x`), which gets `short_domain`.
 
         Raises:
-            InvalidTopicName: with the reason.
+            InvalidTopicName: the name is illegal; the message says why.
         """
-        # A client chooses the length, so a longer one is refused before any work on it.
+        # A client chooses the length, so a name that is too long is refused before any work.
         if len(text) > NAME_BYTES_MAX:
             raise InvalidTopicName(text, _TOO_LONG)
         scheme, separator, rest = text.partition("://")
@@ -149,7 +151,7 @@ class TopicName:
         if not separator and len(parts) == 1:
             parts = [DEFAULT_TENANT, DEFAULT_NAMESPACE, *parts]
         if domain is Domain.SEGMENT and len(parts) != 4:
-            raise InvalidTopicName(text, "a segment is segment://tenant/namespace/topic/8000-ffff-1")
+            raise InvalidTopicName(text, "a segment's name must be segment://tenant/namespace/topic/8000-ffff-1")
         if domain is not Domain.SEGMENT and len(parts) == 4:
             raise InvalidTopicName(text, "names with a cluster (tenant/cluster/namespace/topic) are not supported")
         try:
@@ -161,7 +163,7 @@ class TopicName:
             tenant, namespace, local = parts
             return cls(domain, tenant, namespace, local, descriptor)
         except InvalidTopicName as error:
-            # What the client wrote explains more than what it was expanded to.
+            # The client knows the name that it sent, not the expanded one.
             raise InvalidTopicName(text, error.reason) from None
 
     def __str__(self) -> str:
@@ -170,7 +172,7 @@ class TopicName:
 
     @property
     def tenant_namespace(self) -> str:
-        """`tenant/namespace`, as Pulsar's administrators write a namespace."""
+        """The namespace in Pulsar's usual form, `tenant/namespace`."""
         return f"{self.tenant}/{self.namespace}"
 
     @property
@@ -181,28 +183,30 @@ class TopicName:
 
     @property
     def partitioned_topic(self) -> Self:
-        """The topic that this is a partition of; the name itself when it is no partition."""
+        """The topic that this name is a partition of; the name itself if it is not a partition."""
         match = self._partition_match()
         return self if match is None else replace(self, local=match["base"])
 
     def partition(self, index: int) -> Self:
-        """Partition `index` of this topic.
+        """Return the name of partition `index` of this topic.
 
         Raises:
-            InvalidTopicName: this is not a `persistent://` topic, is a partition already, or the index does not fit.
+            InvalidTopicName: this is not a `persistent://` topic, it is a partition, or the index is out of range.
         """
         if self.domain is not Domain.PERSISTENT or self.partition_index is not None:
-            raise InvalidTopicName(str(self), "only a persistent:// topic that is no partition has partitions")
+            raise InvalidTopicName(
+                str(self), "only a persistent:// topic that is not itself a partition has partitions"
+            )
         if not 0 <= index <= PARTITION_INDEX_MAX:
             raise InvalidTopicName(str(self), f"partition {index} is not within 0..{PARTITION_INDEX_MAX}")
         return replace(self, local=f"{self.local}-partition-{index}")
 
     @property
     def scalable_topic(self) -> Self:
-        """The `topic://` name that a segment belongs to; a `topic://` name is its own.
+        """The scalable topic of a segment; for a `topic://` name, the name itself.
 
         Raises:
-            InvalidTopicName: a `persistent://` name, which belongs to no scalable topic.
+            InvalidTopicName: it is a `persistent://` name, which belongs to no scalable topic.
         """
         if self.domain is Domain.PERSISTENT:
             raise InvalidTopicName(str(self), "a persistent:// topic is not part of a scalable topic")
@@ -210,16 +214,16 @@ class TopicName:
 
     @property
     def as_scalable(self) -> Self:
-        """The `topic://` name of the same tenant, namespace and local name: what this topic is after its migration."""
+        """The `topic://` name with the same tenant, namespace and local name. A migrated topic has this name."""
         return replace(self, domain=Domain.TOPIC, segment=None)
 
     @property
     def as_regular(self) -> Self:
-        """The `persistent://` name of the same tenant, namespace and local name."""
+        """The `persistent://` name with the same tenant, namespace and local name."""
         return replace(self, domain=Domain.PERSISTENT, segment=None)
 
     def segment_name(self, descriptor: SegmentDescriptor) -> Self:
-        """The `segment://` name of one of this scalable topic's segments.
+        """Return the `segment://` name of one of this scalable topic's segments.
 
         Raises:
             InvalidTopicName: this is not a `topic://` name, or the descriptor is illegal.
@@ -235,14 +239,14 @@ class TopicName:
         if match is None or _number(match["index"]) > PARTITION_INDEX_MAX:
             return None
         if _local_problem(match["base"]) is not None:
-            return None  # There is no topic that this could be a partition of.
+            return None  # The name before -partition- would be empty or illegal.
         return match
 
 
 def subscription_problem(text: str) -> str | None:
-    """Why administrators cannot name a subscription so; None when they can.
+    """Return why `text` is not a legal subscription name for administrators; None if it is legal.
 
-    The rules of a topic's own name, but for a slash, which stands percent-encoded in paths.
+    The rules are those of a topic's local name, except that a slash is allowed: in paths it is percent-encoded.
     """
     if len(text) > NAME_BYTES_MAX or len(text.encode(errors="replace")) > NAME_BYTES_MAX:
         return _TOO_LONG
@@ -251,7 +255,7 @@ def subscription_problem(text: str) -> str | None:
 
 
 def text_problem(text: str) -> str | None:
-    """Why nobody may be named so, whatever it is; None when it can be. Logs and terminals show names as they are."""
+    """Return why `text` cannot be a name of anything; None if it can. Logs and terminals print names unchanged."""
     if any(unicodedata.category(character) in _CATEGORIES_REFUSED for character in text):
         return _UNPRINTABLE
     return None
@@ -263,16 +267,16 @@ def _domain(scheme: str, name: str) -> Domain:
     try:
         return Domain(scheme)
     except ValueError:
-        raise InvalidTopicName(name, "a name begins with persistent://, topic:// or segment://") from None
+        raise InvalidTopicName(name, "a name must begin with persistent://, topic:// or segment://") from None
 
 
 def _entity_problem(what: str, text: str) -> str | None:
     if not text:
         return f"the {what} is empty"
     if not _ENTITY.fullmatch(text):
-        return f"a {what} is made of letters, digits and _ - = : ."
+        return f"a {what} may contain only letters, digits and _ - = : ."
     if text in {".", ".."}:
-        return f"a {what} is neither . nor .."
+        return f"a {what} must not be . or .."
     return None
 
 
@@ -280,12 +284,12 @@ def _local_problem(text: str) -> str | None:
     if not text or text.isspace():
         return "the topic's own name is empty"
     if text in {".", ".."}:
-        return "a topic's own name is neither . nor .."
+        return "a topic's own name must not be . or .."
     if "/" in text:
-        return "a topic's own name holds no /"
+        return "a topic's own name must not contain /"
     return text_problem(text)
 
 
 def _number(digits: str) -> int:
-    # Python refuses to convert thousands of digits; nothing that long is in range, whatever its value.
+    # Python refuses to convert thousands of digits. A number that long is out of range in any case.
     return int(digits) if len(digits) <= len(str(SEGMENT_ID_MAX)) else SEGMENT_ID_MAX + 1

@@ -1,4 +1,4 @@
-"""Whom a client acts for. Each front end says it of its clients, and what is to be authorized asks for it."""
+"""The identity that a client acts for. Each front end sets it, and authorization will check it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,4 +12,4 @@ class Principal:
 
 
 ANONYMOUS: Final = Principal("anonymous")
-"""Every client: front ends check no credentials, and refuse clients that bring some."""
+"""The identity of every client: front ends check no credentials, and refuse clients that send any."""

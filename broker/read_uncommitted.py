@@ -1,7 +1,7 @@
-"""A topic at the isolation level read-uncommitted: every durable entry, whatever became of its transaction.
+"""A topic at the isolation level read-uncommitted: every durable entry, whatever its transaction's outcome.
 
-For diagnosis, and for readers that prefer early results to right ones. A durable subscription cannot have it: entries
-of an open transaction may be acknowledged there only after the decision.
+It serves diagnosis, and readers that prefer early results to correct ones. A durable subscription cannot use it,
+because it may acknowledge an open transaction's entries only after the transaction's end.
 """
 
 from broker.chunks import chunk_of
@@ -14,14 +14,14 @@ from storage.watermark import Watermark
 
 
 class ReadUncommitted:
-    """A `Source` of dispatch that hides nothing."""
+    """A `Source` for dispatch that hides no entries."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
 
     @property
     def readable(self) -> Watermark:
-        """See `Source`: what is durable."""
+        """See `Source`: everything durable is readable."""
         return self._topic.ledger.confirmed
 
     @property
@@ -35,7 +35,7 @@ class ReadUncommitted:
         return await ledger.read(start, upto=ledger.confirmed.value, entries_max=entries_max, bytes_max=bytes_max)
 
     def is_visible(self, entry: Entry) -> bool:
-        """See `Source`: every entry is."""
+        """See `Source`: every entry is visible."""
         return True
 
     def chunk_of(self, entry: Entry) -> Chunk | None:

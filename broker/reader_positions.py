@@ -1,11 +1,11 @@
 """Where readers continue after a seek. Pure.
 
-A seek closes the consumer, and its client subscribes again. A durable subscription has its cursor. A reader has none,
-and its client then names a start of its own: after a seek to a time the earliest message, or the last message that it
-read before. So the broker remembers the position.
+A seek closes the consumer, and its client subscribes again. A durable subscription continues from its cursor. A reader
+has no cursor, so its client names a start position. After a seek to a time, that is the earliest message, or the last
+message that it read before the seek. So the broker remembers the position of the seek.
 
-The position holds until the client has read something behind it. The client shows that when it names another start than
-the one with which it first came back. The memory of disconnected readers is bounded by number and by time.
+The position holds until the client has read a message after it. The client then names another start than the one with
+which it first came back. The memory for disconnected readers is bounded by number and by time.
 """
 
 from collections import OrderedDict
@@ -16,14 +16,14 @@ from broker.names import TopicName
 from storage.position import Position
 
 AWAY_MAX: Final = 2_000
-"""Disconnected readers of one broker whose position is remembered; beyond that, the longest away is forgotten."""
+"""Most disconnected readers that a broker remembers. Beyond this, it forgets the one disconnected first."""
 
 AWAY_SECONDS_MAX: Final = 600
-"""How long a reader may be away; later it begins where its client says."""
+"""How long a disconnected reader is remembered. After that, it begins where its client says."""
 
 
 class ReaderId(NamedTuple):
-    """What identifies a reader that comes back."""
+    """Identifies a reader across connections."""
 
     topic: TopicName
     subscription: str
@@ -35,13 +35,13 @@ class SeekPosition:
     """Where one reader continues after its seek."""
 
     mark_delete: Position
-    """The reader wants nothing at or below it."""
+    """The reader wants only entries after this position."""
     start: tuple[int, ...] | None = None
-    """The start that its client named when it first came back; None while it has not."""
+    """The start that its client named when it first came back; None before that."""
 
 
 class ReaderPositions:
-    """Positions of disconnected readers. A connected reader's session keeps its position and hands it in at its end."""
+    """The positions of disconnected readers. The session of a connected reader holds its position until it ends."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[ReaderId, tuple[SeekPosition, float]] = OrderedDict()
@@ -50,7 +50,7 @@ class ReaderPositions:
         return len(self._left)
 
     def left(self, reader: ReaderId, seek_position: SeekPosition, now: float) -> None:
-        """A moved reader was disconnected; `now` is in seconds."""
+        """Note that a reader with a seek position was disconnected; `now` is in seconds."""
         self._left[reader] = (seek_position, now)
         self._left.move_to_end(reader)
         while self._left:
@@ -60,7 +60,7 @@ class ReaderPositions:
             del self._left[eldest]
 
     def returned(self, reader: ReaderId, start: tuple[int, ...], now: float) -> SeekPosition | None:
-        """Where a reader that subscribes continues. None: it begins at `start`, as its client says."""
+        """Return where a subscribing reader continues; None if it begins at `start`, as its client says."""
         seek_position, since = self._left.get(reader, (None, now))
         if seek_position is None:
             return None
@@ -71,5 +71,5 @@ class ReaderPositions:
         return seek_position
 
     def forget(self, reader: ReaderId) -> None:
-        """Its client has closed it."""
+        """Forget a reader that its client has closed."""
         self._left.pop(reader, None)

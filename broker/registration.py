@@ -1,10 +1,9 @@
-"""Registering a broker at its start: in one cluster, with one data folder, under one id, and alone.
+"""Registers a broker at its start: in one cluster, with one data folder, as the only process with its id.
 
-In this order, and each step before anything that it protects is changed:
-
-1. Folder, journal and metadata root must belong together (`storage.identity`).
-2. The lock of the broker's folder, for an immediate answer if a broker with this id runs there.
-3. A session, and the registration of the broker's id (`cluster.membership`).
+The steps have this order, and each is done before anything that it protects is changed:
+1. Check that folder, journal and metadata root belong together (`storage.identity`).
+2. Lock the broker's folder. This fails at once if a broker with this id runs there.
+3. Open a session, and register the broker's id (`cluster.membership`).
 
 Only then is the journal fenced and replayed.
 """
@@ -22,7 +21,7 @@ from storage.metadata.store import MetadataStore, Session
 
 
 class BrokerRegistration(NamedTuple):
-    """What a broker holds once it may start."""
+    """What a registered broker holds."""
 
     home: BrokerHome
     session: Session
@@ -32,13 +31,13 @@ class BrokerRegistration(NamedTuple):
 async def register_broker(
     settings: BrokerSettings, files: Files, metadata: MetadataStore, service_url: str, *, timeout_seconds: float
 ) -> BrokerRegistration:
-    """Register the broker that the settings name; `service_url` is where other brokers send its clients.
+    """Register the broker that the settings name. Other brokers redirect its clients to `service_url`.
 
-    `timeout_seconds` is that of the broker's metadata sessions.
+    `timeout_seconds` is the timeout of the broker's metadata sessions.
 
     Raises:
         IdentityMismatch: folder, journal and metadata do not belong together; nothing was changed.
-        DataFolderInUse, BrokerRuns: a broker with this id runs.
+        DataFolderInUse, BrokerRuns: a broker with this id is already running.
         FenceDamaged: the fence of its journal is damaged.
     """
     identity = await join_cluster(

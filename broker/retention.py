@@ -1,8 +1,8 @@
-"""How long messages are kept that every subscription has acknowledged: policies, and what they let go. Pure.
+"""Retention policies: how long messages are kept once every subscription has acknowledged them. Pure.
 
-As in Pulsar, a topic's own policy replaces its namespace's, and that one the broker's. What a subscription has not
-acknowledged is kept whatever a policy says. Without a policy everything is kept. Whole ledgers go, the oldest first and
-never the one that takes entries.
+As in Pulsar, a topic's policy replaces its namespace's policy, which replaces the broker's. Messages that a
+subscription has not acknowledged are always kept. Without a policy everything is kept. Whole ledgers are removed,
+oldest first, but never the open one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 class Retention(NamedTuple):
-    """A policy. A ledger goes when it is too old or when the topic is too large."""
+    """A policy. A ledger is removed when it is too old, or when the topic is too large."""
 
     minutes: int
-    """How long after a ledger's last message it is kept; -1: for ever."""
+    """How long a ledger is kept after its last message; -1: forever."""
     megabytes: int
-    """How much is kept, in MiB; -1: everything."""
+    """How many MiB are kept; -1: everything."""
 
     def to_json(self) -> dict[str, int]:
-        """As Pulsar's administrators write it."""
+        """Return the policy in Pulsar's JSON."""
         return {_MINUTES: self.minutes, _MEGABYTES: self.megabytes}
 
 
@@ -36,45 +36,47 @@ INFINITE_RETENTION: Final = Retention(-1, -1)
 
 
 def retention_of(content: Mapping[str, object] | None) -> Retention:
-    """The policy that Pulsar's JSON says.
+    """Parse a policy in Pulsar's JSON.
 
     Raises:
-        RetentionInvalid: it says none, or one that cannot be.
+        RetentionInvalid: the content is not a valid policy.
     """
     numbers = []
     for name in (_MINUTES, _MEGABYTES):
         number = None if content is None else content.get(name)
         if not isinstance(number, int) or isinstance(number, bool) or not -1 <= number <= _NUMBER_MAX:
-            raise RetentionInvalid(f"{name} is a whole number of -1 (no limit) or more.")
+            raise RetentionInvalid(f"{name} must be a whole number of at least -1 (no limit).")
         numbers.append(number)
     minutes, megabytes = numbers
     if (minutes == 0) != (megabytes == 0):
-        raise RetentionInvalid("A retention of 0 minutes or 0 MB needs both to be 0: nothing acknowledged is kept.")
+        raise RetentionInvalid(
+            "If the retention is 0 minutes or 0 MB, both must be 0. Acknowledged messages are then not kept."
+        )
     return Retention(minutes, megabytes)
 
 
 class Removable(NamedTuple):
-    """What a policy lets go of now."""
+    """What a policy allows to remove now."""
 
     upto: Position | None
-    """The last position of the last ledger to remove; None: there is none."""
+    """The last position of the last ledger to remove; None if there is none."""
     next_ms: int | None
-    """When time alone lets the next ledger go; None: never."""
+    """When the passing of time alone allows the next removal; None if it never does."""
     waits_for_acknowledgement: bool
-    """Whether the next ledger is kept by a subscription, or by an open transaction, alone."""
+    """Whether only a subscription or an open transaction still holds the next ledger."""
 
 
 def removable(
     closed: Sequence[LedgerInfo], open_bytes: int, done: Position, policy: Retention, now_ms: int
 ) -> Removable:
-    """Which of the closed ledgers may go.
+    """Decide which of the closed ledgers may be removed.
 
     Args:
-        closed: in order.
-        open_bytes: the size of the ledger that takes entries.
-        done: up to where everything is decided and acknowledged by every subscription.
-        policy: the topic's.
-        now_ms: by the clock that entries are stamped with.
+        closed: the closed ledgers, in order.
+        open_bytes: the size of the open ledger.
+        done: up to here, all transactions have ended and every subscription has acknowledged everything.
+        policy: the topic's policy.
+        now_ms: the time, from the clock that stamps entries.
     """
     upto: Position | None = None
     if policy == INFINITE_RETENTION or not closed:

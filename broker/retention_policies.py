@@ -1,11 +1,11 @@
-"""The stored retention policies, and what they make of the topics here.
+"""The stored retention policies, and which of them applies to each topic.
 
     /retention/<tenant>/<namespace>            of a namespace
     /retention/<tenant>/<namespace>/<local>    of a topic, with all its partitions or segments
 
-One watch per broker follows them all. A topic's task parks until something may let a ledger go: a policy changed, a
-ledger was closed, the slowest subscription's durable mark-delete rose, a subscription came or went, or a ledger's time
-is over. Without a policy it is never scheduled.
+One watch per broker follows all policies. A topic's trimming task sleeps until a ledger may have become removable: a
+policy changed, a ledger was closed, the slowest subscription's durable mark-delete rose, a subscription was created or
+deleted, or a ledger's time is over. Without a policy the task never wakes.
 """
 
 from typing import Final
@@ -27,18 +27,18 @@ log = structlog.get_logger(__name__)
 
 
 def namespace_key(tenant: str, namespace: str) -> str:
-    """Where a namespace's policy stands."""
+    """Return the key of a namespace's policy."""
     return f"{KEY_PREFIX}{tenant}/{namespace}"
 
 
 def topic_key(name: TopicName) -> str:
-    """Where the policy of a topic stands, under one key for its partitions, segments and itself."""
+    """Return the key of a topic's policy. Its partitions and segments share that key."""
     whole = name.partitioned_topic if name.domain is Domain.PERSISTENT else name.scalable_topic
     return f"{namespace_key(name.tenant, name.namespace)}/{quote(whole.local, safe='')}"
 
 
 class RetentionPolicies:
-    """The policies as this broker knows them while `run` runs."""
+    """The policies that this broker knows while `run` runs."""
 
     def __init__(self, metadata: MetadataStore, default: Retention = INFINITE_RETENTION) -> None:
         self._metadata = metadata
@@ -47,7 +47,7 @@ class RetentionPolicies:
         self._followers: list[Signal] = []
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the records until cancelled; started once those that there are are known."""
+        """Follow the records until cancelled. It reports as started once it knows all existing policies."""
         async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
             self._take(await watch.next())
             task_status.started()
@@ -61,14 +61,14 @@ class RetentionPolicies:
             try:
                 self._policies[record.key] = retention_of(orjson.loads(record.value))
             except (RetentionInvalid, ValueError, AttributeError) as unreadable:
-                # Keeping too much is the mistake that can be undone.
+                # Keep everything: that mistake can be undone.
                 self._policies[record.key] = INFINITE_RETENTION
                 log.error("a retention policy is damaged", key=record.key, reason=str(unreadable))
         for signal in self._followers:
             signal.set()
 
     def of(self, name: TopicName) -> Retention:
-        """The policy that holds for a topic, partition or segment."""
+        """Return the policy that applies to a topic, partition or segment."""
         for key in (topic_key(name), namespace_key(name.tenant, name.namespace)):
             if key in self._policies:
                 return self._policies[key]
@@ -83,12 +83,12 @@ class RetentionPolicies:
         self._followers.remove(signal)
 
     async def stored(self, key: str) -> Retention | None:
-        """The policy that stands under the key; None if there is none."""
+        """Return the policy stored under `key`; None if there is none."""
         record = await self._metadata.get(key)
         return None if record is None else retention_of(orjson.loads(record.value))
 
     async def store(self, key: str, policy: Retention | None) -> None:
-        """Replace what stands under the key, or remove it by None; durable on return."""
+        """Replace the policy under `key`, or remove it if `policy` is None; durable on return."""
         if policy is None:
             await self._metadata.delete(key)
         else:

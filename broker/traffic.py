@@ -1,6 +1,6 @@
-"""What went through this broker since it started: counters that front ends add to and `/metrics` reads.
+"""Counters of the traffic through this broker since its start. Front ends add to them, and `/metrics` reads them.
 
-Also where the metadata store keeps the load of a segment, which `scalable/load_reports.py` derives from them.
+`scalable/load_reports.py` derives each segment's load from them. This module also has the keys of those load reports.
 """
 
 from dataclasses import dataclass, replace
@@ -10,11 +10,11 @@ from urllib.parse import quote
 from broker.names import TopicName
 
 LOAD_PREFIX: Final = "/segment-load/"
-"""Of the keys of all load reports."""
+"""The key prefix of all load reports."""
 
 
 def load_key(segment: TopicName) -> str:
-    """Where the load of a segment is reported."""
+    """Return the key of a segment's load report."""
     return LOAD_PREFIX + quote(str(segment), safe="")
 
 
@@ -23,15 +23,15 @@ class Traffic:
     """Counters of one broker. They never fall."""
 
     connections: int = 0
-    """Connections open now; the one field that does fall."""
+    """Connections open now. Only this field can fall."""
     messages_in: int = 0
     """Messages published and durable."""
     bytes_in: int = 0
-    """Their payloads, as stored."""
+    """Payload bytes of these messages, as stored."""
     messages_out: int = 0
     """Messages handed to a connection for a consumer."""
     bytes_out: int = 0
-    """Their payloads."""
+    """Payload bytes of these messages."""
 
 
 @dataclass(slots=True)
@@ -44,5 +44,5 @@ class SegmentTraffic:
     bytes_out: int = 0
 
     def copy(self) -> "SegmentTraffic":
-        """The counters as they are now."""
+        """Return the current counters."""
         return replace(self)

@@ -42,10 +42,10 @@ class LedgerTrimmer:
         self._deduplication = deduplication
 
     async def run(self) -> None:
-        """Trim when there is something to trim, until cancelled.
+        """Trim whenever the policy allows it, until cancelled.
 
         Raises:
-            Fenced, OwnershipLost: the claim is lost.
+            Fenced, OwnershipLost: this broker has lost the topic.
         """
         signal = Signal()
         self._policies.attach(signal)
@@ -56,7 +56,7 @@ class LedgerTrimmer:
                 try:
                     await self._step(signal)
                 except StoreFull as full:
-                    log.warning("a topic is not trimmed yet", topic=str(self._name), reason=str(full))
+                    log.warning("a topic could not be trimmed yet", topic=str(self._name), reason=str(full))
                     await trio.sleep(SPACE_RETRY_SECONDS)
         finally:
             self._subscriptions.detach(signal)
@@ -70,7 +70,7 @@ class LedgerTrimmer:
             await signal.wait()
             return
         slowest = min(self._subscriptions.cursors, key=lambda cursor: cursor.durable.value, default=None)
-        # What is open or aborted and not yet passed holds the readable position, without subscriptions too.
+        # An open transaction holds the readable position back, also when there are no subscriptions.
         holding = self._readable if slowest is None else slowest.durable
         done = min(self._readable.value, holding.value)
         found = removable(self._ledger.closed, self._ledger.open_bytes, done, policy, self._now_ms())
@@ -83,7 +83,7 @@ class LedgerTrimmer:
             with trio.move_on_after(seconds):
                 await signal.wait()
             return
-        # A rise may have come while it trimmed.
+        # The position may have risen during the trimming.
         if min(self._readable.value, holding.value) > done:
             return
         holding.attach(signal)

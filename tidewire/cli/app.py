@@ -1,4 +1,4 @@
-"""The commands' common frame. Each command's module is imported when it is called, so that none pays for the others."""
+"""The `tidewire` command and its subcommands. A subcommand imports what it needs when it runs, so each starts fast."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from tidewire.cli import broker, consume, metadata, produce, topics, txn
 from tidewire.cli.demo import command as demo
 
 app: Final = typer.Typer(
-    help="Tidewire: a transactional event-streaming broker, and tools to use it.",
+    help="Tidewire: a transactional event-streaming broker, and commands to use and inspect it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,9 +24,9 @@ app.command("demo")(demo.command)
 
 @app.callback()
 def _commands() -> None:
-    """Keep `tidewire` a set of commands."""
+    """Make typer treat `tidewire` as a group of commands."""
 
 
 def main() -> None:
-    """Run the command line's command; the entry point of `tidewire`."""
+    """Run the command line. This is the entry point of `tidewire`."""
     app()

@@ -1,8 +1,8 @@
-"""`tidewire broker`: run one broker until it is told to end.
+"""`tidewire broker`: run one broker until a signal stops it.
 
-Prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections; everything else
-goes to standard error. SIGTERM and SIGINT end it cleanly, within 5 s whatever it serves. An operator's mistake gets one
-message and exit status 2.
+The broker prints `ready pulsar=HOST:PORT http=HOST:PORT data=DIR` on standard output when it accepts connections.
+Everything else goes to standard error. SIGTERM and SIGINT stop it cleanly within 5 s, whatever its load. An operator's
+mistake gets one message and exit status 2.
 """
 
 import logging
@@ -28,59 +28,67 @@ EXIT_USAGE: Final = 2
 EXIT_FAILED: Final = 1
 
 STOP_SECONDS_MAX: Final = 4.5
-"""From a signal to the process's end, whatever it serves; half a second below what users are promised."""
+"""From a signal to the end of the process, whatever its load: half a second less than users are promised."""
 
 Option = typer.Option
 
 
 def command(
-    config: Annotated[Path | None, Option(help="A TOML file with these settings, named as the flags with _.")] = None,
-    data_dir: Annotated[str | None, Option(help="Folder of ledgers and metadata (default: ./data).")] = None,
-    pulsar: Annotated[str | None, Option(help="HOST:PORT of the Pulsar listener (default: 127.0.0.1:6650).")] = None,
+    config: Annotated[
+        Path | None, Option(help="TOML file with these settings; names as the flags, with _ for -.")
+    ] = None,
+    data_dir: Annotated[str | None, Option(help="Folder for ledgers and metadata (default: ./data).")] = None,
+    pulsar: Annotated[str | None, Option(help="HOST:PORT for Pulsar clients (default: 127.0.0.1:6650).")] = None,
     http: Annotated[
-        str | None, Option(help="HOST:PORT of administration and metrics (default: 127.0.0.1:8080).")
+        str | None, Option(help="HOST:PORT for administration and metrics (default: 127.0.0.1:8080).")
     ] = None,
     http_hosts: Annotated[
-        str | None, Option(help="Names by which HTTP clients may call this broker, with commas between.")
+        str | None, Option(help="Host names that HTTP clients may use for this broker, separated by commas.")
     ] = None,
     advertised_pulsar: Annotated[str | None, Option(help="HOST:PORT that clients are told to connect to.")] = None,
-    broker_id: Annotated[str | None, Option(help="Unique among brokers of one cluster (default: broker-1).")] = None,
+    broker_id: Annotated[str | None, Option(help="Unique among the cluster's brokers (default: broker-1).")] = None,
     metadata: Annotated[
-        str | None, Option(help="Where metadata is kept: embedded (default), or etcd://HOST:PORT[,HOST:PORT].")
+        str | None, Option(help="Metadata store: embedded (default), or etcd://HOST:PORT[,HOST:PORT].")
     ] = None,
     metadata_connect_seconds_max: Annotated[
-        str | None, Option(help="How long a start tries to reach etcd (default: 60).")
+        str | None, Option(help="How long to try to reach etcd at the start (default: 60).")
     ] = None,
     allow_unauthenticated: Annotated[
-        bool, Option("--allow-unauthenticated", help="Accept listeners that other machines can reach.")
+        bool, Option("--allow-unauthenticated", help="Allow listeners that other machines can reach.")
     ] = False,
-    journal_file_bytes_max: Annotated[str | None, Option(help="Size of a journal file, as 64MiB.")] = None,
-    ledger_bytes_max: Annotated[str | None, Option(help="Size at which a topic's ledger is rolled.")] = None,
-    ledger_age_seconds_max: Annotated[str | None, Option(help="Age at which a topic's ledger is rolled.")] = None,
-    message_bytes_max: Annotated[str | None, Option(help="The largest message or batch (default: 5MiB).")] = None,
-    connections_max: Annotated[str | None, Option(help="Connections of clients at a time (default: 10000).")] = None,
+    journal_file_bytes_max: Annotated[str | None, Option(help="Size of a journal file, such as 64MiB.")] = None,
+    ledger_bytes_max: Annotated[str | None, Option(help="Size at which a topic rolls to a new ledger.")] = None,
+    ledger_age_seconds_max: Annotated[str | None, Option(help="Age at which a topic rolls to a new ledger.")] = None,
+    message_bytes_max: Annotated[
+        str | None, Option(help="Size of the largest message or batch (default: 5MiB).")
+    ] = None,
+    connections_max: Annotated[str | None, Option(help="Most client connections at a time (default: 10000).")] = None,
     client_memory_bytes_max: Annotated[
-        str | None, Option(help="Memory for what clients send and have not read yet (default: 512MiB).")
+        str | None, Option(help="Memory for what clients have sent or not yet read (default: 512MiB).")
     ] = None,
     deduplication: Annotated[
-        bool, Option("--deduplication", help="Store what producers send again once on persistent:// topics too.")
+        bool, Option("--deduplication", help="Deduplicate what producers resend on persistent:// topics too.")
     ] = False,
     default_initial_segments: Annotated[
         str | None, Option(help="Segments of a new scalable topic (default: 1).")
     ] = None,
-    transaction_coordinators: Annotated[str | None, Option(help="Transaction coordinator ids (default: 16).")] = None,
-    txn_timeout_seconds_max: Annotated[
-        str | None, Option(help="The longest transaction timeout (default: 3600).")
+    transaction_coordinators: Annotated[
+        str | None, Option(help="Number of transaction coordinator ids (default: 16).")
     ] = None,
-    txn_retention_seconds: Annotated[str | None, Option(help="How long outcomes stay known (default: 60).")] = None,
+    txn_timeout_seconds_max: Annotated[
+        str | None, Option(help="The longest transaction timeout that a client may ask for (default: 3600).")
+    ] = None,
+    txn_retention_seconds: Annotated[
+        str | None, Option(help="How long a transaction's outcome is kept (default: 60).")
+    ] = None,
     retention_minutes: Annotated[
-        str | None, Option(help="How many minutes acknowledged messages are kept; -1, the default: for ever.")
+        str | None, Option(help="Minutes for which acknowledged messages are kept; -1: forever (default: -1).")
     ] = None,
     retention_megabytes: Annotated[
-        str | None, Option(help="How many MiB of acknowledged messages a topic keeps; -1, the default: all.")
+        str | None, Option(help="MiB of acknowledged messages that each topic keeps; -1: all (default: -1).")
     ] = None,
     segment_retention_seconds: Annotated[
-        str | None, Option(help="How long split and merged segments are kept at least (default: 604800, a week).")
+        str | None, Option(help="Least time that split and merged segments are kept (default: 604800, a week).")
     ] = None,
     consumer_session_grace_seconds: Annotated[
         str | None,
@@ -89,15 +97,18 @@ def command(
     auto_scale: Annotated[
         str | None, Option(help="Split and merge topics by load and consumers: true (default) or false.")
     ] = None,
-    verbose: Annotated[bool, Option("--verbose", "-v", help="Log what topics and connections do.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Also log what topics and connections do.")] = False,
 ) -> None:
-    """Run a broker. Every setting can also be given as TIDEWIRE_<NAME>, or in the file named by --config."""
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    A setting may also come from the environment as TIDEWIRE_NAME, or from the file given by --config.
+    """
     flags: dict[str, Any] = {
         name: value for name, value in locals().items() if name not in ("config", "verbose") and value is not None
     }
     for switch in ("allow_unauthenticated", "deduplication"):
         if not flags[switch]:
-            # A switch that was not given must leave the word to the environment and the file.
+            # A switch that was not given must not override the environment and the file.
             del flags[switch]
     make_importable()
     from broker.config import ConfigurationError, load_settings
@@ -132,7 +143,7 @@ def command(
                     end_within(STOP_SECONDS_MAX)
                     stop.set()
                     if not ready.is_set():
-                        # It serves nothing yet, so there is nothing to write.
+                        # The broker serves no client yet, so there is nothing to write.
                         nursery.cancel_scope.cancel()
 
                 nursery.start_soon(stop_when_told)
@@ -145,7 +156,7 @@ def command(
                 ready.set()
                 with loop.watching():
                     async with trio.open_nursery() as duties:
-                        # Here, because this is where the process is known to be a broker's and nothing else's.
+                        # The collector belongs to the whole process. Only here does the broker own the process.
                         duties.start_soon(garbage.run)
                         await stop.wait()
                         duties.cancel_scope.cancel()
@@ -156,7 +167,7 @@ def command(
             await until_told_to_end()
             nursery.cancel_scope.cancel()
 
-    # Before there is another thread. Elsewhere than with glibc memory stays as it is.
+    # This must come before the first thread is started. It does nothing without glibc.
     keep_memory_together()
     try:
         trio.run(with_limited_log)
@@ -168,9 +179,9 @@ def command(
 
 
 def end_within(seconds: float) -> threading.Timer:
-    """End the process after so long, whatever its event loop is doing; harmless when it has ended before.
+    """End the process after `seconds`, whatever its event loop does. It is harmless if the process ends earlier.
 
-    That is like a kill, which loses nothing: acknowledgements of the last moment are delivered again.
+    This is like a kill, which loses nothing. Messages whose acknowledgements were not yet durable are redelivered.
     """
     timer = threading.Timer(seconds, _end_now)
     timer.daemon = True
@@ -179,7 +190,9 @@ def end_within(seconds: float) -> threading.Timer:
 
 
 def _end_now() -> None:
-    sys.stderr.write("tidewire broker: Stopped before all cursors were written. Some messages are delivered again.\n")
+    sys.stderr.write(
+        "tidewire broker: Stopped before all cursors were written. Some acknowledged messages will be redelivered.\n"
+    )
     sys.stderr.flush()
     os._exit(0)
 

@@ -1,6 +1,6 @@
-"""Commands that speak to a broker through `tidewire.client`: one event loop, and its errors as one sentence.
+"""What commands share that use `tidewire.client`: they run an event loop and report its errors as one sentence.
 
-Kept apart from the commands' own modules because it imports the client, which only a command that runs has to pay for.
+Commands import this module when they run, because it imports the client.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,11 +12,11 @@ from tidewire.cli.endings import EXIT_INTERRUPTED, CommandFailed, UsageError
 
 
 def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[None]]) -> None:
-    """Connect to the broker at `service_url`, do `story` and disconnect.
+    """Connect to the broker at `service_url`, run `story` and disconnect.
 
     Raises:
-        UsageError: a name or address is none.
-        CommandFailed: the broker could not be reached, or refused.
+        UsageError: a name or an address is invalid.
+        CommandFailed: the broker could not be reached, or it refused.
     """
 
     async def connected() -> None:
@@ -34,22 +34,22 @@ def run_client(service_url: str, story: Callable[[tidewire.Client], Awaitable[No
 
 
 def format_transaction_id(transaction_id: tuple[int, int]) -> str:
-    """As commands print it and take it: COORDINATOR:NUMBER."""
+    """Return the id as COORDINATOR:NUMBER, the form that commands print and accept."""
     return f"{transaction_id[0]}:{transaction_id[1]}"
 
 
 def parse_transaction_id(text: str) -> tuple[int, int]:
-    """Read what `format_transaction_id` wrote.
+    """Parse an id that `format_transaction_id` wrote.
 
     Raises:
-        UsageError: it is written otherwise.
+        UsageError: the text is not such an id.
     """
     parts = text.split(":")
     if len(parts) != len(("coordinator", "number")) or not all(part.isascii() and part.isdigit() for part in parts):
         raise UsageError(
-            f"{text!r} is no transaction's id; expected COORDINATOR:NUMBER, as `tidewire txn begin` prints it."
+            f"{text!r} is not a transaction id. Give COORDINATOR:NUMBER, as `tidewire txn begin` prints it."
         )
     coordinator, number = (int(part) for part in parts)
     if max(coordinator, number) >= 2**64:
-        raise UsageError(f"{text!r} is no transaction's id; its numbers have at most 64 bits.")
+        raise UsageError(f"{text!r} is not a transaction id: its numbers must fit in 64 bits.")
     return coordinator, number

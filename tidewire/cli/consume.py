@@ -1,8 +1,8 @@
 """`tidewire consume`: print a topic's messages, one a line, as they become visible.
 
-With --subscription the broker keeps how far it has come, and the next call goes on there; each message is acknowledged
-once it is printed. Several calls with the same subscription divide the topic: by segments and in order, or with --queue
-message by message. Without a subscription, the topic is read and nothing is left behind.
+With --subscription, each message is acknowledged once it is printed, and the next call continues from there. Several
+calls with the same subscription share the topic: by segments and in order, or with --queue message by message. Without
+a subscription, the command reads the topic and leaves no trace in the broker.
 """
 
 import base64
@@ -43,34 +43,35 @@ class Sharing(StrEnum):
 def command(
     topic: Annotated[str, typer.Argument(help="topic://... or persistent://TENANT/NAMESPACE/NAME", show_default=False)],
     subscription: Annotated[
-        str | None, typer.Option("--subscription", "-s", help="Go on where this subscription stands, and move it.")
+        str | None, typer.Option("--subscription", "-s", help="Continue from this subscription, and acknowledge.")
     ] = None,
     sharing: Annotated[
-        Sharing | None, typer.Option("--type", help="For a persistent:// topic's subscription (default: exclusive).")
+        Sharing | None,
+        typer.Option("--type", help="Type of the subscription on a persistent:// topic (default: exclusive)."),
     ] = None,
     queue: Annotated[
-        bool, typer.Option("--queue", help="Share a scalable topic's subscription message by message, without order.")
+        bool, typer.Option("--queue", help="Share a topic:// topic message by message, in no order.")
     ] = False,
     beginning: Annotated[
-        Beginning, typer.Option("--from", help="Where a new subscription, or a call without one, begins.")
+        Beginning, typer.Option("--from", help="Where to start without a subscription, or with a new one.")
     ] = Beginning.EARLIEST,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")] = None,
     idle_seconds: Annotated[
-        float | None, typer.Option("--idle", min=0.0, help="End when nothing came for so many seconds.")
+        float | None, typer.Option("--idle", min=0.0, help="Stop when no message has come for this many seconds.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything about each message, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each message with all its fields, as JSON.")] = False,
     service_url: ServiceUrl = SERVICE_URL_DEFAULT,
 ) -> None:
-    """Print messages until Ctrl-C, --count or --idle. Only committed ones are ever seen."""
+    """Print a topic's messages until Ctrl-C, --count or --idle. Uncommitted messages are not shown."""
     with one_sentence("tidewire consume"):
         if sharing is not None and subscription is None:
-            raise UsageError("--type is a subscription's: give --subscription too.")
+            raise UsageError("--type applies to a subscription. Give --subscription too.")
         if sharing is not None and topic.startswith("topic://"):
-            raise UsageError("--type is for persistent:// topics; the consumers of a scalable topic always divide it.")
+            raise UsageError("--type is for persistent:// topics. The consumers of a topic:// topic always share it.")
         if queue and subscription is None:
-            raise UsageError("--queue is a subscription's: give --subscription too.")
+            raise UsageError("--queue applies to a subscription. Give --subscription too.")
         if queue and not topic.startswith("topic://"):
-            raise UsageError("--queue is for topic:// topics; for a persistent:// topic say --type shared.")
+            raise UsageError("--queue is for topic:// topics. For a persistent:// topic give --type shared.")
         import anyio
 
         from tidewire.cli.clients import run_client
@@ -110,7 +111,7 @@ def _receiving(
     if subscription is None:
         return client.reader(topic, beginning.value)
     if queue:
-        # Few at a time, so that a slow reader of this output keeps no more from others.
+        # A short queue leaves the other consumers more when this command's output is read slowly.
         return client.queue_consumer(topic, subscription, initial=beginning.value, queue_messages_max=10)
     if is_scalable(topic):
         return client.stream_consumer(topic, subscription, initial=beginning.value)
@@ -127,7 +128,7 @@ async def _acknowledge(receiving: "Receiving", message: "tidewire.Message") -> N
 
 
 def described(message: "tidewire.Message") -> bytes:
-    """All of a message as one line of JSON; a value that is no text stands in base64, under another name."""
+    """Return a message as one line of JSON. A value that is not UTF-8 is in base64, as `value_base64`."""
     message_id = message.message_id
     try:
         value: Mapping[str, str | None] = {"value": None if message.is_null else message.value.decode()}
@@ -151,11 +152,11 @@ def _moment(since_epoch_ms: int) -> str | int:
     try:
         return (_EPOCH + timedelta(milliseconds=since_epoch_ms)).isoformat(timespec="milliseconds")
     except OverflowError:
-        # Some producers send what is no time of this calendar.
+        # Some producers send numbers beyond the calendar's range.
         return since_epoch_ms
 
 
 def _print(line: bytes) -> None:
     sys.stdout.buffer.write(line + b"\n")
-    # Whoever reads a pipe gets each message when it comes.
+    # The reader of a pipe gets each message at once.
     sys.stdout.buffer.flush()

@@ -1,7 +1,7 @@
 """Where the daemon's packages are: beside this package in a checkout, in `tidewire/_daemon` in an installed wheel.
 
-Installing adds the one name `tidewire`; only the process that runs a broker has `broker`, `storage` and the other rooms
-on its path.
+A wheel adds only the name `tidewire`. Only a process that runs the daemon's code has `broker`, `storage` and the other
+rooms on its import path.
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def make_importable() -> None:
-    """Put the daemon's folder on this process's import path; nothing in a checkout, where it is there already."""
+    """Put the daemon's folder on this process's import path. In a checkout it is there already."""
     folder = Path(__file__).parent.with_name("_daemon")
     if folder.is_dir() and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

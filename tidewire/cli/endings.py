@@ -1,7 +1,7 @@
-"""How a command ends when it cannot do what was asked: one sentence on standard error, and an exit status.
+"""How a failed command ends: one message on standard error, and an exit status.
 
-An operator's mistake and a failure have different statuses, as `tidewire broker` has them, so that a script can tell
-what is worth trying again. Defects of ours keep their traceback.
+A wrong call and a failure have different statuses, so a script can tell which one is worth a retry. `tidewire broker`
+uses the same statuses. A bug in Tidewire keeps its traceback.
 """
 
 import os
@@ -13,30 +13,30 @@ from typing import Final
 import typer
 
 EXIT_FAILED: Final = 1
-"""The command was used correctly and failed."""
+"""The command was called correctly and failed."""
 
 EXIT_USAGE: Final = 2
-"""The command was given something that it cannot take."""
+"""The command was called with invalid arguments."""
 
 EXIT_INTERRUPTED: Final = 130
-"""What a shell expects of a program that Ctrl-C ended."""
+"""The status that shells use for a program ended by Ctrl-C."""
 
 
 class CommandFailed(Exception):
-    """The command could not be carried out; the text is the sentence for whoever typed it."""
+    """The command failed; the text is the message for its user."""
 
     exit_status = EXIT_FAILED
 
 
 class UsageError(CommandFailed):
-    """The command was given something that it cannot take."""
+    """The command was called with invalid arguments."""
 
     exit_status = EXIT_USAGE
 
 
 @contextmanager
 def one_sentence(command: str) -> Iterator[None]:
-    """Turn `CommandFailed` into `COMMAND: SENTENCE` on standard error and the process's end."""
+    """Turn `CommandFailed` into `COMMAND: MESSAGE` on standard error, and exit with its status."""
     try:
         yield
     except CommandFailed as failure:
@@ -46,26 +46,26 @@ def one_sentence(command: str) -> Iterator[None]:
 
 @contextmanager
 def while_somebody_reads() -> Iterator[None]:
-    """End what writes to standard output well when its reader, `head` for instance, has enough, or Ctrl-C is typed."""
+    """End quietly when the reader of standard output (such as `head`) has closed it, or at Ctrl-C."""
     try:
         yield
     except BrokenPipeError:
-        # Python would complain once more at its end.
+        # Otherwise Python reports the broken pipe again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def pairs(texts: list[str], flag: str) -> dict[str, str]:
-    """Read options of the form KEY=VALUE, given under `flag`.
+    """Parse the KEY=VALUE texts that were given with `flag`.
 
     Raises:
-        UsageError: one is written otherwise.
+        UsageError: a text has another form.
     """
     read = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not (key and separator):
-            raise UsageError(f"{flag} is written as KEY=VALUE, not {text!r}.")
+            raise UsageError(f"{flag} {text!r} is not KEY=VALUE.")
         read[key] = value
     return read

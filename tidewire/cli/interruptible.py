@@ -1,9 +1,9 @@
-"""A blocking socket whose reads end at Ctrl-C, always.
+"""A blocking socket whose reads always end at Ctrl-C.
 
-Python notes a signal and runs its handler between two steps of the interpreter. A signal that arrives after the last of
-them and before the system call does not interrupt that call, and neither does one that another thread receives. The
-read then goes on until data arrives, which on a watch may be never. So a read waits for either: its data, or the byte
-that the signal itself writes (`signal.set_wakeup_fd`).
+Python notes a signal and runs its handler between two bytecode instructions. A signal may arrive after the last
+instruction and before the system call, or in another thread. Such a signal does not interrupt the call. The read then
+blocks until data arrives, which on a watch may be never. So a read waits for either of two things: its data, or the
+byte that the signal writes (`signal.set_wakeup_fd`).
 """
 
 import selectors
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 WAKEUP_BYTES_MAX: Final = 4096
-"""Signals taken note of at a time; each is a byte."""
+"""Most wake-up bytes read at a time; each signal writes one."""
 
 
 class InterruptibleSocket(socket.socket):
-    """Takes the place of a connected socket; made by `interruptible`."""
+    """Replaces a connected socket; `interruptible` makes it."""
 
     woken_by: socket.socket | None = None
     """Readable once a signal has arrived."""
 
     def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
-        """As the base class; a signal's handler runs within it.
+        """Receive as the base class does. A signal's handler runs during the call.
 
         Raises:
             TimeoutError: nothing arrived within the socket's own time-out.
@@ -43,16 +43,17 @@ class InterruptibleSocket(socket.socket):
                 break
             if not ready:
                 raise TimeoutError("timed out")
-            # The signal's handler has run. It raised nothing, so the data is still waited for.
+            # The signal's handler has run and raised nothing, so go on waiting for data.
             self.woken_by.recv(WAKEUP_BYTES_MAX)
         return super().recv_into(buffer, nbytes, flags)
 
 
 @contextmanager
 def interruptible(connected: socket.socket) -> Iterator[InterruptibleSocket]:
-    """The same connection as a socket whose reads end at Ctrl-C; `connected` gives it up, and leaving closes it.
+    """Yield a socket for the same connection, whose reads end at Ctrl-C.
 
-    Only the main thread hears of signals; on another one the socket is like any.
+    `connected` is detached from the connection. The new socket is closed at the end of the block. Python delivers
+    signals only to the main thread, so in another thread the socket behaves like any other.
     """
     timeout = connected.gettimeout()
     with InterruptibleSocket(connected.family, connected.type, connected.proto, fileno=connected.detach()) as taken:

@@ -1,12 +1,12 @@
-"""A real etcd on loopback, for as long as somebody needs one: the demo, tests and benchmarks start it.
+"""A real etcd process on loopback, for the demo, tests and benchmarks.
 
     with EtcdProcess(folder) as etcd:
         etcd.endpoint                 # 127.0.0.1:40311
         etcd.kill()                   # kill -9
         etcd.start()                  # same data, same address
 
-Its data and its log stand in `folder`. It asks for the command `etcd` on the path; Debian's package is etcd-server.
-Blocking, since starting and ending are moments of the story; who has an event loop uses a thread.
+Its data and its log are in `folder`. The command `etcd` must be on the path; Debian's package is etcd-server. All
+methods block; code with an event loop calls them in a thread.
 """
 
 import shutil
@@ -22,22 +22,22 @@ from typing import IO, Final, Self
 from tidewire.cli.endings import CommandFailed
 
 START_SECONDS_MAX: Final = 20.0
-"""From the start of the process until it serves, its election included."""
+"""From the start of the process until it serves, including its leader election."""
 
 END_SECONDS_MAX: Final = 10.0
 """From a signal to the process's end."""
 
 STARTS_MAX: Final = 3
-"""How often another port is tried because somebody took the one that was free."""
+"""How many ports a start tries: another process may take a free port before etcd binds it."""
 
 LOG_LINES_SHOWN: Final = 10
-"""How much of etcd's log a failure shows, from its end."""
+"""How many of the last lines of etcd's log a failure shows."""
 
 _SERVES: Final = b"serving client traffic"
 
 
 class EtcdFailed(CommandFailed):
-    """etcd is not installed, did not start or did not end; the text has the end of its log."""
+    """etcd is not installed, did not start or did not stop. If it did not start, the text has the end of its log."""
 
 
 class EtcdProcess:
@@ -49,30 +49,30 @@ class EtcdProcess:
         self._data = folder / "data"
         self._log_path = folder / "etcd.log"
         self._process: subprocess.Popen[bytes] | None = None
-        # Known after the first start; later ones ask for the same again.
+        # The first start chooses it; later starts use it again.
         self._port = 0
 
     @property
     def endpoint(self) -> str:
-        """HOST:PORT for clients."""
+        """The HOST:PORT that clients connect to."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def pid(self) -> int:
-        """Of the process now running."""
+        """The id of the running process."""
         assert self._process is not None, "it does not run"
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, and return when it serves.
+        """Start etcd, and return when it serves.
 
         Raises:
-            EtcdFailed: it is not installed, ended, or took longer than START_SECONDS_MAX.
+            EtcdFailed: etcd is not installed, it ended, or it took longer than START_SECONDS_MAX.
         """
         assert self._process is None, "it runs"
         if shutil.which(self._command) is None:
-            raise EtcdFailed("the command etcd is missing: install it (Debian: apt-get install etcd-server)")
-        # The port of the first start is asked for again.
+            raise EtcdFailed("The command etcd is missing. Install it (Debian: apt-get install etcd-server).")
+        # After the first start the port is fixed, so there is no other one to try.
         attempts_left = 1 if self._port else STARTS_MAX
         while self._process is None:
             attempts_left -= 1
@@ -85,23 +85,27 @@ class EtcdProcess:
                 self._port = 0
 
     def kill(self) -> None:
-        """End it as a crash would (kill -9); on return it is gone. Does nothing if it does not run."""
+        """Kill etcd (kill -9), as a crash would, and wait for its end. Does nothing if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._wait()
 
     def stop(self) -> None:
-        """End it in good order; does nothing if it does not run."""
+        """Stop etcd cleanly (SIGTERM) and wait for its end. Does nothing if it does not run.
+
+        Raises:
+            EtcdFailed: it was still running after END_SECONDS_MAX; it is killed then.
+        """
         if self._process is not None:
             self._process.terminate()
             try:
                 self._wait()
             except subprocess.TimeoutExpired:
                 self.kill()
-                raise EtcdFailed(f"etcd was still running {END_SECONDS_MAX:.0f} s after SIGTERM") from None
+                raise EtcdFailed(f"etcd was still running {END_SECONDS_MAX:.0f} s after SIGTERM.") from None
 
     def lose_data(self) -> None:
-        """Forget everything, while it does not run."""
+        """Delete all of etcd's data; it must not be running."""
         assert self._process is None, "it runs"
         shutil.rmtree(self._data)
 
@@ -112,12 +116,12 @@ class EtcdProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Its data is of no use to anybody afterwards.
+        # Its data is not needed afterwards, so a kill is enough.
         self.kill()
 
     def _start(self) -> None:
         client = f"http://{self.endpoint}"
-        # Members would talk to one another on this port; there is only one, so any will do.
+        # Members of a cluster use this port among themselves. There is only one member, so any port will do.
         peer = "http://127.0.0.1:0"
         self.folder.mkdir(parents=True, exist_ok=True)
         process = self._process = subprocess.Popen(  # noqa: S603 - etcd
@@ -135,7 +139,7 @@ class EtcdProcess:
         )
         assert process.stderr is not None
         serves: SimpleQueue[bool] = SimpleQueue()
-        # Reads to the end, so that etcd never blocks on a full pipe.
+        # This thread reads to the end, so etcd never blocks on a full pipe.
         threading.Thread(target=_keep_log, args=(process.stderr, self._log_path, serves), daemon=True).start()
         try:
             is_serving = serves.get(timeout=START_SECONDS_MAX)

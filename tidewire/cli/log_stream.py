@@ -1,24 +1,24 @@
-"""Where the broker's log goes: standard error, which may be a file on a disk that is full, or a pipe that nobody reads.
+"""The stream of the broker's log: standard error, which may be a file on a full disk, or a pipe without a reader.
 
-A line that cannot be written is lost; it must not end the broker that wrote it. How many were lost is told by the next
-one that can be.
+A line that cannot be written is lost, because a failed write must not end the broker. The next line that can be written
+says how many were lost.
 """
 
 from typing import TextIO
 
 
 class LogStream:
-    """A text stream that never raises because the system refuses what is written."""
+    """A text stream that drops what the system refuses to write, and never raises for it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lost = 0
 
     def write(self, text: str) -> int:
-        """Write, or count what could not be."""
+        """Write `text`, or count it as lost."""
         try:
             if self._lost:
-                self._stream.write(f"{self._lost} earlier lines of this log could not be written\n")
+                self._stream.write(f"{self._lost} earlier lines of this log could not be written and are lost\n")
                 self._lost = 0
             self._stream.write(text)
         except OSError:
@@ -26,7 +26,7 @@ class LogStream:
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what is buffered, as far as the system takes it; it is passed on again with the next line."""
+        """Flush as much as the system takes. The rest is tried again with the next line."""
         try:
             self._stream.flush()
         except OSError:

@@ -1,6 +1,6 @@
-"""`tidewire metadata`: look at what a broker's metadata store holds, in a stopped broker's folder or in a running one.
+"""`tidewire metadata`: inspect a broker's metadata store, in a stopped broker's folder or in a running broker.
 
-Records and changes are printed as JSON lines, for programs; what is for people is told in sentences.
+Records and changes are printed as JSON lines, for programs. Notes for people go to standard error as sentences.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidewire.cli.metadata_http import BrokerMetadata
 
 app: Final = typer.Typer(
-    help="Look at a broker's metadata: in the data folder of one that is stopped, or in one that runs.",
+    help="Inspect a broker's metadata: in a stopped broker's data folder, or in a running broker.",
     no_args_is_help=True,
 )
 
@@ -29,7 +29,7 @@ Http = Annotated[
     str | None,
     typer.Option(help="HOST:PORT of a running broker's HTTP listener (default: TIDEWIRE_HTTP_URL, or 127.0.0.1:8080)."),
 ]
-Limit = Annotated[int | None, typer.Option(min=0, help="Print so many at most.")]
+Limit = Annotated[int | None, typer.Option(min=0, help="Print at most this many.")]
 
 _COMMAND: Final = "tidewire metadata"
 _ENVIRONMENT: Final = "TIDEWIRE_HTTP_URL"
@@ -37,27 +37,27 @@ _HTTP_DEFAULT: Final = "127.0.0.1:8080"
 
 
 class Source(Protocol):
-    """Where records are read from."""
+    """A place to read records from: a folder or a running broker."""
 
     def dump(self, prefix: str, limit: int | None) -> Iterator[bytes]:
-        """Records in key order, a line each."""
+        """Yield the records in key order, a line each."""
 
     def get(self, key: str) -> bytes:
-        """One record as a line."""
+        """Return one record as a line."""
 
     def query(self, index: str, start: str, end: str | None, limit: int | None) -> Iterator[bytes]:
-        """Entries of an index with keys in [start, end), a line each, with the record they point at."""
+        """Yield the index's entries with keys in [start, end), a line each, with the records they point at."""
 
 
 @app.command("dump")
 def dump(
-    prefix: Annotated[str, typer.Option(help="Only records whose key begins with this.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only records whose key starts with this.")] = "",
     limit: Limit = None,
     log: Annotated[
-        bool, typer.Option("--log", help="The log itself: its batches and their records, with their places in it.")
+        bool, typer.Option("--log", help="Print the log instead: its batches and records, with their offsets.")
     ] = False,
     partial: Annotated[
-        bool, typer.Option("--partial", help="With --log: show what never took effect too, and mark it.")
+        bool, typer.Option("--partial", help="With --log: also show records that never took effect, marked.")
     ] = False,
     data_dir: DataDir = None,
     http: Http = None,
@@ -65,51 +65,51 @@ def dump(
     """Print records, one JSON object a line, in key order."""
     with _well_ended():
         if partial and not log:
-            raise UsageError("--partial is about what stands in the log: give --log too.")
+            raise UsageError("--partial applies to the log. Give --log too.")
         if not log:
             _print(_source(data_dir, http).dump(prefix, limit))
             return
         if prefix or limit is not None:
-            raise UsageError("--log prints the whole log: leave --prefix and --limit away.")
+            raise UsageError("--log prints the whole log. Leave out --prefix and --limit.")
         _folder(data_dir, http, "--log reads the files").log(lambda line: _print([line], flush=False), partial=partial)
 
 
 @app.command("get")
 def get(
     key: Annotated[str | None, typer.Argument(help="The record's key.", show_default=False)] = None,
-    index: Annotated[str | None, typer.Option(help="Look into this index instead.")] = None,
+    index: Annotated[str | None, typer.Option(help="Query this index instead.")] = None,
     start: Annotated[str | None, typer.Option("--from", help="The first index key.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="The index key to end before.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="The index key to stop before.")] = None,
     limit: Limit = None,
     data_dir: DataDir = None,
     http: Http = None,
 ) -> None:
-    """Print one record, or with --index those that an index query finds, as JSON."""
+    """Print one record as JSON, or with --index the records that an index query finds."""
     with _well_ended():
         if (key is None) == (index is None):
-            raise UsageError("Say what to get: either the key of a record, or --index NAME.")
+            raise UsageError("Give either the key of a record, or --index NAME.")
         if index is not None:
             if not index:
-                raise UsageError("An index has a name of at least one character.")
+                raise UsageError("The name of an index must not be empty.")
             _print(_source(data_dir, http).query(index, start or "", end, limit))
             return
         if start is not None or end is not None or limit is not None:
-            raise UsageError("--from, --to and --limit are for index queries: give --index NAME, or leave them away.")
+            raise UsageError("--from, --to and --limit are for index queries. Give --index NAME, or leave them out.")
         if not key:
-            raise UsageError("A key has at least one character.")
+            raise UsageError("The key must not be empty.")
         _print([_source(data_dir, http).get(key)])
 
 
 @app.command("watch")
 def watch(
-    prefix: Annotated[str, typer.Argument(help="Only records whose key begins with this.", show_default=False)] = "",
+    prefix: Annotated[str, typer.Argument(help="Only records whose key starts with this.", show_default=False)] = "",
     data_dir: Annotated[Path | None, typer.Option(hidden=True)] = None,
     http: Http = None,
 ) -> None:
-    """Print what is there, then every change of a running broker's records as it happens, until Ctrl-C."""
+    """Print a running broker's records, then every change as it happens, until Ctrl-C."""
     with _well_ended():
         if data_dir is not None:
-            raise UsageError("Only a running broker's records change: give --http HOST:PORT, not --data-dir.")
+            raise UsageError("Only a running broker's records change. Give --http HOST:PORT instead of --data-dir.")
         for line in _broker(http).watch(prefix):
             _print([line])
 
@@ -120,7 +120,7 @@ def verify(
     data_dir: DataDir = None,
     http: Http = None,
 ) -> None:
-    """Look whether the files of a stopped broker's metadata are whole; exit status 1 if one is damaged."""
+    """Check a stopped broker's metadata files for damage. The exit status is 1 if a file is damaged or missing."""
     with _well_ended():
         folder, reports = _folder(data_dir, http, "`verify` reads the files").verify()
         from tidewire.cli.metadata_folder import report_line, report_text
@@ -140,12 +140,12 @@ def verify(
 def snapshot(
     feature_level: Annotated[
         int | None,
-        typer.Option(help="For releases of this level: 1 knows no transactions in the log (stopped brokers only)."),
+        typer.Option(help="Write for releases of this level (stopped brokers only); 1: no transactions in the log."),
     ] = None,
     data_dir: DataDir = None,
     http: Http = None,
 ) -> None:
-    """Write a snapshot of the whole state now, so that the log before it is not needed any more."""
+    """Write a snapshot of the whole state now. The log before it is then no longer needed."""
     with _well_ended():
         if data_dir is None and feature_level is None:
             broker = _broker(http)
@@ -172,7 +172,7 @@ def _folder(data_dir: Path | None, http: str | None, why: str) -> "FolderMetadat
     if data_dir is not None and http is not None:
         raise UsageError("Give either --data-dir, for a stopped broker, or --http, for a running one.")
     if data_dir is None:
-        raise UsageError(f"{why} of a stopped broker: give --data-dir DIR.")
+        raise UsageError(f"{why} of a stopped broker. Give --data-dir DIR.")
     make_importable()
     from tidewire.cli.metadata_folder import FolderMetadata
 
@@ -196,5 +196,5 @@ def _print(lines: Iterable[bytes], *, flush: bool = True) -> None:
     for line in lines:
         sys.stdout.buffer.write(line)
     if flush:
-        # Whoever reads a pipe gets a change when it comes, and all of this before what standard error says of it.
+        # The reader of a pipe gets each change at once, and gets all records before the notes on standard error.
         sys.stdout.buffer.flush()

@@ -1,7 +1,7 @@
 """The metadata in a stopped broker's data folder.
 
-Everything but `snapshot` only looks: it holds a shared lock and changes nothing, not even what a broker's start would
-mend. Imported by a command that runs, when the daemon's packages are importable.
+Everything except `snapshot` is read-only. It holds a shared lock and changes nothing, not even what a broker's start
+would repair. Import this module after `daemon.make_importable`: it needs the daemon's packages.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,38 +21,39 @@ from tidewire.cli.endings import CommandFailed, UsageError
 from tidewire.cli.progress import progress_bar
 
 Note = Callable[[str], None]
-"""Told, in a sentence, what whoever reads the output should know besides."""
+"""Called with a sentence that the reader of the output should know."""
 
 
 class FolderMetadata:
-    """The metadata store in a data folder. Every method raises `CommandFailed`, with a sentence."""
+    """The metadata store in a data folder. Every method raises `CommandFailed` with a message for the user."""
 
     def __init__(self, data_dir: Path, note: Note) -> None:
         self._data_dir = data_dir
         self._note = note
 
     def dump(self, prefix: str, limit: int | None) -> Iterator[bytes]:
-        """Records in key order, a line each."""
+        """Yield the records in key order, a line each."""
         for record in self._state().image.scan(*starting_with(prefix), limit):
             yield record_line(record)
 
     def get(self, key: str) -> bytes:
-        """One record as a line."""
+        """Return one record as a line."""
         record = self._state().image.records.get(key)
         if record is None:
             raise CommandFailed(f"There is no record {key!r}.")
         return record_line(record)
 
     def query(self, index: str, start: str, end: str | None, limit: int | None) -> Iterator[bytes]:
-        """Entries of an index with keys in [start, end), a line each, with the record they point at."""
+        """Yield the index's entries with keys in [start, end), a line each, with the records they point at."""
         last = starting_with("")[1] if end is None else end
         for hit in self._state().image.query(index, start, last, limit):
             yield hit_line(hit)
 
     def log(self, write: Callable[[bytes], None], *, partial: bool) -> None:
-        """Every batch of the log and the records in it, a line each, handed to `write`.
+        """Hand every batch of the log and its records to `write`, a line each.
 
-        Records of transactions that never took effect are marked if `partial`, and else left out (R24).
+        With `partial`, records of transactions that never took effect are included and marked. Without it, they are
+        left out (R24).
         """
         hidden = 0
 
@@ -74,12 +75,12 @@ class FolderMetadata:
         self._tell_torn(torn)
 
     def verify(self) -> tuple[Path, list[FileReport]]:
-        """Look at every file of the store's folder; the folder, and what was found out about each."""
+        """Check every file of the store. Return the store's folder and a report for each file."""
         with self._inspection() as inspection, progress_bar("verifying", inspection.size_bytes) as progress:
             return inspection.directory, list(verify(inspection, progress))
 
     def snapshot(self, feature_level: int | None) -> SnapshotInfo:
-        """Write one, in place of the log, for releases of that feature level; the one thing here that writes."""
+        """Write a snapshot that replaces the log, for releases of `feature_level`. It is durable on return."""
 
         async def write() -> SnapshotInfo:
             return await write_snapshot(DiskFiles(), self._data_dir, feature_level=feature_level)
@@ -92,7 +93,7 @@ class FolderMetadata:
             found = inspection.state(progress)
         if found.unfinished_records is not None:
             self._note(
-                f"{_counted(found.unfinished_records, 'record')} of a transaction that was never finished are hidden; "
+                f"{_counted(found.unfinished_records, 'record')} of an unfinished transaction are hidden. "
                 "`tidewire metadata dump --log --partial` shows them."
             )
         self._tell_torn(found.torn)
@@ -101,8 +102,8 @@ class FolderMetadata:
     def _tell_torn(self, torn: Torn | None) -> None:
         if torn is not None:
             self._note(
-                f"{torn.path} ends in a write that was interrupted, at byte {torn.offset}; nobody was told that it "
-                "happened, and the next start discards it."
+                f"{torn.path} ends in an interrupted write at byte {torn.offset}. That write was never confirmed, and "
+                "the broker's next start discards it."
             )
 
     @contextmanager
@@ -116,7 +117,7 @@ class FolderMetadata:
             yield
         except AlreadyLocked:
             raise CommandFailed(
-                f"The data folder {self._data_dir} is in use by a running broker: ask that, with --http HOST:PORT."
+                f"A running broker uses the data folder {self._data_dir}. Ask that broker with --http HOST:PORT."
             ) from None
         except CorruptMetadata as damage:
             raise CommandFailed(f"{damage}.") from None
@@ -125,8 +126,8 @@ class FolderMetadata:
             raise UsageError(f"{text[:1].upper()}{text[1:]}.") from None
         except (NoMetadata, FileNotFoundError, NotADirectoryError):
             raise UsageError(
-                f"{self._data_dir} holds no metadata: it is no broker's data folder, or that of one which keeps its "
-                "metadata elsewhere and, while it runs, can be asked with --http HOST:PORT."
+                f"{self._data_dir} holds no metadata. Either it is not a broker's data folder, or its broker keeps its "
+                "metadata elsewhere. If that broker runs, ask it with --http HOST:PORT."
             ) from None
         except BrokenPipeError:
             raise
@@ -135,7 +136,7 @@ class FolderMetadata:
 
 
 def report_text(report: FileReport) -> str:
-    """What was found out about a file, as a line for people."""
+    """Return a file's report as a line for people."""
     if report.damage is not None:
         return f"damaged  {report.path.name}  at byte {report.damage.offset}: {report.damage.reason}"
     if report.is_snapshot:
@@ -156,7 +157,7 @@ def report_text(report: FileReport) -> str:
 
 
 def report_line(report: FileReport) -> bytes:
-    """The same as a line for programs."""
+    """Return a file's report as a line of JSON for programs."""
     fields: dict[str, object] = {
         "file": str(report.path),
         "kind": "snapshot" if report.is_snapshot else "log",

@@ -1,7 +1,7 @@
-"""The metadata of a running broker, asked over its HTTP listener with the standard library alone.
+"""The metadata of a running broker, read through its HTTP listener with the standard library alone.
 
-Each question is one request on a connection of its own. Answers are read line by line as they come, so that a list of
-any length, and a watch, which has no end, cost no memory. Proxies that the environment names are not used.
+Each query is one request on its own connection. Answers are read line by line as they arrive, so long lists and endless
+watches need little memory. Proxies named in the environment are not used.
 """
 
 import json
@@ -17,9 +17,9 @@ from tidewire.cli.endings import CommandFailed, UsageError
 from tidewire.cli.interruptible import interruptible
 
 ANSWER_SECONDS_MAX: Final = 60.0
-"""How long the broker may be silent within an answer; a snapshot of a large store takes its time."""
+"""How long the broker may be silent during an answer. A snapshot of a large store takes long."""
 KEEPALIVE_SECONDS: Final = 60
-"""How long a watch is silent before the system asks whether the broker's machine is still there."""
+"""How long a watch may be silent before the kernel probes whether the broker's machine is still reachable."""
 
 _PREFIX: Final = "/admin/v2/metadata"
 _FAILED: Final = b'{"failed":'
@@ -28,7 +28,7 @@ _RECEIVE_BYTES: Final = 64 * 1024
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot holds, and how large it is."""
+    """What a snapshot covers, and its size."""
 
     sequence: int
     revision: int
@@ -36,13 +36,13 @@ class Snapshot(NamedTuple):
 
 
 class BrokerMetadata:
-    """A running broker's records. Every method raises `NotAnswered` and `NotAccepted`, with a sentence."""
+    """The records of a running broker. Every method raises `NotAnswered` and `NotAccepted` with a message."""
 
     def __init__(self, address: str) -> None:
-        """Of the broker at `address`, as `127.0.0.1:8080` or `http://127.0.0.1:8080`.
+        """Take the broker's address, such as `127.0.0.1:8080` or `http://127.0.0.1:8080`; nothing is sent yet.
 
         Raises:
-            UsageError: that is no such address.
+            UsageError: `address` is not such an address.
         """
         url = address if "://" in address else f"http://{address}"
         try:
@@ -51,32 +51,32 @@ class BrokerMetadata:
         except ValueError:
             host = port = None
         if not host or port is None or parts.scheme != "http" or parts.path.strip("/") or parts.query:
-            raise UsageError(f"{address!r} is no broker's HTTP address; expected HOST:PORT.")
+            raise UsageError(f"{address!r} is not a broker's HTTP address. Give it as HOST:PORT.")
         self._host = host
         self._port = port
         self.url = f"http://{parts.netloc}"
-        """As it is named in sentences."""
+        """The broker's name in messages."""
 
     def dump(self, prefix: str, limit: int | None) -> Iterator[bytes]:
-        """Records in key order, a line each."""
+        """Yield the records in key order, a line each."""
         return self._lines("/records", {"prefix": prefix, "limit": limit})
 
     def get(self, key: str) -> bytes:
-        """One record as a line."""
+        """Return one record as a line."""
         (line,) = self._lines("/record", {"key": key})
         return line
 
     def query(self, index: str, start: str, end: str | None, limit: int | None) -> Iterator[bytes]:
-        """Entries of an index with keys in [start, end), a line each, with the record they point at."""
+        """Yield the index's entries with keys in [start, end), a line each, with the records they point at."""
         return self._lines("/index", {"name": index, "from": start, "to": end, "limit": limit})
 
     def watch(self, prefix: str) -> Iterator[bytes]:
-        """What is there, then every change as it happens, a line each; ends by raising alone."""
+        """Yield the records, then every change as it happens, a line each. It ends only by raising."""
         yield from self._lines("/watch", {"prefix": prefix}, silence_seconds_max=None)
-        raise CommandFailed(f"The broker at {self.url} has ended the watch.")
+        raise CommandFailed(f"The broker at {self.url} ended the watch. Start it again to get later changes.")
 
     def snapshot(self) -> Snapshot:
-        """Let the broker take one now; it is durable on return."""
+        """Have the broker write a snapshot now; it is durable on return."""
         (line,) = self._lines("/snapshot", {}, method="POST")
         taken = json.loads(line)
         return Snapshot(taken["sequence"], taken["revision"], taken["size_bytes"])
@@ -93,11 +93,13 @@ class BrokerMetadata:
         with self._answer(method, f"{_PREFIX}{path}?{given}" if given else _PREFIX + path) as (connection, response):
             if response.status != _OK:
                 raise NotAccepted(_reason(response), response.status)
-            # Reading goes on by the response; the connection itself may have let go of its socket.
+            # The response still reads from this socket, even when `HTTPConnection` has already dropped it.
             connection.settimeout(silence_seconds_max)
             for line in _divided(response):
                 if line.startswith(_FAILED):
-                    raise CommandFailed(f"The broker could not go on: {json.loads(line)['failed'].rstrip('.')}.")
+                    raise CommandFailed(
+                        f"The broker stopped in the middle of its answer: {json.loads(line)['failed'].rstrip('.')}."
+                    )
                 yield line
 
     @contextmanager
@@ -109,7 +111,7 @@ class BrokerMetadata:
             with interruptible(connection.sock) as open_socket:
                 connection.sock = open_socket
                 open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                if hasattr(socket, "TCP_KEEPIDLE"):  # Systems other than Linux ask when they think best.
+                if hasattr(socket, "TCP_KEEPIDLE"):  # Systems without it use their own interval.
                     open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
                 connection.request(method, target)
                 with connection.getresponse() as response:
@@ -117,19 +119,21 @@ class BrokerMetadata:
                     yield open_socket, response
         except (OSError, HTTPException) as error:
             if begun:
-                raise NotAnswered(f"The broker at {self.url} went away in the middle of its answer.") from error
-            raise NotAnswered(f"No broker answers at {self.url}: {error}. Is it running there?") from error
+                raise NotAnswered(f"The broker at {self.url} closed the connection during its answer.") from error
+            raise NotAnswered(
+                f"No broker answered at {self.url}: {error}. Check that it runs, and its address."
+            ) from error
         finally:
             connection.close()
 
 
 def _divided(response: HTTPResponse) -> Iterator[bytes]:
-    """The lines of an answer, each as soon as it is there.
+    """Yield the lines of an answer, each as soon as it has arrived.
 
-    Its own `readline` takes an answer that breaks off between two chunks for a whole one.
+    `HTTPResponse.readline` does not notice an answer that breaks off between two chunks, so it is not used.
 
     Raises:
-        IncompleteRead: it ends before its end.
+        IncompleteRead: the answer broke off.
     """
     rest = b""
     while data := response.read1(_RECEIVE_BYTES):

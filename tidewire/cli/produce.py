@@ -1,4 +1,4 @@
-"""`tidewire produce`: send messages, from arguments or one per line of standard input, also in one transaction."""
+"""`tidewire produce`: send messages from arguments or from lines of standard input, optionally in a transaction."""
 
 import sys
 from collections import deque
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SERVICE_URL_DEFAULT: Final = "pulsar://127.0.0.1:6650"
 
 UNANSWERED_MAX: Final = 1000
-"""Messages on their way; the next line is read when the first of them is answered."""
+"""Most messages in flight. At this number, the next line is read when the oldest message is acknowledged."""
 
 ServiceUrl = Annotated[
     str, typer.Option("--service-url", envvar="TIDEWIRE_SERVICE_URL", help="pulsar://HOST:PORT of any broker.")
@@ -26,33 +26,33 @@ ServiceUrl = Annotated[
 def command(
     topic: Annotated[str, typer.Argument(help="topic://... or persistent://TENANT/NAMESPACE/NAME", show_default=False)],
     messages: Annotated[
-        list[str] | None, typer.Argument(help="The messages; none: each line of standard input is one.")
+        list[str] | None, typer.Argument(help="The messages. Without any, each line of standard input is one.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Every message's key.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key of every message.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option(help="What stands before this text in a message is its key, what follows its value.")
+        str | None, typer.Option(help="Split each message at this text: the key is before it, the value after it.")
     ] = None,
     properties: Annotated[list[str], typer.Option("--property", help="KEY=VALUE; may be given several times.")] = [],  # noqa: B006 - typer copies it
     event_time: Annotated[
-        str | None, typer.Option(help="When it happened, as 2013-01-31T06:15:00Z; without a zone it is UTC.")
+        str | None, typer.Option(help="The messages' event time, such as 2013-01-31T06:15:00Z (UTC without a zone).")
     ] = None,
     transaction: Annotated[
         bool,
-        typer.Option("--transaction", "-t", help="All messages in one transaction: all of them are seen, or none."),
+        typer.Option("--transaction", "-t", help="Send all messages in one transaction: consumers get all or none."),
     ] = False,
     in_transaction: Annotated[
-        str | None, typer.Option(help="Add them to this open transaction, from `tidewire txn begin`.")
+        str | None, typer.Option(help="Send in this open transaction, begun with `tidewire txn begin`.")
     ] = None,
     service_url: ServiceUrl = SERVICE_URL_DEFAULT,
 ) -> None:
-    """Send messages to a topic, and say how many when all are durable."""
+    """Send messages to a topic. When all are durable, print how many were sent."""
     with one_sentence("tidewire produce"):
         if key is not None and key_separator is not None:
-            raise UsageError("A message has one key: give --key or --key-separator, not both.")
+            raise UsageError("A message has one key. Give either --key or --key-separator.")
         if transaction and in_transaction is not None:
-            raise UsageError("Messages belong to one transaction: give --transaction or --in-transaction, not both.")
+            raise UsageError("A message belongs to one transaction. Give either --transaction or --in-transaction.")
         if key_separator == "":
-            raise UsageError("--key-separator is a text of at least one character.")
+            raise UsageError("--key-separator must not be empty.")
         event_time_ms = None if event_time is None else milliseconds(event_time)
         from tidewire.cli.clients import parse_transaction_id, run_client
 
@@ -89,49 +89,49 @@ def command(
 
 
 def keyed(line: bytes, key: str | None, separator: str | None) -> tuple[str | None, bytes]:
-    """A message's key and value.
+    """Return a message's key and value.
 
     Raises:
-        UsageError: there is no `separator` in it, or what stands before it is no text.
+        UsageError: `line` lacks `separator`, or its key is not UTF-8.
     """
     if separator is None:
         return key, line
     before, found, value = line.partition(separator.encode())
     if not found:
-        raise UsageError(f"There is no {separator!r} in the message {line[:50].decode(errors='replace')!r}.")
+        raise UsageError(f"The message {line[:50].decode(errors='replace')!r} has no {separator!r} after its key.")
     try:
         return before.decode(), value
     except UnicodeDecodeError:
-        raise UsageError(f"A key is text in UTF-8, not {before[:50]!r}.") from None
+        raise UsageError(f"The key {before[:50]!r} is not UTF-8 text.") from None
 
 
 def milliseconds(text: str) -> int:
-    """A moment in ISO 8601 as milliseconds since the epoch; without a zone it is UTC.
+    """Convert a time in ISO 8601 to milliseconds since the epoch. Without a zone it is UTC.
 
     Raises:
-        UsageError: it is written otherwise, or before 1970.
+        UsageError: `text` is not such a time, or it is before 1970.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no time; expected one like 2013-01-31T06:15:00Z.") from None
+        raise UsageError(f"{text!r} is not a time. Write it like 2013-01-31T06:15:00Z.") from None
     since_epoch_ms = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if since_epoch_ms < 0:
-        raise UsageError(f"{text!r} is before 1970, where the protocol's time begins.")
+        raise UsageError(f"{text!r} is before 1970. Event times count from 1970.")
     return since_epoch_ms
 
 
 async def _messages(arguments: list[str] | None) -> AsyncIterator[bytes]:
     if arguments:
         for text in arguments:
-            # Arguments that are no UTF-8 arrive as they were typed.
+            # Arguments that are not UTF-8 are sent as the bytes that were typed.
             yield text.encode(errors="surrogateescape")
         return
     import anyio.to_thread
 
     lines: Iterator[bytes] = iter(sys.stdin.buffer.readline, b"")
     while True:
-        # In a thread, since lines come when they come, and connections want to be kept alive meanwhile.
+        # In a thread, because a line may take long to come and the event loop must keep the connections alive.
         line = await anyio.to_thread.run_sync(next, lines, None, abandon_on_cancel=True)
         if line is None:
             return

@@ -1,4 +1,4 @@
-"""A bar for what takes long, where there is a terminal to show it; it goes to standard error and leaves nothing."""
+"""A progress bar on standard error for long work. It appears only on a terminal, and disappears at the end."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import Final
 
 QUIET_SECONDS: Final = 0.5
-"""No bar is shown before that, so that what is quick does not flicker."""
+"""How long work takes before its bar appears, so that quick work shows none."""
 
 
 @contextmanager
 def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Call what it gives with the number of bytes that were done since the last call."""
+    """Yield a function; call it with the number of bytes processed since the last call."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

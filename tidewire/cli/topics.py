@@ -1,6 +1,6 @@
-"""`tidewire topics`: create, list, show, split and delete scalable topics, or make one of a regular topic.
+"""`tidewire topics`: create, list, show, split and delete scalable topics, or migrate a regular topic to one.
 
-A `persistent://` topic needs nothing else of this: it is there once somebody uses it.
+A `persistent://` topic needs no command: its first producer or consumer creates it.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,7 +16,7 @@ app: Final = typer.Typer(help="Create, list, show, split, migrate and delete top
 
 Topic = Annotated[str, typer.Argument(help="topic://TENANT/NAMESPACE/NAME", show_default=False)]
 HttpUrl = Annotated[
-    str, typer.Option("--http-url", envvar="TIDEWIRE_HTTP_URL", help="The broker's HTTP address, as it said at start.")
+    str, typer.Option("--http-url", envvar="TIDEWIRE_HTTP_URL", help="HTTP address of a broker: http://HOST:PORT.")
 ]
 Properties = Annotated[list[str], typer.Option("--property", help="KEY=VALUE; may be given several times.")]
 
@@ -27,12 +27,12 @@ HTTP_URL_DEFAULT: Final = "http://127.0.0.1:8080"
 def create(
     topic: Topic,
     segments: Annotated[
-        int | None, typer.Option(help="Segments to begin with (default: the broker's setting).")
+        int | None, typer.Option(help="Number of its first segments (default: the broker's setting).")
     ] = None,
     properties: Properties = [],  # noqa: B006 - typer copies it
     http_url: HttpUrl = HTTP_URL_DEFAULT,
 ) -> None:
-    """Create a topic."""
+    """Create a scalable topic."""
     with one_sentence("tidewire topics"):
         _administration(http_url).create(topic, segments=segments, properties=pairs(properties, "--property"))
         typer.echo(f"created {topic}")
@@ -44,7 +44,7 @@ def names(
     properties: Properties = [],  # noqa: B006 - typer copies it
     http_url: HttpUrl = HTTP_URL_DEFAULT,
 ) -> None:
-    """List the names of a namespace's topics, one a line; with --property, of those that have it."""
+    """List a namespace's scalable topics, one a line. With --property, only those that have it."""
     with one_sentence("tidewire topics"):
         for name in _administration(http_url).names(namespace, pairs(properties, "--property")):
             typer.echo(name)
@@ -61,10 +61,10 @@ def show(topic: Topic, http_url: HttpUrl = HTTP_URL_DEFAULT) -> None:
 @app.command("split")
 def split(
     topic: Topic,
-    segment: Annotated[int, typer.Argument(min=0, help="Its number, as `tidewire topics show` lists it.")],
+    segment: Annotated[int, typer.Argument(min=0, help="The segment's number, from `tidewire topics show`.")],
     http_url: HttpUrl = HTTP_URL_DEFAULT,
 ) -> None:
-    """Split a segment into two, while producers and consumers go on."""
+    """Split a segment into two. Producers and consumers continue meanwhile."""
     with one_sentence("tidewire topics"):
         administration = _administration(http_url)
         administration.split(topic, segment)
@@ -77,11 +77,11 @@ def migrate(
     topic: Annotated[str, typer.Argument(help="persistent://TENANT/NAMESPACE/NAME", show_default=False)],
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also while v4 clients use it: they can produce no more, and read what is there."),
+        typer.Option("--force", help="Migrate while v4 clients use it. They can then read old messages, not produce."),
     ] = False,
     http_url: HttpUrl = HTTP_URL_DEFAULT,
 ) -> None:
-    """Make a scalable topic of a persistent:// one, for good, with its messages and subscriptions."""
+    """Turn a persistent:// topic into a scalable one, with its messages and subscriptions. This cannot be undone."""
     with one_sentence("tidewire topics"):
         _administration(http_url).migrate(topic, force=force)
         typer.echo(f"migrated {topic} to {topic.replace('persistent', 'topic', 1)}")
@@ -90,10 +90,12 @@ def migrate(
 @app.command("delete")
 def delete(
     topic: Topic,
-    force: Annotated[bool, typer.Option("--force", help="Also while it is used: disconnect who uses it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete it even while in use: disconnect its clients.")
+    ] = False,
     http_url: HttpUrl = HTTP_URL_DEFAULT,
 ) -> None:
-    """Delete a topic with everything in it."""
+    """Delete a scalable topic with its messages and subscriptions."""
     with one_sentence("tidewire topics"):
         _administration(http_url).delete(topic, force=force)
         typer.echo(f"deleted {topic}")

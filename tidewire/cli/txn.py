@@ -1,12 +1,12 @@
-"""`tidewire txn`: begin a transaction, and commit or abort it, from any process that knows its id.
+"""`tidewire txn`: begin a transaction, and commit or abort it. Any process that knows its id can end it.
 
     id=$(tidewire txn begin)
     tidewire produce topic://public/default/a first second --in-transaction $id
     tidewire produce topic://public/default/b third --in-transaction $id
     tidewire txn commit $id
 
-There is no list: the protocol has no such question. For messages of one call, `tidewire produce --transaction` does it
-all.
+There is no list command, because the protocol has no such request. To send the messages of one call in a transaction,
+use `tidewire produce --transaction`.
 """
 
 from typing import TYPE_CHECKING, Annotated, Final
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 app: Final = typer.Typer(help="Begin, commit and abort transactions.", no_args_is_help=True)
 
 TransactionId = Annotated[
-    str, typer.Argument(metavar="ID", help="As `tidewire txn begin` printed it.", show_default=False)
+    str, typer.Argument(metavar="ID", help="The id that `tidewire txn begin` printed.", show_default=False)
 ]
 
 
 @app.command("begin")
 def begin(
     timeout_seconds: Annotated[
-        float, typer.Option("--timeout", min=0.001, help="The broker aborts it after so many seconds.")
+        float, typer.Option("--timeout", min=0.001, help="The broker aborts the transaction after this many seconds.")
     ] = 60.0,
     service_url: ServiceUrl = SERVICE_URL_DEFAULT,
 ) -> None:
@@ -46,13 +46,13 @@ def begin(
 
 @app.command("commit")
 def commit(transaction_id: TransactionId, service_url: ServiceUrl = SERVICE_URL_DEFAULT) -> None:
-    """Commit a transaction: everything sent in it is seen from now on. Ends well once that is durable."""
+    """Commit a transaction: consumers get everything that was sent in it. The commit is durable on return."""
     _end(transaction_id, service_url, commit=True)
 
 
 @app.command("abort")
 def abort(transaction_id: TransactionId, service_url: ServiceUrl = SERVICE_URL_DEFAULT) -> None:
-    """Abort a transaction: nothing sent in it is ever seen. Ends well once that is durable."""
+    """Abort a transaction: consumers never get anything that was sent in it. The abort is durable on return."""
     _end(transaction_id, service_url, commit=False)
 
 

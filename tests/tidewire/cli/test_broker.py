@@ -19,7 +19,7 @@ def test_a_stop_ends_the_process_whatever_its_loop_is_doing() -> None:
     ended = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert ended.stderr == (
-        "tidewire broker: Stopped before all cursors were written. Some messages are delivered again.\n"
+        "tidewire broker: Stopped before all cursors were written. Some acknowledged messages will be redelivered.\n"
     )
 
 

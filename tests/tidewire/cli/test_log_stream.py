@@ -30,7 +30,7 @@ def test_a_log_that_cannot_be_written_ends_nothing_and_is_missed() -> None:
     stream.is_full = False
     log.write("last\n")
     log.flush()
-    assert stream.getvalue() == "first\n3 earlier lines of this log could not be written\nlast\n"
+    assert stream.getvalue() == "first\n3 earlier lines of this log could not be written and are lost\nlast\n"
 
 
 def test_a_failing_flush_ends_nothing() -> None:

@@ -101,7 +101,7 @@ def test_an_aborted_transaction_is_never_seen(tidewire: CommandLine, topic: str)
 
 def test_a_transaction_of_one_call_is_aborted_if_the_call_fails(tidewire: CommandLine, topic: str) -> None:
     complaint = tidewire.complaint("produce", topic, "-t", "--key-separator", "=", "k=a", "k=b", "c", status=2)
-    assert complaint == "tidewire produce: There is no '=' in the message 'c'.\n"
+    assert complaint == "tidewire produce: The message 'c' has no '=' after its key.\n"
     tidewire.well("produce", topic, "--key", "k", "d")
     assert tidewire.well("consume", topic, "--count", "1") == "d\n"
 

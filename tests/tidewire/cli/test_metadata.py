@@ -296,7 +296,7 @@ def test_partial_transactions_are_hidden_or_marked(folder: FolderCommands) -> No
         small([Record("/between", b"", revision)]),
         unfinished(revision + 1),
     )
-    assert "/partial/" not in folder.well("dump", note="never finished")
+    assert "/partial/" not in folder.well("dump", note="unfinished transaction")
     shown = parsed(folder.well("dump", "--log", note="--partial"))
     assert not any("partial" in line for line in shown)
     assert not any(line.get("key", "").startswith("/partial/") for line in shown)
@@ -421,13 +421,13 @@ def test_mistakes_are_told_in_one_sentence(tidewire: CommandLine, folder: Folder
 def test_a_broker_that_is_not_there_is_named(tidewire: CommandLine) -> None:
     for command in (("dump",), ("get", "/a"), ("watch",), ("snapshot",)):
         complaint = tidewire.complaint("metadata", *command, "--http", "127.0.0.1:1")
-        assert complaint.startswith("tidewire metadata: No broker answers at http://127.0.0.1:1: ")
+        assert complaint.startswith("tidewire metadata: No broker answered at http://127.0.0.1:1: ")
 
 
 def test_an_answer_that_is_no_tidewires_is_told(tidewire: CommandLine) -> None:
     # The Pulsar listener answers HTTP with nothing, or hangs up.
     complaint = tidewire.complaint("metadata", "dump", "--http", str(tidewire.broker.pulsar))
-    assert "No broker answers" in complaint
+    assert "No broker answered" in complaint
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read everything")

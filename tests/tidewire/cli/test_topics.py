@@ -86,13 +86,13 @@ def test_mistakes_are_told_without_a_broker(tidewire: CommandLine, topic: str) -
 
 def test_a_broker_that_is_not_there_is_named(tidewire: CommandLine) -> None:
     complaint = tidewire.complaint("topics", "list", "--http-url", "http://127.0.0.1:1")
-    assert complaint.startswith("tidewire topics: No broker answers at http://127.0.0.1:1: ")
+    assert complaint.startswith("tidewire topics: No broker answered at http://127.0.0.1:1: ")
 
 
 def test_an_answer_that_is_no_tidewires_is_told(tidewire: CommandLine) -> None:
     # The Pulsar listener answers HTTP with nothing, or hangs up.
     complaint = tidewire.complaint("topics", "list", "--http-url", f"http://{tidewire.broker.pulsar}")
-    assert "No broker answers" in complaint
+    assert "No broker answered" in complaint
 
 
 def test_a_topic_in_use_is_deleted_by_force_only(tidewire: CommandLine, topic: str) -> None:

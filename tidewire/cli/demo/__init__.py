@@ -1,11 +1,11 @@
-"""`tidewire demo`: the main job, end to end, on real data, against a broker started as a user starts it.
+"""`tidewire demo`: an end-to-end run on real data, against a broker started as a user starts it.
 
-- `command`: what is typed, and whether the machine has what it takes
-- `story`: the order of things
+- `command`: the command line, and a check of what the machine has installed
+- `story`: the order of the steps
 - `data`: a year of flights from New York, as events in transactions
-- `process`: the broker's process: started, killed, restarted, ended
-- `load`: streams the events while the topic splits and the broker dies
-- `expected`: the right answer, by pandas, from the files
-- `answer`: the answer by Spark, from the broker; what differs
+- `process`: the broker's process: start, kill, restart, stop
+- `load`: streams the events while the topic splits and the broker is killed
+- `expected`: the right answer, which pandas computes from the files, and a comparison
+- `answer`: Spark's answer, from the broker
 - `report`: what the user sees
 """

@@ -1,7 +1,7 @@
-"""The answer by Spark: what a data engineer would write to count departures by hour and join them with the weather.
+"""Spark's answer: the query a data engineer would write to count departures by hour and join them with the weather.
 
-Spark runs in this process and a Java machine beside it. Everything either of them says goes to a file, and everything
-they store to a folder, so that nothing of it is left behind or mixed into the demo's own lines.
+Spark runs in this process and in a Java process beside it. Their output goes to a file, so it does not mix with the
+demo's own lines. Their temporary data goes to a folder, so nothing is left behind.
 """
 
 import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CORES: Final = 2
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a job of seconds: half the processor time, since nothing lives long enough to be worth optimising."""
+"""These options halve the CPU time of a job of seconds: it ends before the JVM's optimisations pay off."""
 LOG_LINES_SHOWN: Final = 20
 STANDARD_ERROR: Final = 2
 """Its file descriptor."""
@@ -39,16 +39,16 @@ class Answer:
     """What Spark found in the topic."""
 
     windows: pd.DataFrame
-    """As `expected.COLUMNS` says."""
+    """Its columns are `expected.COLUMNS`."""
     kinds: dict[str, int]
     """Events of each kind."""
 
 
 def ask_spark(service_url: str, topic: str, weather: Path, folder: Path) -> Answer:
-    """Read the topic from the broker and count; what Spark needs to store goes into `folder`.
+    """Read the topic from the broker and compute the answer. Spark's temporary files go into `folder`.
 
     Raises:
-        CommandFailed: Spark could not; the text has the end of its log.
+        CommandFailed: Spark failed; the text has the end of its log.
     """
     log = folder / "spark.log"
     try:
@@ -58,8 +58,9 @@ def ask_spark(service_url: str, topic: str, weather: Path, folder: Path) -> Answ
             windows = _windows(spark, events, weather).toPandas()
     except Exception as error:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-        shown = "\n".join(f"  {line}" for line in [*str(error).splitlines()[:LOG_LINES_SHOWN], "Its log ends:", *lines])
-        raise CommandFailed(f"Spark could not answer ({type(error).__name__}):\n{shown}") from error
+        said = str(error).splitlines()[:LOG_LINES_SHOWN]
+        shown = "\n".join(f"  {line}" for line in [*said, "The end of Spark's log:", *lines])
+        raise CommandFailed(f"The Spark job failed ({type(error).__name__}):\n{shown}") from error
     return Answer(windows.sort_values(KEY)[COLUMNS].reset_index(drop=True), kinds)
 
 
@@ -90,10 +91,10 @@ def _windows(spark: "SparkSession", events: "DataFrame", weather: Path) -> "Data
 
 @contextmanager
 def _session(folder: Path) -> "Iterator[SparkSession]":
-    # Spark starts its Python workers by this name; the system's Python would lack this package.
+    # Spark starts its Python workers with this interpreter. The system's Python would lack this package.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # All of it happens on this machine, whatever its name resolves to.
+    # Spark stays on loopback, whatever the machine's name resolves to.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
@@ -118,7 +119,7 @@ def _session(folder: Path) -> "Iterator[SparkSession]":
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """Let this process and those it starts meanwhile write standard error to a file."""
+    """Redirect standard error of this process, and of processes it starts in the block, to a file."""
     sys.stderr.flush()
     kept = os.dup(STANDARD_ERROR)
     with path.open("ab") as file:

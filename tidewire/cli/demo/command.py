@@ -1,4 +1,4 @@
-"""`tidewire demo`: what is typed, and whether this machine has what the demo needs."""
+"""`tidewire demo`: the command line, and a check that this machine has what the demo needs."""
 
 import logging
 import os
@@ -30,18 +30,18 @@ def command(
         Path | None, typer.Option(help="Where the broker keeps its data (default: a temporary folder).")
     ] = None,
     metadata: Annotated[
-        str, typer.Option(help="The broker's metadata: embedded, etcd://HOST:PORT, or etcd to start one for the demo.")
+        str, typer.Option(help="The metadata store: embedded, etcd://HOST:PORT, or etcd to start one for the demo.")
     ] = "embedded",
 ) -> None:
-    """Stream flights in transactions, split, kill -9, restart, and check what Spark makes of it.
+    """Stream flights in transactions through splits and a kill -9, and check Spark's answer against pandas.
 
-    Ends in `demo: OK`, or with what differs and exit status 1.
+    The last line is `demo: OK`. If the answers differ, the demo lists the differences and exits with status 1.
     """
     with one_sentence("demo"):
         _check_machine()
-        # Ended from outside, the broker and the folder go too.
+        # On SIGTERM, also stop the broker and remove the folder.
         signal.signal(signal.SIGTERM, _end)
-        # The client warns of what the kill breaks; the load deals with it, and tells what it could not.
+        # The client warns about connections that the kill breaks. The load handles that, and reports what it cannot.
         logging.getLogger("tidewire").setLevel(logging.ERROR)
         from rich.console import Console
 
@@ -54,11 +54,11 @@ def command(
             except DataMissing as missing:
                 raise UsageError(str(missing)) from missing
             except KeyboardInterrupt:
-                raise CommandFailed("interrupted") from None
+                raise CommandFailed("Interrupted.") from None
         if not differences:
             typer.echo("demo: OK")
             return
-        typer.echo("demo: WRONG, Spark's answer is not what pandas computes from the files:")
+        typer.echo("demo: WRONG, Spark's answer differs from what pandas computes from the files:")
         for difference in differences:
             typer.echo(f"  {difference}")
         raise SystemExit(EXIT_FAILED)
@@ -66,7 +66,7 @@ def command(
 
 @contextmanager
 def _metadata(metadata: str, folder: Path) -> Iterator[str]:
-    """The broker's setting, with an etcd of the demo's own if that is asked for."""
+    """Yield the broker's metadata setting. For `etcd`, run an etcd for as long as the block."""
     if metadata != "etcd":
         yield metadata
         return
@@ -80,17 +80,17 @@ def _metadata(metadata: str, folder: Path) -> Iterator[str]:
 def _check_machine() -> None:
     missing = [name for name in EXTRAS if find_spec(name) is None]
     if missing:
-        raise UsageError(f"The demo needs {', '.join(missing)}: pip install 'tidewire[demo]' brings all it needs.")
+        raise UsageError(f"The demo needs {', '.join(missing)}. Install them with `pip install 'tidewire[demo]'`.")
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
-    advice = f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME."
+    advice = f"Install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME."
     if java is None:
-        raise UsageError(f"Spark needs Java, and there is none: {advice}")
+        raise UsageError(f"Spark needs Java, and no Java was found. {advice}")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - java
-    # `version "17.0.15"`, or `version "1.8.0_402"` in the old way of counting.
+    # `version "17.0.15"`, or `version "1.8.0_402"` up to Java 8.
     version = re.search(r'version "(\d+)', said)
     if version is None or int(version[1]) < JAVA_VERSION_MIN:
-        raise UsageError(f"Spark needs Java {JAVA_VERSION_MIN}, and {java} is older or does not run: {advice}")
+        raise UsageError(f"Spark needs Java {JAVA_VERSION_MIN}, but {java} is older or does not run. {advice}")
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:

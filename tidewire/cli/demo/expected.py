@@ -1,6 +1,6 @@
-"""The right answer, computed by pandas from the data set's files, and how another answer differs from it.
+"""The right answer, which pandas computes from the data set's files, and a comparison of another answer with it.
 
-Nothing here knows of events, transactions or brokers, so a mistake in those cannot cancel itself out.
+This module uses no events, transactions or brokers, so a mistake in those cannot appear on both sides.
 """
 
 from pathlib import Path
@@ -18,14 +18,14 @@ COUNTS: Final = ["departures", "delay_minutes", "late"]
 WEATHER: Final = ["temp", "wind_speed", "precip", "visib"]
 HAS_WEATHER: Final = "has_weather"
 COLUMNS: Final = [*KEY, *COUNTS, HAS_WEATHER, *WEATHER]
-"""Of an answer: one row for each origin and hour (`window`, seconds since the epoch) in which something departed, with
-the weather of that hour where it was observed."""
+"""The columns of an answer. It has a row for each origin and hour with departures, and that hour's weather if it was
+observed. `window` is the hour's start in seconds since the epoch."""
 
 DIFFERENCES_SHOWN: Final = 5
 
 
 def read_weather(folder: Path) -> pd.DataFrame:
-    """The weather with `window` as in an answer."""
+    """Read the weather, with `window` as in an answer."""
     weather = pd.read_csv(
         folder / WEATHER_FILE, usecols=["origin", "time_hour", *WEATHER], float_precision="round_trip"
     )
@@ -33,7 +33,7 @@ def read_weather(folder: Path) -> pd.DataFrame:
 
 
 def expected_windows(flights: pd.DataFrame, weather: pd.DataFrame) -> pd.DataFrame:
-    """The answer for these flights, in order."""
+    """Compute the answer for these flights, sorted by `KEY`."""
     departed = flights[flights["dep_delay"].notna()]
     delay = departed["dep_delay"].astype("int64")
     moment = departed["scheduled"] + pd.to_timedelta(delay, unit="min")
@@ -53,19 +53,19 @@ def expected_windows(flights: pd.DataFrame, weather: pd.DataFrame) -> pd.DataFra
 
 
 def expected_kinds(flights: pd.DataFrame) -> dict[str, int]:
-    """How many events of each kind these flights make."""
+    """Count the events of each kind that these flights make."""
     departed = flights["dep_delay"].notna()
     landed = departed & flights["air_time"].notna()
     return {"departed": int(departed.sum()), "landed": int(landed.sum()), "cancelled": int((~departed).sum())}
 
 
 def windows_differ(expected: pd.DataFrame, found: pd.DataFrame) -> list[str]:
-    """What differs between two answers, row by row: a sentence each for the first few, and how many more; [] if none.
+    """Describe the differences between two answers, a sentence for each of the first rows; [] if there are none.
 
-    A missing value equals a missing one; numbers are compared exactly.
+    A last sentence counts the other rows that differ. Two missing values are equal. Numbers are compared exactly.
     """
     sentences = [
-        f"{_name(row['origin'], row['window'])} stands in the answer more than once"
+        f"{_name(row['origin'], row['window'])} is in the answer more than once"
         for _, row in found[found.duplicated(KEY)].iterrows()
     ]
     both = expected.merge(
@@ -88,9 +88,9 @@ def windows_differ(expected: pd.DataFrame, found: pd.DataFrame) -> list[str]:
 
 
 def kinds_differ(expected: dict[str, int], found: dict[str, int]) -> list[str]:
-    """What differs between two counts of events; [] if nothing."""
+    """Describe the differences between two counts of events; [] if there are none."""
     return [
-        f"{found.get(kind, 0)} events {kind!r} instead of {expected.get(kind, 0)}"
+        f"{found.get(kind, 0)} {kind!r} events instead of {expected.get(kind, 0)}"
         for kind in sorted(expected.keys() | found.keys())
         if found.get(kind, 0) != expected.get(kind, 0)
     ]

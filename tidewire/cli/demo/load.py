@@ -1,8 +1,8 @@
-"""Streams the transactions into the topic, splits it meanwhile, and kills the broker in the middle.
+"""Streams the transactions into the topic, splits the topic meanwhile, and kills the broker halfway.
 
-A producer that must neither lose nor double anything needs no more than this: `run_transaction` runs a transaction
-again when a send of it stayed unanswered, and asks again, with the same id, for a commit that did. What the load counts
-is what the broker answered, so the sum of answered sends is what a reader of uncommitted data would find at least.
+A producer that must not lose or duplicate anything needs only this. `run_transaction` runs a transaction again when one
+of its sends was not acknowledged. It retries an unanswered commit with the same transaction id. The load counts only
+acknowledged sends, so a reader of uncommitted data would find at least that many.
 """
 
 import time
@@ -21,11 +21,11 @@ from tidewire.cli.demo.process import BrokerProcess
 from tidewire.cli.endings import CommandFailed
 
 TRANSACTIONS_OPEN_MAX: Final = 64
-"""Transactions in flight."""
+"""Most transactions in flight."""
 
 SPLIT_EVERY_MAX: Final = 4000
 SPLITS_MIN: Final = 3
-"""The topic splits after every so many transactions, or more often if the load is short."""
+"""The topic splits after at most SPLIT_EVERY_MAX transactions, and in a short load at least SPLITS_MIN times."""
 
 SEGMENTS_AT_START: Final = 2
 
@@ -38,25 +38,25 @@ class Tally:
     open: int = 0
     """Transactions begun and not ended."""
     aborted: int = 0
-    """Sent whole, and aborted on purpose."""
+    """Transactions aborted on purpose after their sends."""
     rerun: int = 0
-    """Attempts that failed, because of the kill for instance, and were aborted and run again."""
+    """Attempts that failed, for example because of the kill, and were aborted and run again."""
     splits: int = 0
     events_sent: int = 0
     departures_sent: int = 0
-    """Sends that the broker answered, in transactions of whatever outcome."""
+    """Departures that the broker acknowledged, in committed and aborted transactions."""
     killed_after: int = 0
     """Commits before the kill."""
     killed_open: int = 0
-    """Transactions that were open then."""
+    """Transactions that were open at the kill."""
     away_seconds: float = 0.0
     """From the kill until the broker was ready again."""
     seconds: float = 0.0
-    """The whole load."""
+    """The duration of the whole load."""
 
 
 class Load:
-    """All transactions, sent once for good. `run` it once."""
+    """Sends all transactions and commits each once. Call `run` once."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Load:
         say: Callable[[str], None],
         show_progress: Callable[[int], None],
     ) -> None:
-        """`total` transactions from `days`; `say` prints a line, `show_progress` gets the number committed."""
+        """Take `total` transactions from `days`; `say` prints a line, `show_progress` gets the number committed."""
         self.tally = Tally()
         self._broker = broker
         self._topic = topic
@@ -78,14 +78,14 @@ class Load:
         self._kill_after = total // 2
         self._say = say
         self._show_progress = show_progress
-        # One change of the topic or the broker at a time.
+        # Held by one split, or by the kill and restart.
         self._changing = anyio.Lock()
 
     async def run(self) -> Tally:
-        """Create the topic, send everything, and say what happened.
+        """Create the topic, send everything, and return the tally.
 
         Raises:
-            CommandFailed: something went wrong that running a transaction again does not cure.
+            CommandFailed: an error remained that a retried transaction does not cure.
         """
         try:
             administration = Administration(self._broker.http_url)
@@ -107,10 +107,12 @@ class Load:
         try:
             await anyio.to_thread.run_sync(partial(administration.create, self._topic, segments=SEGMENTS_AT_START))
         except NotAccepted as refusal:
-            raise CommandFailed(f"{refusal}: choose another --data-dir than {self._broker.data_dir}") from refusal
+            raise CommandFailed(
+                f"{str(refusal).rstrip('.')}. Use another --data-dir than {self._broker.data_dir}."
+            ) from refusal
 
     async def _work(self, client: tidewire.Client, producer: tidewire.Producer, administration: Administration) -> None:
-        # All workers share the iterator: each takes the next transaction when it is done with one.
+        # All workers share the iterator. Each takes the next transaction when it has finished one.
         for day in self._days:
             if day.is_aborted_first:
                 await self._send_and_abort(client, producer, day)
@@ -118,7 +120,7 @@ class Load:
             self.tally.committed += 1
             committed = self.tally.committed
             self._show_progress(committed)
-            # Not among the last ones, where fewer are open than could be.
+            # No split near the end, where fewer transactions are in flight.
             if committed % self._split_every == 0 and committed + TRANSACTIONS_OPEN_MAX <= self._total:
                 async with self._changing:
                     await self._split(administration)
@@ -141,7 +143,7 @@ class Load:
         failed = attempts[:-1]
         self.tally.rerun += len(failed)
         for txn in failed:
-            # Whatever could not be aborted while the broker was away would hold readers back until its time-out.
+            # An attempt that could not be aborted while the broker was down would block readers until its timeout.
             await txn.abort()
 
     async def _send_and_abort(self, client: tidewire.Client, producer: tidewire.Producer, day: AircraftDay) -> None:
@@ -152,7 +154,7 @@ class Load:
         except tidewire.TidewireError as error:
             if not error.retriable:
                 raise
-            # It was going to be aborted anyway.
+            # The transaction is aborted anyway.
         await txn.abort()
         self.tally.open -= 1
         self.tally.aborted += 1
@@ -198,11 +200,11 @@ class Load:
         )
 
     def _told(self, error: BaseException) -> BaseException:
-        """What to raise for what ended the load: a sentence if it has one."""
+        """Return the error to raise for the one that ended the load, as a message for the user if possible."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if not isinstance(error, CommandFailed | tidewire.TidewireError):
             return error
-        # If the broker is gone, that is the reason, whatever the client makes of it.
+        # If the broker's process has ended, that is the cause, whatever the client reports.
         self._broker.check_running()
-        return CommandFailed(f"The load ended after {self.tally.committed:,} transactions: {error}.")
+        return CommandFailed(f"The load failed after {self.tally.committed:,} transactions: {str(error).rstrip('.')}.")

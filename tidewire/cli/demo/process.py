@@ -1,6 +1,6 @@
 """The broker's process, driven as a user drives it: by the command, its ready line, signals and exit status.
 
-Blocking, since starting and ending are moments of the story and not of an event loop; who has one uses a thread.
+All methods block; code with an event loop calls them in a thread.
 """
 
 import re
@@ -14,29 +14,29 @@ from typing import Final, Self
 from tidewire.cli.endings import CommandFailed
 
 START_SECONDS_MAX: Final = 60.0
-"""From the start of the process to its ready line, recovery of what a kill left included."""
+"""From the start of the process to its ready line, including recovery after a kill."""
 
 STOP_SECONDS_MAX: Final = 30.0
 """From SIGTERM to the process's end."""
 
 KILL_SECONDS_MAX: Final = 10.0
-"""From SIGKILL to the process's end: the kernel's work alone."""
+"""From SIGKILL to the process's end, which takes only the kernel's work."""
 
 LOG_LINES_SHOWN: Final = 20
-"""How much of the broker's log a failure shows, from its end."""
+"""How many of the last lines of the broker's log a failure shows."""
 
 _ANY_PORT: Final = "127.0.0.1:0"
 _READY: Final = re.compile(r"ready pulsar=(\S+) http=(\S+) data=.+")
 
 
 class BrokerFailed(CommandFailed):
-    """The broker did not start, ended by itself or ended badly; the text has the end of its log."""
+    """The broker did not start, ended by itself or failed to stop cleanly; the text has the end of its log."""
 
 
 class BrokerProcess:
-    """A broker on `data_dir`, for the length of a `with`; its log goes to `log_path`.
+    """A broker on `data_dir` that runs for the length of a `with` block; its log goes to `log_path`.
 
-    Leaving the block in good order ends it by SIGTERM and checks its exit status; leaving it by an exception kills it.
+    A normal end of the block stops the broker with SIGTERM and checks its exit status. An exception kills it.
     """
 
     def __init__(self, data_dir: Path, log_path: Path, *, metadata: str = "embedded") -> None:
@@ -44,30 +44,30 @@ class BrokerProcess:
         self.metadata = metadata
         self._log_path = log_path
         self._process: subprocess.Popen[str] | None = None
-        # The first start lets the system choose the ports; later ones ask for the same again.
+        # The system chooses the ports of the first start; later starts use them again.
         self._pulsar = _ANY_PORT
         self._http = _ANY_PORT
 
     @property
     def service_url(self) -> str:
-        """For clients."""
+        """The URL for clients."""
         return f"pulsar://{self._pulsar}"
 
     @property
     def http_url(self) -> str:
-        """For administration."""
+        """The URL for administration."""
         return f"http://{self._http}"
 
     @property
     def pid(self) -> int | None:
-        """Of the process now running."""
+        """The id of the running process, if one runs."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it accepts connections.
+        """Start the broker and wait until it accepts connections.
 
         Raises:
-            BrokerFailed: it ended, or took longer than START_SECONDS_MAX.
+            BrokerFailed: the broker ended, or took longer than START_SECONDS_MAX.
         """
         assert self._process is None, "it runs"
         command = [sys.executable, "-m", "tidewire.cli", "broker", "--data-dir", str(self.data_dir)]
@@ -83,20 +83,20 @@ class BrokerProcess:
             line = self._first_line(self._process)
             ready = _READY.fullmatch(line.rstrip("\n"))
             if ready is None:
-                raise self._failed(f"said {line!r} instead of that it is ready" if line else "did not become ready")
+                raise self._failed(f"printed {line!r} instead of its ready line" if line else "did not become ready")
         except BaseException:
             self.kill()
             raise
         self._pulsar, self._http = ready[1], ready[2]
 
     def kill(self) -> None:
-        """End it as a crash would (kill -9); on return it is gone. Does nothing if it does not run."""
+        """Kill the broker (kill -9), as a crash would, and wait for its end. Does nothing if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._wait(self._process, KILL_SECONDS_MAX)
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM) and wait.
+        """Stop the broker with SIGTERM and wait for its end.
 
         Raises:
             BrokerFailed: it had ended by itself, took longer than STOP_SECONDS_MAX, or its exit status is not 0.
@@ -116,10 +116,10 @@ class BrokerProcess:
             raise self._failed(f"ended with status {status} after SIGTERM")
 
     def check_running(self) -> None:
-        """See that it has not ended by itself.
+        """Check that the broker has not ended by itself.
 
         Raises:
-            BrokerFailed: it has.
+            BrokerFailed: it has ended.
         """
         if self._process is not None and (status := self._process.poll()) is not None:
             raise self._failed(f"ended by itself with status {status}")
@@ -140,7 +140,7 @@ class BrokerProcess:
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            # The line is short and written at once: what can be read holds all of it. At the end, it is empty.
+            # The broker writes the short line at once, so it can be read whole. At the end of the output it is "".
             return process.stdout.readline() if selector.select(START_SECONDS_MAX) else ""
 
     def _wait(self, process: subprocess.Popen[str], seconds_max: float) -> int:

@@ -1,4 +1,4 @@
-"""What the user of the demo sees: lines, a bar that moves if there is a terminal, and the table at the end."""
+"""What the user of the demo sees: lines, a progress bar on a terminal, and the tables at the end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,22 +14,22 @@ from tidewire.cli.demo.expected import HAS_WEATHER
 from tidewire.cli.demo.load import Tally
 
 LINES_PER_LOAD: Final = 10
-"""How often progress is told where no bar can move."""
+"""How many progress lines are printed when there is no terminal for a bar."""
 
 
 class Report:
-    """Writes to one console."""
+    """Writes the demo's output to one console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def say(self, text: str) -> None:
-        """Print a line, above the bar if there is one."""
+        """Print a line, above the progress bar if one is shown."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def progress(self, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar, or now and then a line, for `total` transactions; call what it gives with the number done."""
+        """Show progress through `total` transactions. Yield a function; call it with the number done so far."""
         if not self._console.is_terminal:
             yield self._lines(total)
             return
@@ -52,7 +52,7 @@ class Report:
         return show
 
     def table(self, expected: pd.DataFrame, answer: Answer, tally: Tally) -> None:
-        """Spark's answer beside pandas', and how the load went."""
+        """Print Spark's answer beside that of pandas, and what the load did."""
         answers = Table("by origin and hour")
         for name in ("Spark", "pandas"):
             answers.add_column(name, justify="right")
@@ -82,7 +82,7 @@ def _load_rows(tally: Tally, departures: int) -> list[tuple[str, str]]:
         ("splits", f"{tally.splits}"),
         (
             "kill -9",
-            f"after {tally.killed_after:,} commits, {tally.killed_open} open; {tally.away_seconds:.1f} s away",
+            f"after {tally.killed_after:,} commits, {tally.killed_open} open; ready after {tally.away_seconds:.1f} s",
         ),
         ("departures without transactions", f"{tally.departures_sent:,} ({surplus:+.1%})"),
     ]

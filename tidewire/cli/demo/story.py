@@ -1,4 +1,4 @@
-"""The demo's order of things: data, broker, load, Spark, comparison."""
+"""The steps of the demo in order: data, broker, load, Spark, comparison."""
 
 import time
 from pathlib import Path
@@ -25,16 +25,14 @@ TOPIC: Final = "topic://public/default/flights"
 
 
 def play(days: int, data_dir: Path | None, folder: Path, console: Console, *, metadata: str) -> list[str]:
-    """Play the demo; what is stored beside the broker's data goes into `folder`.
-
-    `metadata` is the broker's setting.
+    """Run the demo. Files other than the broker's data go into `folder`; `metadata` is the broker's setting.
 
     Returns:
-        What differs between Spark's answer and the right one, a sentence each; [] if all is well.
+        The differences between Spark's answer and the right one, a sentence each; [] if there are none.
 
     Raises:
-        CommandFailed: it did not come to an answer.
-        DataMissing: there are no flights.
+        CommandFailed: the demo failed before Spark answered.
+        DataMissing: the flights are not installed.
     """
     report = Report(console)
     source = find_data()

@@ -27,15 +27,15 @@ def fake_java(folder: Path, version: str) -> None:
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "EXTRAS", ("pandas", "tidewire_no_such_package"))
     assert complaint() == (
-        "demo: The demo needs tidewire_no_such_package: pip install 'tidewire[demo]' brings all it needs.\n"
+        "demo: The demo needs tidewire_no_such_package. Install them with `pip install 'tidewire[demo]'`.\n"
     )
 
 
 def test_a_missing_or_old_java_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert complaint().startswith("demo: Spark needs Java, and there is none: install Java 17 or newer")
+    assert complaint().startswith("demo: Spark needs Java, and no Java was found. Install Java 17 or newer")
     fake_java(tmp_path, "1.8.0_402")
-    assert complaint().startswith(f"demo: Spark needs Java 17, and {tmp_path}/bin/java is older")
+    assert complaint().startswith(f"demo: Spark needs Java 17, but {tmp_path}/bin/java is older")
 
 
 def test_days_are_those_of_one_year() -> None:

@@ -65,8 +65,8 @@ def test_kinds_are_counted() -> None:
     assert expected_kinds(flights) == {"departed": 2, "landed": 1, "cancelled": 1}
     assert kinds_differ({"departed": 2, "landed": 1}, {"landed": 1, "departed": 2}) == []
     assert kinds_differ({"departed": 2}, {"departed": 3, "odd": 1}) == [
-        "3 events 'departed' instead of 2",
-        "1 events 'odd' instead of 0",
+        "3 'departed' events instead of 2",
+        "1 'odd' events instead of 0",
     ]
 
 
@@ -105,7 +105,7 @@ def test_a_missing_a_further_and_a_double_window_are_differences(answer: pd.Data
     (further,) = windows_differ(answer.drop(index=5), answer)
     assert further.endswith("should not be there")
     (double,) = windows_differ(answer, pd.concat([answer, answer[5:6]]))
-    assert double.endswith("stands in the answer more than once")
+    assert double.endswith("is in the answer more than once")
     assert len(windows_differ(answer, answer[:0])) == DIFFERENCES_SHOWN + 1
 
 

@@ -49,4 +49,4 @@ def test_the_table_shows_both_answers_and_the_load() -> None:
     assert ["windows with weather", "1", "1"] in cells
     assert ["committed", "500 transactions, 250 a second"] in cells
     assert ["departures without transactions", "1,101 (+10.0%)"] in cells
-    assert ["kill -9", "after 250 commits, 64 open; 0.0 s away"] in cells
+    assert ["kill -9", "after 250 commits, 64 open; ready after 0.0 s"] in cells

@@ -7,9 +7,9 @@ from typing import Final
 import trio
 
 from tidewire.client.connection import Connection
-from tidewire.client.names import BrokerUrl
 from tidewire.client.network import dial_tcp
 from tidewire.client.recipients import Kind
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import TidewireError
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -34,7 +34,7 @@ async def last_positions(host: str, port: int, topics: Iterable[str]) -> dict[st
     Raises:
         TidewireError, OSError: the broker is not there, or refuses.
     """
-    address = BrokerUrl(host, port)
+    address = BrokerAddress(host, port)
     connection = Connection(
         await dial_tcp(address),
         address,

@@ -33,8 +33,8 @@ import anyio.abc
 
 from tests.support.memory_network import memory_stream_pair
 from tidewire.client.client import Client, open_client
-from tidewire.client.names import BrokerUrl
 from tidewire.client.network import Network, Settings
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_message, message_metadata
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
@@ -44,7 +44,7 @@ from tidewire.wire.pulsar.messages import split_messages
 from tidewire.wire.pulsar.parsing import MEMBERS
 
 T = pb.BaseCommand.Type
-ADDRESS = BrokerUrl("broker", 6650)
+ADDRESS = BrokerAddress("broker", 6650)
 HASHES = 0x10000
 Handler = Callable[["Peer", Frame], None]
 
@@ -387,7 +387,7 @@ class ScriptedBroker:
 
     # ----------------------------------------------------------------------------------------------------- the broker
 
-    async def dial(self, address: BrokerUrl) -> anyio.abc.ByteStream:
+    async def dial(self, address: BrokerAddress) -> anyio.abc.ByteStream:
         """A client's end of a new connection."""
         await anyio.lowlevel.checkpoint()
         if self.refuses:

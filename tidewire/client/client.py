@@ -20,7 +20,6 @@ from tidewire.client.connection import ConnectionStatistics, Dial
 from tidewire.client.consumers import Consumer, Initial, Receiving, SubscriptionType
 from tidewire.client.coordinators import Coordinators
 from tidewire.client.dead_letters import DeadLetterPolicy
-from tidewire.client.names import BrokerUrl, parse_broker_url
 from tidewire.client.network import CLOSE_SECONDS_MAX, Network, Settings, dial_tcp
 from tidewire.client.producer import Compression, Producer
 from tidewire.client.queue_consumer import AT_ONCE, NEGATIVE_ACK_BACKOFF_DEFAULT, QueueConsumer
@@ -31,6 +30,7 @@ from tidewire.client.sending import Batching, Chunking
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.client.subscribing import QUEUE_MESSAGES_MAX
 from tidewire.client.transactions import Transaction, TransactionState
+from tidewire.protocol.addresses import BrokerAddress, parse_address
 from tidewire.protocol.errors import is_retriable
 
 TRANSACTION_SECONDS: Final = 60.0
@@ -375,12 +375,12 @@ async def connect(
         Refused, ProtocolViolation: somebody does, but not as hoped.
     """
     settings = Settings(connect_timeout_seconds, operation_timeout_seconds, reconnect_seconds_max)
-    async with open_client(parse_broker_url(url), settings) as client:
+    async with open_client(parse_address(url), settings) as client:
         yield client
 
 
 @asynccontextmanager
-async def open_client(address: BrokerUrl, settings: Settings, *, dial: Dial = dial_tcp) -> AsyncIterator[Client]:
+async def open_client(address: BrokerAddress, settings: Settings, *, dial: Dial = dial_tcp) -> AsyncIterator[Client]:
     """As `connect`, over streams that `dial` opens.
 
     Raises:

@@ -17,9 +17,9 @@ import anyio.abc
 from google.protobuf.message import Message as ProtobufMessage
 
 from tidewire.client.errors import Closed
-from tidewire.client.names import BrokerUrl
 from tidewire.client.recipients import Kind, Listener, Question, Recipients
 from tidewire.client.waking import Changes, Signal
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -67,9 +67,9 @@ class Connection:
     def __init__(
         self,
         stream: anyio.abc.ByteStream,
-        address: BrokerUrl,
+        address: BrokerAddress,
         *,
-        proxied_to: BrokerUrl | None = None,
+        proxied_to: BrokerAddress | None = None,
         connect_timeout_seconds: float,
         operation_timeout_seconds: float,
     ) -> None:
@@ -142,7 +142,7 @@ class Connection:
         features = commands.client_features()
         features.supports_scalable_topics = True
         features.supports_tc_metadata_discovery = True
-        proxied_to = None if self._proxied_to is None else f"{self._proxied_to.host}:{self._proxied_to.port}"
+        proxied_to = None if self._proxied_to is None else self._proxied_to.authority
         command = commands.connect(CLIENT_VERSION, proxy_to_broker_url=proxied_to, features=features)
         try:
             with anyio.fail_after(self._connect_timeout_seconds):
@@ -298,7 +298,7 @@ class Connection:
             raise fresh(self._lost)
 
 
-Dial: TypeAlias = Callable[[BrokerUrl], Awaitable[anyio.abc.ByteStream]]
+Dial: TypeAlias = Callable[[BrokerAddress], Awaitable[anyio.abc.ByteStream]]
 """Opens a stream to an address; raises OSError when nobody answers there."""
 
 

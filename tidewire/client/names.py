@@ -1,44 +1,11 @@
 """The little the client has to know about names: whose kind they are. Everything else about them the broker checks."""
 
-from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from typing import Final
 
 from tidewire.protocol.errors import InvalidName
 
-DEFAULT_PORT: Final = 6650
-
 _SCALABLE: Final = "topic://"
 _PERSISTENT: Final = "persistent://"
-
-
-class BrokerUrl(NamedTuple):
-    """Where a broker listens, as `pulsar://HOST:PORT`."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        """The address as a URL."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"pulsar://{host}:{self.port}"
-
-
-def parse_broker_url(url: str) -> BrokerUrl:
-    """Read `pulsar://HOST[:PORT]`; the port is 6650 unless given.
-
-    Raises:
-        InvalidName: it is written otherwise, or asks for TLS, which this client does not speak.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise InvalidName(f"{url!r} is no broker address: {error}") from error
-    if parts.scheme == "pulsar+ssl":
-        raise InvalidName(f"{url!r}: this client does not speak TLS; use pulsar://")
-    if parts.scheme != "pulsar" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
-        raise InvalidName(f"{url!r} is no broker address; expected pulsar://HOST:PORT")
-    return BrokerUrl(parts.hostname, DEFAULT_PORT if port is None else port)
 
 
 def is_scalable(topic: str) -> bool:

@@ -20,7 +20,7 @@ from tidewire.client.background import Background, BackgroundTask, OnClose, nobo
 from tidewire.client.backoff import DELAY_SECONDS_MAX, Backoff
 from tidewire.client.connection import Connection, ConnectionStatistics, Dial
 from tidewire.client.errors import Closed
-from tidewire.client.names import BrokerUrl, parse_broker_url
+from tidewire.protocol.addresses import BrokerAddress, parse_address
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
 from tidewire.protocol.refusals import BrokerBusy, refusal
 from tidewire.wire.pulsar import commands
@@ -56,7 +56,7 @@ class Settings:
     """The longest pause between two attempts to reach a broker that is not there."""
 
 
-async def dial_tcp(address: BrokerUrl) -> anyio.abc.ByteStream:
+async def dial_tcp(address: BrokerAddress) -> anyio.abc.ByteStream:
     """A TCP connection whose small packets are not held back and whose dead peer is noticed by the kernel.
 
     Raises:
@@ -79,7 +79,7 @@ class Network:
 
     def __init__(
         self,
-        service: BrokerUrl,
+        service: BrokerAddress,
         tasks: anyio.abc.TaskGroup,
         *,
         settings: Settings,
@@ -100,8 +100,8 @@ class Network:
         self._background = Background(tasks)
         self._dial = dial
         self._random = random or Random()  # noqa: S311 - spreads reconnects, guards nothing
-        self._connections: dict[tuple[BrokerUrl, BrokerUrl | None], Connection] = {}
-        self._dialing: dict[tuple[BrokerUrl, BrokerUrl | None], anyio.Lock] = {}
+        self._connections: dict[tuple[BrokerAddress, BrokerAddress | None], Connection] = {}
+        self._dialing: dict[tuple[BrokerAddress, BrokerAddress | None], anyio.Lock] = {}
 
     def statistics(self) -> list[ConnectionStatistics]:
         """The connections that are open."""
@@ -132,7 +132,7 @@ class Network:
         """
         return await self.connection(self.service_address)
 
-    async def connection(self, address: BrokerUrl, proxied_to: BrokerUrl | None = None) -> Connection:
+    async def connection(self, address: BrokerAddress, proxied_to: BrokerAddress | None = None) -> Connection:
         """The connection to a broker, made if there is none. One at a time is made to each address.
 
         Raises:
@@ -148,11 +148,11 @@ class Network:
             self._connections[key] = connection
             return connection
 
-    def _open(self, key: tuple[BrokerUrl, BrokerUrl | None]) -> Connection | None:
+    def _open(self, key: tuple[BrokerAddress, BrokerAddress | None]) -> Connection | None:
         connection = self._connections.get(key)
         return connection if connection is not None and connection.is_open else None
 
-    async def _connect(self, address: BrokerUrl, proxied_to: BrokerUrl | None) -> Connection:
+    async def _connect(self, address: BrokerAddress, proxied_to: BrokerAddress | None) -> Connection:
         self._background.check_open()
         settings = self.settings
         try:
@@ -243,13 +243,13 @@ class Network:
                         tasks.start_soon(connection.aclose)
 
 
-def parse_broker(url: str) -> BrokerUrl:
+def parse_broker(url: str) -> BrokerAddress:
     """The address a broker named; one it cannot have is its mistake, not our caller's.
 
     Raises:
         ProtocolViolation: it is none.
     """
     try:
-        return parse_broker_url(url)
+        return parse_address(url)
     except ValueError as error:
         raise ProtocolViolation(f"a broker named {url!r} as a broker's address") from error

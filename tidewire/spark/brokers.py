@@ -10,9 +10,9 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from tidewire.protocol.addresses import BrokerAddress, parse_address
 from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.options import BrokerAddress, parse_address
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 

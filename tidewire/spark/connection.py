@@ -18,9 +18,9 @@ from typing import Final, Protocol, Self, TypeVar
 
 from google.protobuf.message import Message as ProtobufMessage
 
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import refusal
-from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.errors import FrameError
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command
@@ -142,7 +142,7 @@ class BlockingConnection:
         """
         features = commands.client_features()
         features.supports_scalable_topics = True
-        target = None if proxied_to is None else str(proxied_to)
+        target = None if proxied_to is None else proxied_to.authority
         self.send(commands.connect(CLIENT_VERSION, proxy_to_broker_url=target, features=features))
         answer = self.receive(self.deadline(), "its answer to CONNECT").command
         if answer.type == _Type.ERROR:

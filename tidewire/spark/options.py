@@ -35,13 +35,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Self
-from urllib.parse import urlsplit
 
+from tidewire.protocol.addresses import BrokerAddress, parse_address
+from tidewire.protocol.errors import InvalidName
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.positions import EARLIEST_START, LATEST_START, OTHERS, Boundary, parse_boundary
 from tidewire.spark.schema import SCHEMA
 
-DEFAULT_PORT: Final = 6650
 OPERATION_TIMEOUT_SECONDS_DEFAULT: Final = 30.0
 SECONDS_MAX: Final = 3600.0
 """A longer one than this is a mistake in its unit."""
@@ -76,33 +76,6 @@ class Use(Enum):
 
     BATCH = "a batch"
     STREAM = "a stream"
-
-
-class BrokerAddress(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-def parse_address(url: str) -> BrokerAddress:
-    """Read `pulsar://HOST[:PORT]`; the port is 6650 unless given.
-
-    Raises:
-        ValueError: it is written otherwise, or asks for TLS.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "pulsar+ssl":
-        raise ValueError("TLS is not spoken yet; use pulsar://")
-    # Reading the port checks it.
-    port = parts.port
-    if parts.scheme != "pulsar" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
-        raise ValueError("expected pulsar://HOST:PORT")
-    return BrokerAddress(parts.hostname, DEFAULT_PORT if port is None else port)
 
 
 class Pattern(NamedTuple):
@@ -210,8 +183,8 @@ def service_of(options: Mapping[str, str]) -> BrokerAddress:
         raise missing("service_url", "pulsar://127.0.0.1:6650")
     try:
         return parse_address(url)
-    except ValueError as error:
-        raise InvalidOption(f"option service_url: {url!r} is no address of a broker: {error}") from error
+    except InvalidName as error:
+        raise InvalidOption(f"option service_url: {error}") from error
 
 
 def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], Pattern | None]:

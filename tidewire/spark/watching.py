@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ProtocolViolation, TidewireError
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers, Connect, connect_by_tcp
@@ -31,7 +32,7 @@ from tidewire.spark.layouts import (
     segments,
 )
 from tidewire.spark.measuring import BacklogRange, ask_end, subscribe_reader, wanted
-from tidewire.spark.options import SCALABLE, BrokerAddress, ReadOptions
+from tidewire.spark.options import SCALABLE, ReadOptions
 from tidewire.spark.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame

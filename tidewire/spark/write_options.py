@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Self
 
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.options import (
     OPERATION_TIMEOUT_SECONDS_DEFAULT,
@@ -43,7 +44,6 @@ from tidewire.spark.options import (
     SCALABLE,
     TOPIC,
     WRITE_ONLY_NAMES,
-    BrokerAddress,
     Use,
     by_name,
     choice_of,

@@ -18,8 +18,8 @@ from tests.support.admin import Admin
 from tests.support.backends import on_both_backends
 from tests.support.subjects import Subject
 from tidewire.client.client import Client, open_client
-from tidewire.client.names import BrokerUrl, parse_broker_url
 from tidewire.client.network import Settings, dial_tcp
+from tidewire.protocol.addresses import BrokerAddress, parse_address
 
 
 class Line:
@@ -29,7 +29,7 @@ class Line:
         self._streams: list[anyio.abc.ByteStream] = []
         self.dialed = 0
 
-    async def dial(self, address: BrokerUrl) -> anyio.abc.ByteStream:
+    async def dial(self, address: BrokerAddress) -> anyio.abc.ByteStream:
         stream = await dial_tcp(address)
         self._streams.append(stream)
         self.dialed += 1
@@ -47,7 +47,7 @@ class Line:
 async def cuttable(broker: Subject) -> AsyncIterator[tuple[Client, Line]]:
     line = Line()
     settings = Settings(reconnect_seconds_max=0.5)
-    async with open_client(parse_broker_url(broker.service_url), settings, dial=line.dial) as client:
+    async with open_client(parse_address(broker.service_url), settings, dial=line.dial) as client:
         yield client, line
 
 

@@ -13,8 +13,8 @@ from tests.support.memory_network import MemoryByteStream, memory_stream_pair
 from tidewire.client import connection as connection_module
 from tidewire.client.connection import WRITE_BUFFER_BYTES_MAX, Connection
 from tidewire.client.errors import Closed
-from tidewire.client.names import BrokerUrl
 from tidewire.client.recipients import Kind
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
 from tidewire.protocol.refusals import Refused, TopicNotFound
 from tidewire.wire.pulsar import commands
@@ -22,7 +22,7 @@ from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, enc
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 T = pb.BaseCommand.Type
-ADDRESS = BrokerUrl("broker", 6650)
+ADDRESS = BrokerAddress("broker", 6650)
 
 
 class Peer:

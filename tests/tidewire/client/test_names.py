@@ -1,48 +1,7 @@
 import pytest
 
-from tidewire.client.names import BrokerUrl, is_scalable, parse_broker_url, partition_topic, segment_topic
+from tidewire.client.names import is_scalable, partition_topic, segment_topic
 from tidewire.protocol.errors import InvalidName
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("pulsar://127.0.0.1:6650", BrokerUrl("127.0.0.1", 6650)),
-        ("pulsar://broker.example", BrokerUrl("broker.example", 6650)),
-        ("pulsar://[::1]:7000", BrokerUrl("::1", 7000)),
-        ("pulsar://host:1/", BrokerUrl("host", 1)),
-    ],
-)
-def test_an_address_is_read(url: str, expected: BrokerUrl) -> None:
-    assert parse_broker_url(url) == expected
-    assert parse_broker_url(str(expected)) == expected
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "host:6650",
-        "http://host:6650",
-        "pulsar://",
-        "pulsar://:6650",
-        "pulsar://host:port",
-        "pulsar://host:70000",
-        "pulsar://host:6650/path",
-        "pulsar://host:6650?x=y",
-        "pulsar://user@host:6650",
-        "pulsar://a,b:6650x",
-        "pulsar://[::1",
-    ],
-)
-def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(InvalidName):
-        parse_broker_url(url)
-
-
-def test_tls_is_refused_by_name() -> None:
-    with pytest.raises(InvalidName, match="does not speak TLS"):
-        parse_broker_url("pulsar+ssl://host:6651")
 
 
 def test_the_two_kinds_of_topics_are_told_apart() -> None:

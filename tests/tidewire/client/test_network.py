@@ -5,8 +5,8 @@ import trio
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import ADDRESS, Peer, T, scripted_broker
 from tidewire.client.errors import Closed
-from tidewire.client.names import BrokerUrl
 from tidewire.client.network import LOOKUP_REDIRECTS_MAX, Network, Settings
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import BrokerBusy, Refused, TopicNotFound
 from tidewire.wire.pulsar import commands
@@ -69,7 +69,7 @@ async def test_nobody_there_is_said_with_the_address() -> None:
 
 @on_trio
 async def test_a_dial_that_hangs_fails_at_the_deadline() -> None:
-    async def hang(address: BrokerUrl) -> anyio.abc.ByteStream:
+    async def hang(address: BrokerAddress) -> anyio.abc.ByteStream:
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -94,7 +94,7 @@ async def test_a_topics_owner_is_found_through_redirects() -> None:
 
         broker.on(T.LOOKUP, redirect)
         owner = await network.owner_of(X)
-        assert owner.address == BrokerUrl("third", 1)
+        assert owner.address == BrokerAddress("third", 1)
         addresses = {statistics.address for statistics in network.statistics()}
         assert addresses == {"pulsar://broker:6650", "pulsar://second:1", "pulsar://third:1"}
 
@@ -113,20 +113,21 @@ async def test_brokers_that_send_each_other_round_are_not_followed_for_ever() ->
         assert len(broker.of(T.LOOKUP)) == LOOKUP_REDIRECTS_MAX
 
 
+@pytest.mark.parametrize("hidden", ["hidden:7", "[::1]:7"])
 @on_both_backends
-async def test_a_broker_behind_a_proxy_is_reached_through_it() -> None:
+async def test_a_broker_behind_a_proxy_is_reached_through_it(hidden: str) -> None:
     async with scripted_broker() as broker, broker.network() as network:
         broker.on(
             T.LOOKUP,
             lambda peer, frame: peer.send(
                 commands.lookup_connect(
-                    frame.command.lookup_topic.request_id, "pulsar://hidden:7", proxy_through_service_url=True
+                    frame.command.lookup_topic.request_id, f"pulsar://{hidden}", proxy_through_service_url=True
                 )
             ),
         )
         owner = await network.owner_of(X)
         assert owner.address == ADDRESS
-        assert [connect.proxy_to_broker_url for connect in broker.of(T.CONNECT)] == ["", "hidden:7"]
+        assert [connect.proxy_to_broker_url for connect in broker.of(T.CONNECT)] == ["", hidden]
 
 
 @on_both_backends

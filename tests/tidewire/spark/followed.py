@@ -10,9 +10,10 @@ the layout come late.
 
 from dataclasses import dataclass, field
 
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.spark.layouts import LayoutChanged, Part
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.options import BrokerAddress, ReadOptions
+from tidewire.spark.options import ReadOptions
 from tidewire.spark.positions import EARLIEST, EntryPosition
 
 X = "topic://public/default/x"

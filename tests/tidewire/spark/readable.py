@@ -13,9 +13,10 @@ sending.
 from collections.abc import Callable, Sequence
 
 from tests.support.blocking_peer import Answer, BlockingPeer
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.options import BrokerAddress, ReadOptions
+from tidewire.spark.options import ReadOptions
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_batch, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.errors import MessageError
@@ -123,7 +124,7 @@ class Readable:
         return [encode_command(commands.connected("scripted", features=self.features))]
 
     def _owner(self, command: pb.BaseCommand) -> list[bytes]:
-        return [encode_command(commands.lookup_connect(command.lookup_topic.request_id, f"pulsar://{SERVICE}"))]
+        return [encode_command(commands.lookup_connect(command.lookup_topic.request_id, str(SERVICE)))]
 
     def _layout(self, command: pb.BaseCommand) -> list[bytes]:
         asked = command.scalable_topic_lookup

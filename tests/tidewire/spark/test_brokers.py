@@ -4,10 +4,10 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import SERVICE, Readable
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, ProtocolViolation, TidewireError
 from tidewire.spark.brokers import LOOKUP_REDIRECTS_MAX, Brokers
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -51,7 +51,7 @@ def test_redirects_are_followed_as_told_and_each_broker_is_connected_to_once() -
         world,
         [
             commands.lookup_redirect(0, "pulsar://one:1"),
-            commands.lookup_redirect(0, f"pulsar://{SERVICE}", authoritative=False),
+            commands.lookup_redirect(0, str(SERVICE), authoritative=False),
             commands.lookup_connect(0, "pulsar://two:2"),
         ],
     )
@@ -75,7 +75,7 @@ def test_a_broker_behind_a_proxy_is_reached_through_it() -> None:
 
 def test_brokers_that_send_each_other_on_for_ever_are_left() -> None:
     world = Readable()
-    answering(world, [commands.lookup_redirect(0, f"pulsar://{SERVICE}")])
+    answering(world, [commands.lookup_redirect(0, str(SERVICE))])
     with world.brokers() as brokers, pytest.raises(ProtocolViolation, match="more than 20 times"):
         brokers.owner_of(TOPIC)
     assert len(world.commands_of(LOOKUP)) == LOOKUP_REDIRECTS_MAX
@@ -118,7 +118,8 @@ def test_an_owner_that_cannot_be_reached_is_named_with_who_named_it() -> None:
     with Brokers(world.options, connect) as brokers, pytest.raises(ConnectFailed) as caught:
         brokers.owner_of(TOPIC)
     assert str(caught.value) == (
-        f"no broker can be reached at gone:1: nobody there; service:6650 names it as the broker of {TOPIC}"
+        "no broker can be reached at pulsar://gone:1: nobody there; "
+        f"pulsar://service:6650 names it as the broker of {TOPIC}"
     )
 
 

@@ -17,6 +17,7 @@ from tests.support.admin import Admin
 from tests.support.blocking_peer import BlockingPeer
 from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.spark.test_writing import stored
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import refusal
 from tidewire.spark import committing
@@ -25,7 +26,7 @@ from tidewire.spark.committing import CommitGroup, abort, commit
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import CommitFailed, UnwritableRow
-from tidewire.spark.options import BrokerAddress, Use
+from tidewire.spark.options import Use
 from tidewire.spark.sink import RowWriting, TidewireStreamWriter, TidewireWriter, Written, group_of_task
 from tidewire.spark.write_options import WriteOptions
 from tidewire.wire.pulsar import commands

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -57,7 +57,7 @@ def test_a_proxy_is_told_which_broker_is_meant() -> None:
 def test_a_refused_handshake_says_why() -> None:
     refusal = encode_command(commands.error(2**64 - 1, pb.ServerError.AuthenticationError, "who are you?"))
     peer = BlockingPeer({T.CONNECT: lambda command: [refusal]})
-    with pytest.raises(Refused, match=r"^scripted:6650 refuses the connection: who are you\? \[AuthenticationError\]$"):
+    with pytest.raises(Refused, match=rf"^{HERE} refuses the connection: who are you\? \[AuthenticationError\]$"):
         connection_to(peer).handshake()
 
 
@@ -66,9 +66,9 @@ def test_a_refused_handshake_says_why() -> None:
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n",
-            "scripted:6650 does not speak Pulsar's protocol: the frame has 1213486160 bytes",
+            "pulsar://scripted:6650 does not speak Pulsar's protocol: the frame has 1213486160 bytes",
         ),
-        (encode_command(commands.success(1)), "scripted:6650 answered CONNECT with SUCCESS"),
+        (encode_command(commands.success(1)), "pulsar://scripted:6650 answered CONNECT with SUCCESS"),
     ],
 )
 def test_who_answers_otherwise_is_no_broker(said: bytes, complaint: str) -> None:
@@ -94,7 +94,7 @@ def test_an_error_answer_is_refused_with_the_brokers_words_and_code() -> None:
             encode_command(commands.error(command.lookup_topic.request_id, pb.ServerError.MetadataError, "no store"))
         ]
     )
-    with pytest.raises(Refused, match=r"^scripted:6650 refuses LOOKUP: no store \[MetadataError\]$"):
+    with pytest.raises(Refused, match=r"^pulsar://scripted:6650 refuses LOOKUP: no store \[MetadataError\]$"):
         request()
 
 
@@ -106,7 +106,7 @@ def test_an_answer_with_an_error_in_it_is_refused_too() -> None:
             )
         ]
     )
-    with pytest.raises(Refused, match=r"^scripted:6650 refuses LOOKUP: none \[TopicNotFound\]$"):
+    with pytest.raises(Refused, match=r"^pulsar://scripted:6650 refuses LOOKUP: none \[TopicNotFound\]$"):
         request()
 
 
@@ -118,7 +118,7 @@ def test_an_answer_of_another_kind_is_refused() -> None:
 
 def test_a_silent_broker_is_given_up_on() -> None:
     peer, request = asking(lambda command: [])
-    with pytest.raises(OperationTimedOut, match=r"^scripted:6650 did not send its answer to LOOKUP within 30 s$"):
+    with pytest.raises(OperationTimedOut, match=rf"^{HERE} did not send its answer to LOOKUP within 30 s$"):
         request()
     assert peer.now == 30
 
@@ -144,7 +144,7 @@ def test_a_connection_that_ends_is_lost(end: Callable[[BlockingPeer], None]) -> 
     connection = connection_to(peer)
     connection.send(commands.ping())
     end(peer)
-    with pytest.raises(ConnectionLost, match=r"broker at scripted:6650 (closed the connection|broke: .*reset by peer)"):
+    with pytest.raises(ConnectionLost, match=rf"broker at {HERE} (closed the connection|broke: .*reset by peer)"):
         connection.receive(connection.deadline(), "anything")
 
 

@@ -11,11 +11,11 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import TOPIC, segment
 from tests.tidewire.spark.writable import T, Writable, rows
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import Refused
 from tidewire.spark import batching, persisting, writing
 from tidewire.spark.errors import WriteFailed
-from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

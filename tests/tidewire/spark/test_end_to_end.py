@@ -230,7 +230,7 @@ def test_the_format_can_be_registered_by_hand(spark: SparkSession, broker: Runni
     ("options", "sentence"),
     [
         ({"topics": "x"}, "unknown option 'topics'; format tidewire knows service_url, topic"),
-        ({"service_url": "localhost"}, "option service_url: 'localhost' is no address of a broker"),
+        ({"service_url": "localhost"}, "option service_url: 'localhost' is no broker address"),
         ({"topic": "topic://public/default/none"}, "; `tidewire topics create topic://public/default/none` makes it"),
     ],
 )
@@ -247,5 +247,7 @@ def test_a_broker_that_is_not_there_reaches_the_user_as_one_sentence(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "{}:{}".format(*listener.getsockname())
-    with pytest.raises(AnalysisException, match=f"no broker can be reached at {address}: .*refused; is one running"):
+    with pytest.raises(
+        AnalysisException, match=f"no broker can be reached at pulsar://{address}: .*refused; is one running"
+    ):
         load(spark, broker, "topic://public/default/x", {"service_url": f"pulsar://{address}"}).count()

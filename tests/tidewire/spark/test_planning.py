@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
-from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
+from tests.tidewire.spark.readable import LEDGER, SERVICE, TOPIC, Readable, batch, segment
 from tidewire.protocol.errors import ProtocolViolation
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.errors import DataLost, InvalidOption
@@ -113,7 +113,7 @@ def test_a_partitioned_topic_has_a_range_for_each_partition_with_messages() -> N
 
 
 def test_an_unknown_topic_is_one_sentence() -> None:
-    with pytest.raises(Refused, match=rf"^there is no topic {TOPIC} at service:6650; .* makes it \[TopicNotFound\]$"):
+    with pytest.raises(Refused, match=rf"^there is no topic {TOPIC} at {SERVICE}; .* makes it \[TopicNotFound\]$"):
         planned(Readable())
 
 

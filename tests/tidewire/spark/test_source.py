@@ -69,7 +69,7 @@ def test_source_and_reader_travel_between_processes() -> None:
     source = pickle.loads(pickle.dumps(TidewireSource(CaseInsensitiveDict(GIVEN))))
     reader = pickle.loads(pickle.dumps(source.reader(schema=SCHEMA)))
     assert isinstance(reader, TidewireReader)
-    with pytest.raises(ConnectFailed, match=r"no broker can be reached at 127\.0\.0\.1:1"):
+    with pytest.raises(ConnectFailed, match=r"no broker can be reached at pulsar://127\.0\.0\.1:1"):
         reader.partitions()
 
 

@@ -1,7 +1,8 @@
 import pytest
 
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.spark.errors import InvalidOption
-from tidewire.spark.options import BrokerAddress, ReadOptions, Use
+from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.write_options import Form, WriteOptions
 
 URL = {"service_url": "pulsar://broker:6651"}

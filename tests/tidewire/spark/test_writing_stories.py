@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import TOPIC, segment
 from tests.tidewire.spark.writable import T, Writable, rows
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.spark import batching, writing
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.encoding import NO_KEY
 from tidewire.spark.errors import WriteFailed
-from tidewire.spark.options import BrokerAddress
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.blocking_peer import BlockingPeer
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.spark.batching import Producing, SentFrame
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.layouts import Part
-from tidewire.spark.options import BrokerAddress
 from tidewire.spark.written import MOVES, OpenProducer, Phase, WrittenSegment
 
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import SERVICE, Readable, segment
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.spark.coordinating import Coordinator
 from tidewire.spark.encoding import Columns, Rows, encode
-from tidewire.spark.options import BrokerAddress
 from tidewire.spark.writing import Attempt
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
@@ -130,10 +130,10 @@ class Writable(Readable):
     def _where(self, command: pb.BaseCommand) -> list[bytes]:
         asked = command.lookup_topic
         owner = self.owners.get(asked.topic, SERVICE)
-        return [encode_command(commands.lookup_connect(asked.request_id, f"pulsar://{owner}"))]
+        return [encode_command(commands.lookup_connect(asked.request_id, str(owner)))]
 
 
 def _assignments(command: pb.BaseCommand) -> list[bytes]:
-    leader = pb.TcAssignment(tc_id=0, broker_service_url=f"pulsar://{SERVICE}")
+    leader = pb.TcAssignment(tc_id=0, broker_service_url=str(SERVICE))
     watch_id = command.watch_tc_assignments.watch_id
     return [encode_command(commands.watch_tc_assignments_update(watch_id, 1, [leader]))]

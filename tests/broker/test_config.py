@@ -176,7 +176,7 @@ def test_every_mistake_is_told_with_where_it_came_from(tmp_path: Path, monkeypat
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
     first, second = problems(config_file=written(tmp_path, 'data-dir = "x"\n[broker]\nhttp = "x"\n'))
     assert first.endswith("unknown key data-dir. Did you mean data_dir?")
-    assert "unknown key broker. Known keys are " in second
+    assert "unknown key broker. " in second
 
 
 def test_an_unknown_flag_is_refused() -> None:

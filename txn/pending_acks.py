@@ -5,9 +5,9 @@ durable before the client is answered, and the cursor stays where it is (T22). F
 reserved: no other transaction may acknowledge them and nobody is sent them (T24).
 
 When the header changes, this is told (`decided`) and materialises: of a committed transaction the cursor takes the
-acknowledgements, of an aborted one the messages are sent again. The op records go afterwards: after an abort at once,
-after a commit only when the cursor is durable past them. So every step can be repeated, by the next owner too, who
-finds the records by their index (T23, T25, T26). A header outlives its op records, so the decision is always there.
+acknowledgements, of an aborted one the messages are sent again. The op records go afterwards (`pending_settling.py`).
+So every step can be repeated, by the next owner too, who finds the records by their index (T23, T25, T26). A header
+outlives its op records, so the decision is always there.
 
 A message is acknowledged once: a second single acknowledgement is a conflict, in the same transaction too. The repeat
 of a command whose answer was lost is none. Its op record identifies the command (`CommandId`), over restarts too; the
@@ -19,14 +19,13 @@ What is acknowledged outside transactions is taken at once, whoever reserved it:
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-import structlog
 import trio
 
 from storage.cursor import Cursor, CursorError
 from storage.entry import TxnId
-from storage.errors import SPACE_RETRY_SECONDS, ExpectedError
-from storage.metadata.store import ChangeSetTooLarge, Check, Conflict, MetadataStore, StoreFull, StoreUnavailable
-from storage.position import EARLIEST, Position
+from storage.errors import ExpectedError
+from storage.metadata.store import ChangeSetTooLarge, Check, Conflict, MetadataStore, PutSequential, StoreFull
+from storage.position import Position
 from storage.ranges import EntryAck
 from storage.signal import Signal
 from txn.counters import OpCounters, OutstandingOps
@@ -36,23 +35,19 @@ from txn.errors import (
     OwnershipLost,
     PendingAcksDiscarded,
     PendingAcksFull,
-    TransactionConflict,
-    TxnError,
 )
 from txn.header_watch import HeaderWatch
-from txn.op_removal import remove_ops
 from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_subscription
 from txn.pending_book import PendingBook
-from txn.pending_steps import PendingSteps, parts, pause_after
+from txn.pending_settling import PendingSettling
+from txn.pending_steps import PendingSteps, pause_after
 from txn.pending_transaction import AckTarget, Command, CommandId, PendingTransaction
-from txn.reservations import furthest, overlap
+from txn.reservations import furthest
 from txn.states import TxnState
 
 RECORD_BYTES_MAX: Final = 512 * 1024
 """Of one command's op record; below what every metadata store takes in one piece."""
-
-log = structlog.get_logger(__name__)
 
 
 class PendingAcks:
@@ -93,16 +88,11 @@ class PendingAcks:
         self._apply_wake = Signal()
         self._has_ended = False
         """Whether nothing more will be applied here."""
-        self._settling: list[PendingTransaction] = []
-        self._settle = Signal()
-        self._strays: dict[str, None] = {}
-        """Op records of before the cursor was moved; they go once that is durable."""
+        self._settling = PendingSettling(segment, cursor, metadata, self._claim, self._forget)
         self._landed = trio.Event()
         """Set, and replaced, when the outcome of some put is known, or a decision is applied."""
         self._era = 0
         """Counts the times the cursor was moved or removed, or goes back; what was read before one is void after it."""
-        self._ended: TxnError | None = None
-        """Why the segment is not this owner's any more, or may not be."""
 
     @property
     def transactions(self) -> int:
@@ -142,9 +132,9 @@ class PendingAcks:
                 break
             if first.key is not None:
                 return
-            if self._ended is not None:
+            if self._settling.ended is not None:
                 # The next owner finds out whether the first copy was recorded.
-                raise self._ended.anew()
+                raise self._settling.ended.anew()
             await self._landed.wait()
         assert self._subscription is not None, "recovered before anything is acknowledged"
         given: Sequence[EntryAck] = acks
@@ -169,45 +159,7 @@ class PendingAcks:
             await self._withdraw(pending, command)
             self._land(pending)
             raise
-        key: str | None = None
-        try:
-            # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
-            with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
-                key = await put_op(self._metadata, txn, self._claim, put)
-                self._counters.op_writes += 1
-                if pending.is_discarded:
-                    await self._remove([key])
-                else:
-                    command.key = key
-                    self._outstanding.add(1)
-        except Conflict as conflict:
-            # Nothing was written.
-            await self._withdraw(pending, command)
-            raise self._end(OwnershipLost(self._segment)) from conflict
-        except ExpectedError as error:
-            if key is None and error.definite:
-                # Nothing was written, and that is known.
-                await self._withdraw(pending, command)
-                if isinstance(error, ChangeSetTooLarge):
-                    raise AcknowledgementTooLarge(self._cursor.name, str(error)) from error
-                raise
-            # Otherwise the messages stay reserved.
-            if key is None:
-                raise self._end(OutcomeUnknown(self._segment, "an op record")) from error
-            if not isinstance(error, StoreFull):
-                # The subscription was moved meanwhile. If the move is never durable, its record counts.
-                raise self._end(OutcomeUnknown(self._segment, "the removal of an op record")) from error
-            self._strays[key] = None
-            self._settle.set()
-        except trio.TooSlowError as unknown:
-            raise self._end(OutcomeUnknown(self._segment, "an op record")) from unknown
-        except BaseException:
-            self._end(OutcomeUnknown(self._segment, "an op record"))
-            raise
-        finally:
-            self._land(pending)
-        if pending.is_discarded:
-            raise self._discarded()
+        await self._record(pending, command, put)
 
     def decided(self, txn: TxnId, state: TxnState) -> None:
         """See `Participant`: the header of a transaction that acknowledged here has changed."""
@@ -215,7 +167,7 @@ class PendingAcks:
         if pending is None or pending.decided is not None:
             return
         pending.decided = state
-        if not pending.in_flight and self._ended is None:
+        if not pending.in_flight and self._settling.ended is None:
             self._apply(pending)
 
     async def caught_up(self) -> None:
@@ -259,7 +211,7 @@ class PendingAcks:
                 else:
                     # It belongs to a subscription of the same name that was removed (D16).
                     strangers.append(hit.record.key)
-            await self._remove(strangers)
+            await self._settling.remove(strangers)
             await self._headers.catch_up([pending.txn for pending in self._book])
             # Only what is open is reserved: it may go on where the decided left off, and
             # of two cumulative ones only one is remembered.
@@ -281,31 +233,14 @@ class PendingAcks:
         Raises:
             OwnershipLost, OutcomeUnknown: whoever runs this closes the segment.
         """
+        assert self._steps is not None, "set in recover"
         try:
-            while True:
-                await self._wait_for_work()
-                if self._ended is not None:
-                    raise self._ended.anew()
-                try:
-                    await self._settle_all()
-                except StoreFull as full:
-                    # What was decided is applied in memory. Every removal may be repeated.
-                    log.warning("records of acknowledgements stay for now", segment=self._segment, reason=str(full))
-                    await trio.sleep(SPACE_RETRY_SECONDS)
-                    self._settle.set()
+            await self._settling.run(self._steps)
         except CursorError:
             # The subscription ends, and says why itself; what is pending is its next owner's.
             return
         finally:
             self._leave()
-
-    async def _settle_all(self) -> None:
-        if self._strays:
-            strays = tuple(self._strays)
-            await self._cursor.synced(EARLIEST)
-            await self._remove_strays(strays)
-        while settled := await self._applied():
-            await self._finish(settled)
 
     def forget(self) -> None:
         """Forget everything pending: the cursor has been moved in this very step, which gave it another id.
@@ -317,9 +252,8 @@ class PendingAcks:
         self._book.reserved.clear()
         for pending in self._book:
             pending.is_discarded = True
-            self._strays.update(dict.fromkeys(pending.keys))
+            self._settling.add_orphans(pending.keys)
             self._forget(pending)
-        self._settle.set()
 
     async def clear(self) -> None:
         """Forget everything pending and remove its op records: the cursor is gone, durably. Not cancelled half-way.
@@ -329,11 +263,50 @@ class PendingAcks:
             OutcomeUnknown: the metadata store did not confirm the removal.
         """
         self.forget()
+        await self._settling.remove_orphans()
+
+    async def _record(self, pending: PendingTransaction, command: Command, put: PutSequential) -> None:
+        """Put the op record of a command whose messages are reserved; it is durable on return.
+
+        The messages stay reserved unless it is known that the record is not there.
+        """
+        key: str | None = None
         try:
+            # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
-                await self._remove_strays(tuple(self._strays))
-        except (trio.TooSlowError, StoreUnavailable) as unknown:
-            raise self._end(OutcomeUnknown(self._segment, "the removal of op records")) from unknown
+                key = await put_op(self._metadata, pending.txn, self._claim, put)
+                self._counters.op_writes += 1
+                if pending.is_discarded:
+                    await self._settling.remove([key])
+                else:
+                    command.key = key
+                    self._outstanding.add(1)
+        except Conflict as conflict:
+            # Nothing was written.
+            await self._withdraw(pending, command)
+            raise self._settling.end(OwnershipLost(self._segment)) from conflict
+        except ExpectedError as error:
+            if key is None and error.definite:
+                # Nothing was written, and that is known.
+                await self._withdraw(pending, command)
+                if isinstance(error, ChangeSetTooLarge):
+                    raise AcknowledgementTooLarge(self._cursor.name, str(error)) from error
+                raise
+            if key is None:
+                raise self._settling.end(OutcomeUnknown(self._segment, "an op record")) from error
+            if not isinstance(error, StoreFull):
+                # The subscription was moved meanwhile. If the move is never durable, its record counts.
+                raise self._settling.end(OutcomeUnknown(self._segment, "the removal of an op record")) from error
+            self._settling.add_orphans([key])
+        except trio.TooSlowError as unknown:
+            raise self._settling.end(OutcomeUnknown(self._segment, "an op record")) from unknown
+        except BaseException:
+            self._settling.end(OutcomeUnknown(self._segment, "an op record"))
+            raise
+        finally:
+            self._land(pending)
+        if pending.is_discarded:
+            raise self._discarded()
 
     async def _confirm_nothing(self, txn: TxnId) -> None:
         """All of it is acknowledged already; that has to be as durable as an op record would be."""
@@ -342,36 +315,13 @@ class PendingAcks:
         require_open(self._metadata, txn)
         await self._cursor.synced(self._cursor.mark_delete)
 
-    def _require_free(self, txn: TxnId, acks: Iterable[EntryAck], *, cumulative: bool) -> None:
-        met = self._book.reserved.conflict(txn, list(acks), cumulative=cumulative)
-        if met is not None:
-            raise TransactionConflict(f"{met} is acknowledged in a transaction that has not ended, or named twice")
-        if cumulative:
-            return
-        for ack in acks:
-            known = self._cursor.remaining_bits(ack.position)
-            is_known = self._cursor.is_acknowledged(ack.position)
-            # One of the whole entry means what is left of it, unless it says how many messages it had.
-            names_messages = ack.remaining or ack.batch_size
-            if is_known or (known is not None and names_messages and overlap(EntryAck(ack.position, known), ack)):
-                raise TransactionConflict(f"{ack.position} is acknowledged already")
-
     async def _reserve(self, pending: PendingTransaction, command: Command, era: int) -> None:
-        """Reserve all that the command acknowledges, in steps. Meanwhile nobody else can reserve the same.
-
-        If this raises, what was reserved so far is for the caller to withdraw.
-        """
-        assert self._subscription is not None, "set in recover"
-        for part in parts(command.acks):
-            if command.reserved:
-                await trio.lowlevel.checkpoint()
-                if pending.is_discarded or era != self._era:
-                    raise self._discarded()
-            self._subscription.require_acknowledgeable(part, cumulative=command.cumulative)
-            self._require_free(pending.txn, part, cumulative=command.cumulative)
-            self._book.reserved.reserve(pending.txn, part, cumulative=command.cumulative)
-            command.reserved += len(part)
-            self._subscription.set_aside(part, cumulative=command.cumulative)
+        """Reserve all that the command acknowledges. If this raises, the caller withdraws what was reserved so far."""
+        assert self._steps is not None, "set in recover"
+        for _pause in self._steps.reserve(pending, command):
+            await trio.lowlevel.checkpoint()
+            if pending.is_discarded or era != self._era:
+                raise self._discarded()
 
     def _begin(self, txn: TxnId, command: Command) -> PendingTransaction:
         """Be told of the decision from now on; it is applied when the outcome of the command's put is known."""
@@ -382,7 +332,7 @@ class PendingAcks:
         """The outcome of so many puts is known, or never will be."""
         self._tell_landed()
         pending.in_flight -= count
-        if pending.in_flight or pending.is_discarded or self._ended is not None:
+        if pending.in_flight or pending.is_discarded or self._settling.ended is not None:
             # Once lost, it is not known which commands are the transaction's: that is the next owner's to find out.
             return
         if not pending.commands:
@@ -425,8 +375,7 @@ class PendingAcks:
         if not pending.is_discarded:
             if pending.decided is not TxnState.COMMITTED:
                 self._note_given_back(pending.commands)
-            self._settling.append(pending)
-            self._settle.set()
+            self._settling.add(pending)
         self._tell_landed()
 
     async def _apply_rest(self) -> None:
@@ -441,57 +390,13 @@ class PendingAcks:
             while pending in self._applying and not self._has_ended:
                 await self._landed.wait()
 
-    async def _wait_for_work(self) -> None:
-        """Wait until something was decided; where the cursor had no room, until it may have some."""
-        if not any(pending.left for pending in self._settling):
-            await self._settle.wait()
-            return
-        durable = self._cursor.durable
-        durable.attach(self._settle)
-        try:
-            # Room that was made before the signal was attached is found by this try.
-            if not await self._applied():
-                await self._settle.wait()
-        finally:
-            durable.detach(self._settle)
-
-    async def _applied(self) -> list[PendingTransaction]:
-        """Those that are applied in memory, once what the cursor had no room for has been tried again."""
-        assert self._steps is not None, "set in recover"
-        for pending in tuple(self._settling):
-            if pending.left:
-                for _pause in self._steps.take_left(pending):
-                    await trio.lowlevel.checkpoint()
-        return [pending for pending in self._settling if not pending.left]
-
-    async def _finish(self, settled: list[PendingTransaction]) -> None:
-        """Remove the records of what is applied."""
-        upto = max(pending.upto for pending in settled)
-        if upto > EARLIEST:
-            await self._cursor.synced(upto)
-        await self._remove([key for pending in settled if not pending.is_discarded for key in pending.keys], along=True)
-        for pending in settled:
-            self._forget(pending)
-
-    async def _remove(self, keys: Sequence[str], *, along: bool = False) -> None:
-        try:
-            await remove_ops(keys, metadata=self._metadata, claim=self._claim, along=along)
-        except Conflict as conflict:
-            raise self._end(OwnershipLost(self._segment)) from conflict
-
-    async def _remove_strays(self, keys: Sequence[str]) -> None:
-        await self._remove(keys)
-        for key in keys:
-            self._strays.pop(key, None)
-
     def _forget(self, pending: PendingTransaction) -> None:
         """Nothing of the transaction is left here."""
         if not self._book.forget(pending):
             return
         self._outstanding.add(-len(pending.keys))
         self._headers.leave(pending.txn, self)
-        if pending in self._settling:
-            self._settling.remove(pending)
+        self._settling.discard(pending)
 
     def _leave(self) -> None:
         """The subscription is served here no more; its next owner recovers what is left."""
@@ -501,9 +406,3 @@ class PendingAcks:
 
     def _discarded(self) -> PendingAcksDiscarded:
         return PendingAcksDiscarded(f"subscription {self._cursor.name} of {self._segment} was moved or goes back")
-
-    def _end(self, error: TxnError) -> TxnError:
-        """The error to tell the client. `run` ends with the first one."""
-        self._ended = self._ended or error
-        self._settle.set()
-        return error.anew()

@@ -13,10 +13,13 @@ from typing import Final
 import trio
 
 from storage.cursor import Cursor
+from storage.entry import TxnId
 from storage.position import Position
 from storage.ranges import EntryAck
+from txn.errors import TransactionConflict
 from txn.pending_book import PendingBook
 from txn.pending_transaction import AckTarget, Command, PendingTransaction
+from txn.reservations import overlap
 from txn.states import TxnState
 
 ENTRIES_AT_ONCE: Final = 256
@@ -43,6 +46,23 @@ class PendingSteps:
         self._reserved = book.reserved
         self._cursor = cursor
         self._target = target
+
+    def reserve(self, pending: PendingTransaction, command: Command) -> Iterator[None]:
+        """Reserve all that the command acknowledges. Meanwhile nobody else can reserve the same.
+
+        Whatever ends it early, what was reserved so far is for the caller to give back.
+
+        Raises:
+            TransactionConflict: some of it is acknowledged, or pending in this or another transaction (T24).
+        """
+        for part in parts(command.acks):
+            if command.reserved:
+                yield
+            self._target.require_acknowledgeable(part, cumulative=command.cumulative)
+            self._require_free(pending.txn, part, cumulative=command.cumulative)
+            self._reserved.reserve(pending.txn, part, cumulative=command.cumulative)
+            command.reserved += len(part)
+            self._target.set_aside(part, cumulative=command.cumulative)
 
     def apply(self, pending: PendingTransaction) -> Iterator[None]:
         """Do what was decided. What the cursor has no room for stays reserved, in `left`."""
@@ -88,6 +108,20 @@ class PendingSteps:
             if pending.is_discarded:
                 return
         pending.left = left
+
+    def _require_free(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
+        met = self._reserved.conflict(txn, acks, cumulative=cumulative)
+        if met is not None:
+            raise TransactionConflict(f"{met} is acknowledged in a transaction that has not ended, or named twice")
+        if cumulative:
+            return
+        for ack in acks:
+            known = self._cursor.remaining_bits(ack.position)
+            is_known = self._cursor.is_acknowledged(ack.position)
+            # One of the whole entry means what is left of it, unless it says how many messages it had.
+            names_messages = ack.remaining or ack.batch_size
+            if is_known or (known is not None and names_messages and overlap(EntryAck(ack.position, known), ack)):
+                raise TransactionConflict(f"{ack.position} is acknowledged already")
 
     def _take(self, pending: PendingTransaction) -> Iterator[None]:
         for command, part in _in_steps(pending.commands, cumulative=True):

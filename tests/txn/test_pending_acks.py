@@ -172,6 +172,29 @@ async def test_a_moved_cursor_forgets_what_is_pending_and_what_is_being_written(
         rig.assert_clean()
 
 
+async def test_the_record_of_an_acknowledgement_from_before_a_move_goes_when_there_is_space() -> None:
+    """D16, E13: the store, whose disk is full, refuses to remove it. The segment goes on, and the record goes later."""
+    store = SteeredStore()
+    async with owned(store, stream_of(3)) as rig:
+        txn = await rig.begin()
+
+        async def move(ops: Sequence[Op]) -> None:
+            if writes(ops, PutSequential, OPS):
+                rig.cursor.move(EARLIEST)
+                rig.acks.forget()
+            if writes(ops, Delete, OPS):
+                store.before = None
+                raise StoreFull("no space")
+
+        store.before = move
+        with pytest.raises(PendingAcksDiscarded):
+            await rig.acknowledge(txn, 1)
+        await wait_all_tasks_blocked()
+        assert await rig.op_keys() == []
+        assert rig.ended == []
+        rig.assert_clean()
+
+
 async def test_an_acknowledgement_that_waited_through_a_move_is_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """D5, D16: the header was looked for behind a barrier meanwhile; it would undo the move."""
     store = LaggingStore()

@@ -1,0 +1,166 @@
+"""Removing the op records of acknowledgements that are decided, once the cursor is durable past them.
+
+After a commit the records go when the cursor's own record holds what they acknowledge; after an abort at once. What the
+cursor has no room for is tried again whenever its record was written. Every removal may be repeated, also by the next
+owner.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+import trio
+
+from storage.cursor import Cursor
+from storage.errors import SPACE_RETRY_SECONDS
+from storage.metadata.store import Check, Conflict, MetadataStore, StoreFull, StoreUnavailable
+from storage.position import EARLIEST
+from storage.signal import Signal
+from txn.errors import OutcomeUnknown, OwnershipLost, TxnError
+from txn.op_removal import remove_ops
+from txn.open_header import OP_PUT_SECONDS_MAX
+from txn.pending_steps import PendingSteps
+from txn.pending_transaction import PendingTransaction
+
+log = structlog.get_logger(__name__)
+
+
+class PendingSettling:
+    """One subscription's, for `PendingAcks`."""
+
+    def __init__(
+        self,
+        segment: str,
+        cursor: Cursor,
+        metadata: MetadataStore,
+        claim: tuple[Check, ...],
+        on_settled: Callable[[PendingTransaction], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            segment: the segment's name.
+            cursor: the subscription's progress.
+            metadata: where the records stand.
+            claim: the owner's claim, a condition of each removal.
+            on_settled: told when nothing of a transaction is left here.
+        """
+        self._segment = segment
+        self._cursor = cursor
+        self._metadata = metadata
+        self._claim = claim
+        self._on_settled = on_settled
+        self._applied: list[PendingTransaction] = []
+        """Decided, and applied in memory as far as the cursor has room."""
+        self._orphans: dict[str, None] = {}
+        """Op records of before the cursor was moved. They go once the move is durable."""
+        self._wake = Signal()
+        self.ended: TxnError | None = None
+        """Why the segment is not this owner's any more, or may not be."""
+
+    def add(self, pending: PendingTransaction) -> None:
+        """A decision is applied in memory: the transaction's records can go."""
+        self._applied.append(pending)
+        self._wake.set()
+
+    def discard(self, pending: PendingTransaction) -> None:
+        """The transaction is forgotten."""
+        if pending in self._applied:
+            self._applied.remove(pending)
+
+    def add_orphans(self, keys: Iterable[str]) -> None:
+        """These records count no more once the cursor is durable as it is now."""
+        self._orphans.update(dict.fromkeys(keys))
+        self._wake.set()
+
+    def end(self, error: TxnError) -> TxnError:
+        """The error to tell the client. `run` ends with the first one."""
+        self.ended = self.ended or error
+        self._wake.set()
+        return error.anew()
+
+    async def run(self, steps: PendingSteps) -> None:
+        """Remove records until cancelled.
+
+        Raises:
+            OwnershipLost, OutcomeUnknown: whoever runs this closes the segment.
+            CursorError: the cursor has ended.
+        """
+        while True:
+            await self._wait_for_work(steps)
+            if self.ended is not None:
+                raise self.ended.anew()
+            try:
+                await self._settle_all(steps)
+            except StoreFull as full:
+                # What was decided is applied in memory. Every removal may be repeated.
+                log.warning("records of acknowledgements stay for now", segment=self._segment, reason=str(full))
+                await trio.sleep(SPACE_RETRY_SECONDS)
+                self._wake.set()
+
+    async def remove(self, keys: Sequence[str], *, along: bool = False) -> None:
+        """Remove these records. If nobody waits for it, they go `along` with other change sets.
+
+        Raises:
+            OwnershipLost: another broker owns the segment.
+        """
+        try:
+            await remove_ops(keys, metadata=self._metadata, claim=self._claim, along=along)
+        except Conflict as conflict:
+            raise self.end(OwnershipLost(self._segment)) from conflict
+
+    async def remove_orphans(self) -> None:
+        """Remove the records that count no more: the cursor is gone, durably. Not cancelled half-way.
+
+        Raises:
+            OwnershipLost: another broker owns the segment.
+            OutcomeUnknown: the metadata store did not confirm the removal.
+        """
+        try:
+            with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
+                await self._remove_orphans(tuple(self._orphans))
+        except (trio.TooSlowError, StoreUnavailable) as unknown:
+            raise self.end(OutcomeUnknown(self._segment, "the removal of op records")) from unknown
+
+    async def _settle_all(self, steps: PendingSteps) -> None:
+        if self._orphans:
+            orphans = tuple(self._orphans)
+            await self._cursor.synced(EARLIEST)
+            await self._remove_orphans(orphans)
+        while settled := await self._settled(steps):
+            await self._finish(settled)
+
+    async def _wait_for_work(self, steps: PendingSteps) -> None:
+        """Wait until something was decided; where the cursor had no room, until it may have some."""
+        if not any(pending.left for pending in self._applied):
+            await self._wake.wait()
+            return
+        durable = self._cursor.durable
+        durable.attach(self._wake)
+        try:
+            # Room that was made before the signal was attached is found by this try.
+            if not await self._settled(steps):
+                await self._wake.wait()
+        finally:
+            durable.detach(self._wake)
+
+    async def _settled(self, steps: PendingSteps) -> list[PendingTransaction]:
+        """Those that are wholly applied, once what the cursor had no room for has been tried again."""
+        for pending in tuple(self._applied):
+            if pending.left:
+                for _pause in steps.take_left(pending):
+                    await trio.lowlevel.checkpoint()
+        return [pending for pending in self._applied if not pending.left]
+
+    async def _finish(self, settled: list[PendingTransaction]) -> None:
+        """Remove the records of what is applied."""
+        upto = max(pending.upto for pending in settled)
+        if upto > EARLIEST:
+            await self._cursor.synced(upto)
+        await self.remove([key for pending in settled if not pending.is_discarded for key in pending.keys], along=True)
+        for pending in settled:
+            self._on_settled(pending)
+
+    async def _remove_orphans(self, keys: Sequence[str]) -> None:
+        await self.remove(keys)
+        for key in keys:
+            self._orphans.pop(key, None)

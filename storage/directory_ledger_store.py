@@ -1,11 +1,11 @@
-"""A `LedgerStore` in a directory, for one machine; several brokers may share the folder.
+"""A `LedgerStore` in a directory, for one machine. Several brokers may share the folder.
 
     <data>/ledgers/                          see `ledger_folder`
     <data>/brokers/<broker id>/lock          held while the broker runs: for a good error message, not for safety
     <data>/brokers/<broker id>/journal/      see `journal_files` and `fence`
 
 There is one durability policy, `fsync`: an entry is confirmed after a sync of the journal. A policy that leaves the
-sync to the operating system is left out: it would be a second way to the disk with torn tails of its own, and the
+sync to the operating system is left out. It would be a second path to the disk, with torn tails of its own, and the
 journal's shared sync costs little.
 """
 
@@ -41,9 +41,9 @@ class LedgerStoreConfig:
     """Sizes, in bytes."""
 
     journal_file_bytes: int = JOURNAL_FILE_BYTES
-    """A journal file; four full ones are kept before a checkpoint frees them."""
+    """Size of a journal file. Four full files are kept before a checkpoint frees them."""
     tail_bytes_max: int = TAIL_BYTES_MAX
-    """Newest entries kept in memory for readers, over all ledgers."""
+    """The newest entries kept in memory for readers, over all ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,17 @@ class DirectoryLedgerStore:
         self._write_behind = write_behind
         self._others = OtherJournals(home, folder, journals, is_alive)
         self._wanted: set[int] = set()
-        """Ledgers that have no file yet, and whose creators wait for `_making`."""
+        """Ledgers without a file whose creators wait for `_making`."""
         self._making = trio.Lock()
         self._open: dict[int, DirectoryOpenLedger] = {}
         self._newest_id = -1
-        """The greatest id of a ledger made here; those of one process rise (`LedgerIds`)."""
+        """The greatest id of a ledger made here. The ids of one process rise (`LedgerIds`)."""
         self._closed_below = 0
-        """Ledgers with lower ids take no more entries."""
+        """Ledgers with lower ids accept no more entries."""
         self._noted_below = 0
-        """Those with lower ids are closed, and the fence says so."""
+        """Ledgers with lower ids are closed, and the fence says so."""
         self.takeover = takeover
-        """What was found at the start: blocks replayed, ledgers quarantined, files that are not ours."""
+        """What the start found: replayed blocks, quarantined ledgers, foreign files."""
 
     @classmethod
     async def open(
@@ -101,21 +101,22 @@ class DirectoryLedgerStore:
         is_alive: IsAlive | None = None,
         random_bits: Callable[[int], int] = secrets.randbits,
     ) -> "DirectoryLedgerStore":
-        """Take the broker's journal over, bring what it holds into the ledgers, and be ready to `run`.
+        """Take over the broker's journal, bring its entries into the ledgers, and be ready to `run`.
 
-        Holds `home` until `run` ends, or `close`; also when this raises, it is closed.
+        Holds `home` until `run` ends or `close` is called. If this raises, it closes `home`.
 
         Args:
-            home: the broker's place, which no other process holds.
+            home: the broker's place. No other process holds it.
             config: sizes.
-            journals: what the metadata store has of the brokers' journals. None: copies of this folder go unnoticed.
+            journals: the metadata store's records of the brokers' journals. None: copies of this folder are not
+                noticed.
             is_alive: asked before another broker's journal is fenced. None: no other broker uses this folder.
             random_bits: makes the stream.
 
         Raises:
             IdentityMismatch: this journal is not the newest state of the one that the metadata store knows.
             JournalContended: another process takes it over at the same time.
-            JournalDamaged: nobody can tell which ledgers lost entries.
+            JournalDamaged: the damage does not show which ledgers lost entries.
         """
         try:
             fence = await claim_journal(home, home.broker_id, journals, random_bits)
@@ -151,32 +152,35 @@ class DirectoryLedgerStore:
         return cls(home, folder, journal, write_behind, takeover, journals, is_alive)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write until cancelled; then everything that waits gets `LedgerFailed`, and the store is closed.
+        """Write until cancelled. Then every waiter gets `LedgerFailed`, and the store is closed.
 
-        Started once the disk holds the journal file behind the first; on a full disk that is when somebody frees space.
+        Started once the journal file behind the first one exists. On a full disk, that is when space is freed.
 
         Raises:
-            LedgerFailed: the disk failed; `Fenced`: another process took over. No entry is confirmed any more.
+            LedgerFailed: the disk failed, or another process took over (`Fenced`). No entry is confirmed any more.
         """
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._journal.run)
                 nursery.start_soon(self._journal.make_files)
                 nursery.start_soon(self._write_files)
-                # Not before: who is told that this runs would be refused at the first entry.
+                # Not earlier, because the first entry would be refused.
                 await self._journal.wait_next_file()
                 task_status.started()
                 await self._journal.wait_failed()
                 nursery.cancel_scope.cancel()
         finally:
             self.close()
-        # Cancelled from outside, the nursery raises; here the writer ended by itself.
+        # A cancellation from outside raises in the nursery. Here, the writer ended by itself.
         failure = self._journal.failure
         assert failure is not None, "the journal said that it failed"
         raise failure
 
     def close(self) -> None:
-        """Let go of everything; for a store that was opened and not run. Syncs nothing: recovery needs no goodbye."""
+        """Release everything.
+
+        For a store that was opened and not run. Syncs nothing, because recovery needs no clean end.
+        """
         self._fail(LedgerFailed("the store was closed"))
         self._journal.close()
         self._folder.open_files.close()
@@ -189,7 +193,7 @@ class DirectoryLedgerStore:
 
     @property
     def failure(self) -> LedgerFailed | None:
-        """Why nothing is confirmed any more, or None."""
+        """Why nothing more is confirmed, or None."""
         return self._journal.failure
 
     @property
@@ -203,7 +207,7 @@ class DirectoryLedgerStore:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be appended, over all ledgers, before `OpenLedger.wait_room` would wait; may be negative."""
+        """Bytes that may be appended, over all ledgers, before `OpenLedger.wait_room` waits. May be negative."""
         return self._journal.room_bytes
 
     async def create(self, ledger: int, *, confirmed: Watermark | None = None) -> DirectoryOpenLedger:
@@ -217,7 +221,7 @@ class DirectoryLedgerStore:
         return made
 
     async def _make_file(self, ledger: int) -> None:
-        """Make the ledger's file; those that are wanted at the same time share one sync."""
+        """Make the ledger's file. Files that are wanted at the same time share one sync."""
         self._wanted.add(ledger)
         async with self._making:
             if ledger not in self._wanted:
@@ -226,7 +230,7 @@ class DirectoryLedgerStore:
             try:
                 await self._files.run(self._folder.make, tuple(batch))
             except BaseException as error:
-                # The others try it themselves.
+                # The other creators try again themselves.
                 self._wanted |= batch - {ledger}
                 if isinstance(error, DiskFull):
                     raise NoSpace(f"the disk is full: the file of ledger {ledger} cannot be made") from error
@@ -248,10 +252,10 @@ class DirectoryLedgerStore:
             raise LedgerOutOfReach(writer, self._home.folder_id, self._home.data_dir)
 
     async def close_all(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Close every open ledger, and let whoever takes one over know that it is. Durable on return.
+        """Close every open ledger, and note that in the fence for later owners. Durable on return.
 
-        For a broker that lost its claims and lives on: others may take its topics over without fencing its journal.
-        Started once these ledgers take no more entries. While the disk is full the rest waits for space.
+        For a broker that lost its claims but runs on. Others may then take over its topics without fencing its journal.
+        Started once these ledgers accept no more entries. While the disk is full, the rest waits for space.
 
         Raises:
             LedgerFailed: the writer has ended.
@@ -259,7 +263,7 @@ class DirectoryLedgerStore:
         left = tuple(self._open.values())
         for ledger in left:
             ledger.close()
-        # Ledgers that are made meanwhile have greater ids, and are not closed.
+        # Ledgers made meanwhile have greater ids and are not closed.
         self._closed_below = below = self._newest_id + 1
         task_status.started()
         for ledger in left:
@@ -269,12 +273,15 @@ class DirectoryLedgerStore:
             self._noted_below = below
 
     async def fence(self, writer: Writer, ledger: int) -> None:
-        """See `LedgerStore`. In a directory the fence is the journal's: all its ledgers are recovered at once."""
+        """See `LedgerStore`.
+
+        In a directory, the fence is that of the journal, so all ledgers of that journal are recovered at once.
+        """
         self.require_within_reach(writer)
         if writer.broker == self._home.broker_id:
             if writer.epoch > self.writer.epoch:
                 raise JournalMissing(writer, self._home.journal)
-            return  # The start replayed earlier epochs; `recover` seals what this one has open.
+            return  # The start replayed earlier epochs, and `recover` seals the open ledgers of this one.
         await self._others.fence(writer, ledger)
 
     async def seal(self, ledger: OpenLedger) -> DirectorySealedLedger:
@@ -320,7 +327,7 @@ class DirectoryLedgerStore:
         await self._write_behind.remove(ledger)
 
     async def remove_empty(self, ledger: int) -> None:
-        """See `LedgerStore`. Not synced: a file that comes back after a loss of power is empty and has no record."""
+        """See `LedgerStore`. Not synced: a file that returns after a loss of power is empty and has no record."""
         mine = self._open.pop(ledger, None)
         if mine is not None:
             self._journal.unregister(mine)
@@ -364,11 +371,11 @@ class DirectoryLedgerStore:
 
 
 async def _end(ledger: DirectoryOpenLedger) -> int:
-    """Take no more entries, and wait for those taken; the number of the last one, -1 if there is none."""
+    """Accept no more entries, and wait for the accepted ones. The number of the last one, -1 if there is none."""
     ledger.close()
     last_entry = ledger.next_entry - 1
     if last_entry >= 0:
-        # The place before the first entry is no position that anything is ever confirmed at.
+        # Nothing is ever confirmed at the place before the first entry.
         await ledger.confirmed.wait_for(Position(ledger.id, last_entry))
     return last_entry
 

@@ -1,11 +1,11 @@
-"""The folder of ledger files: their names, their open descriptors, and what can be read from them.
+"""The folder of ledger files: their names, their open descriptors, and reading from them.
 
     <20-digit id>.ledger     the batches, chained
     <20-digit id>.index      the sparse index, rebuilt when it is lost
     <20-digit id>.damaged    a quarantine mark: the journal lost a batch of this ledger
     <20-digit id>.aborted    its aborted-transaction index, once everything in it is decided
 
-Functions that block are called through `Files.run`. Decisions about damage follow the tables in `recovery`.
+Call functions that block through `Files.run`. Decisions about damage follow the tables in `recovery`.
 """
 
 import re
@@ -45,12 +45,12 @@ _NAME: Final = re.compile(r"(\d{20})\.(ledger|index|damaged|aborted|index-new|ab
 
 @dataclass(frozen=True, slots=True)
 class LoadedLedger:
-    """A ledger file as it was found."""
+    """A ledger file after reading."""
 
     index: SparseIndex
     """Covers everything before the damage."""
     damage: LedgerCorrupt | None
-    """What stands behind the index's end, if it is not the end."""
+    """What follows the index's end, if it is not the end of the file."""
 
 
 class LedgerFolder:
@@ -63,55 +63,56 @@ class LedgerFolder:
         self.chunks = ChunkCache()
 
     def ledger_path(self, ledger: int) -> Path:
-        """Where the ledger's batches are."""
+        """The path of the ledger's batches."""
         return self.path / f"{ledger:020d}.ledger"
 
     def index_path(self, ledger: int) -> Path:
-        """Where its index is."""
+        """The path of its index."""
         return self.path / f"{ledger:020d}.index"
 
     def mark_path(self, ledger: int) -> Path:
-        """Where its quarantine mark would be."""
+        """The path of its quarantine mark."""
         return self.path / f"{ledger:020d}.damaged"
 
     def aborted_path(self, ledger: int) -> Path:
-        """Where its aborted-transaction index would be."""
+        """The path of its aborted-transaction index."""
         return self.path / f"{ledger:020d}.aborted"
 
     def unknown_names(self) -> list[str]:
-        """Files in the folder that are not ours, which are left alone. Blocks."""
+        """Files in the folder that this program did not make. They are left alone. Blocks."""
         return [name for name in self.files.names(self.path) if not _NAME.fullmatch(name)]
 
     def make(self, ledgers: Sequence[int]) -> None:
-        """Make the empty files of new ledgers; durable. Blocks."""
+        """Make the empty files of new ledgers. Durable on return. Blocks."""
         for ledger in ledgers:
             self.files.open(self.ledger_path(ledger), create=True).close()
         self.files.sync_dir(self.path)
 
     def missing(self, ledgers: Sequence[int]) -> list[int]:
-        """Those of them that have no file. Blocks."""
+        """The ledgers that have no file. Blocks."""
         return [ledger for ledger in ledgers if not self.files.exists(self.ledger_path(ledger))]
 
     def load(self, ledger: int, *, passes_damage: bool = False) -> LoadedLedger:
         """The ledger's index, completed from its batches, and what follows them. Syncs before it reads. Blocks.
 
-        An absent file is damage: every ledger has a file from before its record names it. With `passes_damage` the
-        index goes on behind a damaged place that good batches follow; reading the entries in between finds the damage.
+        An absent file is damage, because every ledger has a file before its record names it. With `passes_damage`, the
+        index continues behind a damaged place if good batches follow. Reading the entries in between then finds the
+        damage.
         """
         path = self.ledger_path(ledger)
         index = self._stored_index(ledger) or SparseIndex(ledger)
         try:
             with self.open_files.use(path) as file:
-                # Whoever wrote it may have died before its sync; what is shown from here on must be durable.
+                # Its writer may have died before the sync. What is shown from here on must be durable.
                 file.sync()
                 if file.size() < index.end_offset:
-                    reason = f"the file has {file.size()} bytes, {index.end_offset} were synced"
+                    reason = f"the file has {file.size()} bytes, but {index.end_offset} were synced"
                     index = SparseIndex(ledger)
                     return LoadedLedger(index, scan(file, index) or LedgerCorrupt(path, file.size(), reason))
                 begin = index.end_offset
                 damage = scan(file, index)
                 if damage is not None and passes_damage and resume(file, index):
-                    # Not stored: whoever judges the journal looks for the place where the chain breaks.
+                    # Not stored, because the replay of the journal looks for the place where the chain breaks.
                     damage, begin = None, index.end_offset
         except FileNotFoundError:
             return LoadedLedger(SparseIndex(ledger), LedgerAbsent(path, 0, "the file is missing"))
@@ -119,23 +120,26 @@ class LedgerFolder:
         if mark is not None and damage is None and mark[0] >= index.end_offset:
             damage = LedgerCorrupt(path, mark[0], mark[1])
         if damage is None and index.end_offset > begin:
-            # It spares the next opening this scan; on a full disk that one scans again.
+            # It saves the next opening this scan. On a full disk, the next opening scans again.
             with suppress(DiskFull):
                 self.store_index(index)
         return LoadedLedger(index, damage)
 
     def store_index(self, index: SparseIndex) -> None:
-        """Write the index beside its ledger, whose bytes must be synced. Not durable: it can be rebuilt. Blocks."""
+        """Write the index beside its ledger, whose bytes must be synced.
+
+        Not durable, because it can be rebuilt. Blocks.
+        """
         path = self.index_path(index.ledger)
         fresh = path.with_suffix(".index-new")
         data = index.encode()
         self._replace(path, fresh, data, syncs=False)
 
     def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
-        """Write the aborted-transaction index of a ledger in place of the one there is. Durable. Blocks.
+        """Write the aborted-transaction index of a ledger, in place of the existing one. Durable on return. Blocks.
 
         Raises:
-            DiskFull: the one there is stays.
+            DiskFull: the existing one is unchanged.
         """
         path = self.aborted_path(ledger)
         fresh = path.with_suffix(".aborted-new")
@@ -145,17 +149,17 @@ class LedgerFolder:
     def load_aborted(self, ledger: int, spans_min: int = 0) -> tuple[AbortedSpan, ...]:
         """The aborted-transaction index of a ledger, empty if it has none. Blocks.
 
-        `spans_min`: how many spans the ledger's record says that it holds, at least.
+        `spans_min` is the least number of spans that the ledger's record says it holds.
 
         Raises:
-            LedgerCorrupt: it is damaged, missing or an older one, so nobody can tell which entries may be shown.
+            LedgerCorrupt: the index is damaged, missing or an older one, so it does not show which entries are visible.
         """
         path = self.aborted_path(ledger)
         try:
             file = self.files.open(path)
         except FileNotFoundError:
             if spans_min:
-                reason = f"the aborted-transaction index is missing; it named {spans_min} aborted transactions"
+                reason = f"the aborted-transaction index is missing, which named {spans_min} aborted transactions"
                 raise LedgerCorrupt(path, 0, reason) from None
             return ()
         try:
@@ -165,12 +169,15 @@ class LedgerFolder:
         finally:
             file.close()
         if len(spans) < spans_min:
-            reason = f"it names {len(spans)} aborted transactions; {spans_min} were stored in it"
+            reason = f"it names {len(spans)} aborted transactions, but {spans_min} were stored in it"
             raise LedgerCorrupt(path, 0, reason)
         return spans
 
     def mark_damaged(self, ledger: int, ledger_offset: int, reason: str) -> None:
-        """Quarantine the ledger from an offset on: a batch that belongs there is lost. Durable. Blocks."""
+        """Quarantine the ledger from an offset on, because a batch that belongs there is lost.
+
+        Durable on return. Blocks.
+        """
         file = self.files.open(self.mark_path(ledger), create=True)
         try:
             data = orjson.dumps({"offset": ledger_offset, "reason": reason})
@@ -182,13 +189,13 @@ class LedgerFolder:
         self.files.sync_dir(self.path)
 
     def remove(self, ledger: int) -> None:
-        """Remove all that there is of the ledger. Durable after `Files.sync_dir`. Blocks."""
+        """Remove all files of the ledger. Durable after `Files.sync_dir`. Blocks."""
         paths = (
             self.ledger_path(ledger),
             self.index_path(ledger),
             self.mark_path(ledger),
             self.aborted_path(ledger),
-            # What a crash left of writing them.
+            # Temporary files that a crash may have left.
             self.index_path(ledger).with_suffix(".index-new"),
             self.aborted_path(ledger).with_suffix(".aborted-new"),
         )
@@ -202,13 +209,13 @@ class LedgerFolder:
     ) -> tuple[list[tuple[Entry, ...]], LedgerCorrupt | None]:
         """The entries of adjoining chunks, and the damage at which reading had to stop. Blocks.
 
-        Damage in front of entry `first` is passed over, with what stands before it.
+        Damage in front of entry `first` is skipped, together with the entries before it.
         """
         path = self.ledger_path(ledger)
         begin, stop = extents[0].begin, extents[-1].stop
         try:
             with self.open_files.use(path) as file:
-                # With the header behind them, which tells how they end.
+                # Includes the header behind them, which tells how they end.
                 data = file.read_at(begin, stop - begin + BATCH_HEADER_SIZE)
         except FileNotFoundError:
             return [], LedgerAbsent(path, 0, "the file is missing")
@@ -259,7 +266,10 @@ class LedgerFolder:
 
 
 def scan(file: File, index: SparseIndex) -> LedgerCorrupt | None:
-    """Complete the index by the batches behind its end; what is found instead of the next one, or None at the end."""
+    """Complete the index with the batches behind its end.
+
+    Returns what was found in place of the next batch, or None at the end of the file.
+    """
     size = file.size()
     data = b""
     base = index.end_offset
@@ -286,9 +296,10 @@ def scan(file: File, index: SparseIndex) -> LedgerCorrupt | None:
 
 
 def resume(file: File, index: SparseIndex) -> bool:
-    """Complete the index by the batches behind a damaged place, if an unbroken chain of them reaches the file's end.
+    """Complete the index with the batches behind a damaged place, if an unbroken chain of them reaches the file's end.
 
-    The chain ties them to the ledger: what looks like a batch inside a damaged payload is followed by no such chain.
+    The chain proves that they belong to the ledger. Bytes of a damaged payload that only look like a batch start no
+    such chain.
     """
     size = file.size()
     at = index.end_offset
@@ -300,13 +311,13 @@ def resume(file: File, index: SparseIndex) -> bool:
         if broken is None and header.first_entry > index.last_entry:
             index.continue_with(rest)
             return True
-        # No header in what was just walked can begin a longer chain.
+        # No header inside the chain just followed can begin a longer one.
         at = max(at, rest.end_offset - 1)
     return False
 
 
 def _find_header(file: File, ledger: int, begin: int, size: int) -> tuple[int, BatchHeader] | None:
-    """The first good header of a batch of this ledger at or behind `begin`, and where it is."""
+    """The first good header of a batch of this ledger at or behind `begin`, and its offset."""
     while begin < size:
         data = file.read_at(begin, _SCAN_BYTES)
         at = data.find(_MAGIC)
@@ -320,7 +331,7 @@ def _find_header(file: File, ledger: int, begin: int, size: int) -> tuple[int, B
             at = data.find(_MAGIC, at + 1)
         if len(data) <= BATCH_HEADER_SIZE:
             return None
-        # A header may stand across the end of the window.
+        # A header may cross the end of the window.
         begin += len(data) - BATCH_HEADER_SIZE + 1
     return None
 
@@ -330,7 +341,7 @@ def _body(data: bytes, offset: int, header: BatchHeader) -> memoryview:
 
 
 class ChunkCache:
-    """The chunks read last, decoded; bounded in bytes. Used from Trio's thread only."""
+    """The most recently read chunks, decoded. Bounded in bytes. Used from Trio's thread only."""
 
     def __init__(self, *, bytes_max: int = CHUNK_CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -343,7 +354,7 @@ class ChunkCache:
         return self._bytes
 
     def get(self, ledger: int, chunk: int) -> tuple[Entry, ...] | None:
-        """The chunk's entries if they are here."""
+        """The chunk's entries if they are cached."""
         found = self._chunks.get((ledger, chunk))
         if found is None:
             return None
@@ -351,7 +362,7 @@ class ChunkCache:
         return found[0]
 
     def put(self, ledger: int, chunk: int, entries: tuple[Entry, ...]) -> None:
-        """Keep a whole chunk, at the cost of those not used for the longest time."""
+        """Keep a whole chunk. Evicts the least recently used ones."""
         if (ledger, chunk) in self._chunks:
             return
         size = sum(len(entry.payload) + ENTRY_MEMORY_BYTES for entry in entries)

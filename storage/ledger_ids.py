@@ -1,7 +1,7 @@
 """Ledger ids: unique in a metadata store, never used twice.
 
-One counter record holds the first id that was never reserved. Ids are reserved from it in blocks, so that making a
-ledger costs no write of its own; what a process had reserved and not used is lost with it, which only leaves gaps.
+One counter record holds the first id that was never reserved. Ids are reserved in blocks, so that a new ledger needs no
+write for its id. A process that ends loses its unused ids, which only leaves gaps.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ IDS_PER_BLOCK: Final = 1000
 
 
 class LedgerIds:
-    """Hands out ids; one for each process and metadata store is enough."""
+    """Hands out ids. One for each process and metadata store is enough."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -27,8 +27,8 @@ class LedgerIds:
     async def take(self, *, above: int) -> int:
         """An id that nobody else has or will have, greater than `above`.
 
-        A ledger that follows another must have a greater id, so that positions rise; when another process's block was
-        higher than what is left of ours, ours is dropped.
+        A ledger must have a greater id than the one before it, so that positions rise. If another process's block is
+        higher than the rest of this block, this block is dropped.
         """
         async with self._reserving:
             while self._next >= self._stop or self._next <= above:
@@ -46,6 +46,6 @@ class LedgerIds:
                 version = ABSENT if record is None else record.version
                 await self._metadata.put(LEDGER_IDS_KEY, str(stop).encode(), expected=version)
             except Conflict:
-                continue  # Somebody else took that block.
+                continue  # Another process took that block.
             self._next, self._stop = first, stop
             return

@@ -2,10 +2,10 @@
 
     ... [ 3: 0..99 ] [ 5: 0..41 ] [ 9: 0.. open      the ids rise, with gaps; the last one may still grow
 
-A position may name a ledger that is gone (trimmed, or never written to) or an entry behind a ledger's end: it stands
-between what is before and what is behind it, like any other.
+A position may name a ledger that is gone (trimmed, or without entries), or an entry behind a ledger's end. It is then a
+place between its neighbours, like any other.
 
-Also the record of all this in the metadata store. Pure.
+The module also has the record of the ledgers in the metadata store. Pure.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,7 +21,7 @@ from storage.writer import Writer
 
 
 class LedgerInfo(NamedTuple):
-    """One ledger as the record has it. What it holds is known once it is closed, and 0 before."""
+    """One ledger in the record. Its contents are known once it is closed, and 0 before."""
 
     id: int
     first_index: int
@@ -31,18 +31,19 @@ class LedgerInfo(NamedTuple):
     size: int = 0
     """Bytes of its file."""
     last_timestamp_ms: int = 0
-    """When its last entry was taken."""
+    """When its last entry was taken, milliseconds since the epoch."""
     closed: bool = False
-    """True once its end is decided; then it is complete and durable, and nothing behind that end is ever read."""
+    """Whether its end is decided. It is then complete and durable, and entries behind that end are never read."""
     aborted: int = 0
     """Transactions that its aborted-transaction index names; 0 while it needs no index."""
     writer: Writer | None = None
-    """Who wrote it. What is open in the record is in this writer's journal (E2). Never None in a stored record."""
+    """Its writer. The entries of a ledger without an end are in this writer's journal (E2). Never None in a stored
+    record."""
 
 
 LEDGERS_MAX: Final = 10_000
-"""Closed ledgers of one managed ledger. At this number no further one is begun for size or age: the last one grows, so
-that the record stays below what a metadata store takes. Each change of owner still adds one."""
+"""Closed ledgers of one managed ledger. At this number, size and age begin no further one. The last one grows, so that
+the record stays below the limit of a metadata store. Each change of owner still adds one."""
 
 
 class Trimmed(NamedTuple):
@@ -51,7 +52,7 @@ class Trimmed(NamedTuple):
     position: Position = EARLIEST
     """The last entry removed."""
     next_index: int = 0
-    """Index of the first message behind it."""
+    """The index of the first message behind it."""
 
 
 NOTHING_TRIMMED: Final = Trimmed()
@@ -62,19 +63,22 @@ class ManagedLedgerRecord:
     """A managed ledger in the metadata store."""
 
     creation_id: str
-    """Tells this managed ledger from an earlier or later one of the same name."""
+    """Differs from that of every earlier or later managed ledger of the same name."""
     ledgers: tuple[LedgerInfo, ...]
     newest_id: int
-    """The greatest ledger id this managed ledger ever used, so that a later one is greater."""
+    """The greatest ledger id that this managed ledger ever used. A later one is greater."""
     sealed: bool = False
     trimmed: Trimmed = NOTHING_TRIMMED
     removing: tuple[int, ...] = ()
-    """Trimmed ledgers whose files may still be there: a crash came between the trim and the end of the removal."""
+    """Trimmed ledgers whose files may still exist, because a crash interrupted the removal."""
     is_deleting: bool = False
-    """True once its deletion is decided: all of its files go, and then the record."""
+    """Whether its deletion is decided: all of its files go, and then the record."""
 
     def encode(self) -> bytes:
-        """As JSON. A ledger is a list of its fields, and its writer a place in `writers`: some 60 bytes a ledger."""
+        """As JSON.
+
+        A ledger is a list of its fields, and its writer an index into `writers`: about 60 bytes for each ledger.
+        """
         writers = list(dict.fromkeys(ledger.writer for ledger in self.ledgers))
         numbers = {writer: number for number, writer in enumerate(writers)}
         return orjson.dumps(
@@ -109,39 +113,39 @@ class ManagedLedgerRecord:
 
 
 class LedgerList:
-    """Position arithmetic. `closed` holds ledgers with entries only; the open one is set beside them."""
+    """Position arithmetic. `closed` holds only ledgers with entries. The open one is kept beside them."""
 
     def __init__(self, closed: Sequence[LedgerInfo], trimmed: Trimmed = NOTHING_TRIMMED) -> None:
         self.trimmed = trimmed
         self.open_id: int | None = None
-        """The ledger that takes entries, or None."""
+        """The ledger that accepts entries, or None."""
         self.open_entries = 0
-        """How many it has taken, confirmed or not."""
+        """How many entries it has, confirmed or not."""
         self._set(closed)
 
     @property
     def closed(self) -> Sequence[LedgerInfo]:
-        """Ledgers that take no more entries, in order; their last entries may still be unconfirmed."""
+        """Ledgers that accept no more entries, in order. Their last entries may still be unconfirmed."""
         return self._closed
 
     def open(self, ledger: int) -> None:
-        """Entries go to this ledger now."""
+        """Append to this ledger from now on."""
         assert self.open_id is None, "one ledger is open at a time"
         self.open_id = ledger
         self.open_entries = 0
 
     def close(self, info: LedgerInfo | None) -> None:
-        """The open ledger takes no more entries; None if it has none, and is forgotten."""
+        """End the open ledger. Returns None, and forgets it, if it has no entries."""
         self.open_id = None
         if info is not None:
             self._set([*self._closed, info])
 
     def replace(self, info: LedgerInfo) -> None:
-        """Know a closed ledger better: as it is on the disk."""
+        """Replace what is known of a closed ledger by what is on the disk."""
         self._set([info if known.id == info.id else known for known in self._closed])
 
     def update(self, infos: Iterable[LedgerInfo]) -> None:
-        """Know several closed ledgers better; those that are not here are passed over."""
+        """Replace what is known of several closed ledgers. Unknown ledgers are skipped."""
         better = {info.id: info for info in infos}
         self._set([better.get(known.id, known) for known in self._closed])
 
@@ -157,20 +161,20 @@ class LedgerList:
         return gone
 
     def last(self) -> Position:
-        """The last entry there is, or was before it was trimmed; EARLIEST if there never was one."""
+        """The last entry, or the last one before it was trimmed; EARLIEST if there never was one."""
         if self.open_id is not None and self.open_entries:
             return Position(self.open_id, self.open_entries - 1)
         return _end(self._closed[-1]) if self._closed else self.trimmed.position
 
     def next_position(self) -> Position:
-        """Where the next entry goes, while this ledger stays open; the place behind the last one when none is open."""
+        """Where the next entry goes while this ledger stays open; the place behind the last one if none is open."""
         if self.open_id is not None:
             return Position(self.open_id, self.open_entries)
         last = self.last()
         return Position(last.ledger, last.entry + 1)
 
     def at_or_after(self, position: Position) -> Position | None:
-        """The first entry there is at or above the position, or None."""
+        """The first existing entry at or above the position, or None."""
         number = bisect_left(self._ids, position.ledger)
         if number < len(self._ids):
             info = self._closed[number]
@@ -187,7 +191,10 @@ class LedgerList:
         return Position(self.open_id, max(0, position.entry)) if position.entry < self.open_entries else None
 
     def next_after(self, position: Position) -> Position:
-        """The next place above: an entry, or where the next one goes; behind all of that, the position counted on."""
+        """The next place above: an entry, or where the next one goes.
+
+        Behind all of that, the position plus one entry.
+        """
         following = Position(position.ledger, position.entry + 1)
         found = self.at_or_after(following)
         if found is not None:
@@ -197,7 +204,7 @@ class LedgerList:
         return max(following, self.next_position())
 
     def previous(self, position: Position) -> Position:
-        """The last entry there is below the position, or EARLIEST."""
+        """The last existing entry below the position, or EARLIEST."""
         if self.open_id is not None and self.open_entries and position > Position(self.open_id, 0):
             entries = position.entry if position.ledger == self.open_id else self.open_entries
             return Position(self.open_id, min(entries, self.open_entries) - 1)
@@ -207,11 +214,11 @@ class LedgerList:
         return _end(self._closed[number - 1]) if number else EARLIEST
 
     def entries_between(self, after: Position, upto: Position) -> int:
-        """How many entries stand above `after` and at or below `upto`."""
+        """How many entries are above `after` and at or below `upto`."""
         return max(0, self._rank(upto) - self._rank(after))
 
     def cut(self, first: Position, last: Position) -> list[tuple[Position, Position]]:
-        """The range from `first` to `last`, both included, cut at the ends of the ledgers it spans, in order."""
+        """The range from `first` to `last`, both included, cut at the ends of its ledgers, in order."""
         pieces = []
         while first < last:
             end = min(last, Position(first.ledger, self.last_entry(first.ledger)))
@@ -224,24 +231,24 @@ class LedgerList:
         return [*pieces, (first, last)]
 
     def last_entry(self, ledger: int) -> int:
-        """Number of the ledger's last entry; -1 if it has none or is not here."""
+        """Number of the ledger's last entry; -1 if it has none or is not in this list."""
         if ledger == self.open_id:
             return self.open_entries - 1
         info = self.info(ledger)
         return -1 if info is None else info.entries - 1
 
     def info(self, ledger: int) -> LedgerInfo | None:
-        """A closed ledger's, or None."""
+        """What is known of a closed ledger, or None."""
         number = bisect_left(self._ids, ledger)
         return self._closed[number] if number < len(self._ids) and self._ids[number] == ledger else None
 
     def ledger_of_index(self, index: int) -> int | None:
-        """The closed ledger with the message of this index, or the first one behind it; None: it is not closed."""
+        """The closed ledger with the message of this index, or the first one behind it; None if it is not closed."""
         number = bisect_right(self._end_indexes, index)
         return self._ids[number] if number < len(self._ids) else None
 
     def ledger_at_time(self, timestamp_ms: int) -> int | None:
-        """The first closed ledger with an entry of this time or later; None: it is not closed."""
+        """The first closed ledger with an entry of this time or later; None if it is not closed."""
         number = bisect_left(self._end_times, timestamp_ms)
         return self._ids[number] if number < len(self._ids) else None
 

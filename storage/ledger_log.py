@@ -1,8 +1,8 @@
-"""What a ledger's open and sealed form share: the newest entries in memory, the rest in its file.
+"""What open and sealed ledgers share: the newest entries in memory, the rest in the file.
 
-The tail is a list without gaps. It begins with everything when the ledger is new, loses its oldest entries once they
-are in the file and memory is short (`write_behind` decides), and so always reaches the last entry appended. Whatever it
-lost is read from the file in whole chunks, which are kept for a while: readers are mostly sequential.
+The tail is a list without gaps. In a new ledger it begins with the first entry. It loses its oldest entries once they
+are in the file and memory is short (`write_behind` decides). So it always reaches the last appended entry. Older
+entries are read from the file in whole chunks. The chunks are cached, because readers are mostly sequential.
 """
 
 from collections.abc import Sequence
@@ -27,19 +27,19 @@ class LedgerLog:
         self.index = index
         """Covers what is confirmed."""
         self.is_growing = is_growing
-        """False once the index covers all there will ever be, which makes its last chunk whole."""
+        """False once the index covers everything that will ever exist, which makes its last chunk whole."""
         self.damage: LedgerCorrupt | None = None
-        """What stands in the file behind the index's end."""
+        """What follows the index's end in the file."""
         self.tail: list[Entry] = []
         self.tail_first = index.last_entry + 1
         """Entry id of the tail's first entry, or of the next entry while the tail is empty."""
         self.written_offset = index.end_offset
-        """Where the bytes in the file end; from there on only memory and journal have them."""
+        """Where the bytes in the file end. Later bytes are only in memory and in the journal."""
         self.written_entry = index.last_entry
         """The last entry in the file."""
 
     def forget(self, last_entry: int) -> None:
-        """Drop the tail up to and with this entry, which must be in the file."""
+        """Drop the tail up to and including this entry, which must be in the file."""
         assert last_entry <= self.written_entry, "only what is in the file may leave memory"
         count = last_entry + 1 - self.tail_first
         if count > 0:
@@ -47,7 +47,7 @@ class LedgerLog:
             self.tail_first += count
 
     async def read(self, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries first..last in order, at least one if there is one, then as many as the bounds allow or fewer.
+        """The entries first..last in order: at least one if there is one, then at most as many as the bounds allow.
 
         Raises:
             LedgerCorrupt: the first of them is damaged or missing.
@@ -78,7 +78,7 @@ class LedgerLog:
             found.extend(_slice(entries, first, last))
             chunk += 1
         if missing:
-            # The offsets are taken now: the index grows while the disk reads.
+            # The offsets are taken now, because the index grows while the disk reads.
             extents = [self._extent(each) for each in missing]
             is_whole = [self._is_whole(each) for each in missing]
             chunks, damage = await self.folder.files.run(self.folder.read_chunks, self.id, extents, first)
@@ -88,7 +88,7 @@ class LedgerLog:
                     self.folder.chunks.put(self.id, number, entries)
             if damage is not None and not found:
                 if damage.next_entry is not None:
-                    # What is in memory needs no file.
+                    # Entries in memory need no file.
                     damage.next_entry = min(damage.next_entry, self.tail_first)
                 raise damage
         return _within(found[:entries_max], bytes_max)

@@ -14,28 +14,28 @@ from storage.position import EARLIEST, Position
 from storage.writer import Writer
 
 SEALED_KEPT_MAX: Final = 8
-"""Sealed ledgers of one managed ledger whose index stays in memory. Reading another one loads its index again, which is
-half a megabyte for a ledger of a gigabyte."""
+"""Sealed ledgers of one managed ledger whose index stays in memory. Reading another one loads its index again, which
+takes half a megabyte for a ledger of one gigabyte."""
 
 _SEARCH_ENTRIES: Final = 10_000
-"""Entries read at once where an index or a time is looked for."""
+"""Entries read at once in a search by index or time."""
 
 
 class LedgerReading:
-    """The ledgers of one managed ledger as they are read; a closed one is opened when it is first read."""
+    """Reading from the ledgers of one managed ledger. A closed ledger is opened when it is first read."""
 
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
         self._open: dict[int, OpenLedger] = {}
         self._sealed: OrderedDict[int, SealedLedger] = OrderedDict()
-        """The one that was read last comes last."""
+        """The most recently read one comes last."""
 
     def put_open(self, ledger: OpenLedger) -> None:
-        """Read this ledger by this object until it is sealed."""
+        """Read this ledger through this object until it is sealed."""
         self._open[ledger.id] = ledger
 
     def put_sealed(self, ledger: SealedLedger) -> None:
-        """Read this ledger by this object from now on."""
+        """Read this ledger through this object from now on."""
         self._open.pop(ledger.id, None)
         self._sealed[ledger.id] = ledger
         self._evict()
@@ -48,7 +48,7 @@ class LedgerReading:
     async def read(
         self, ledgers: LedgerList, start: Position, upto: Position, entries_max: int, bytes_max: int
     ) -> list[Entry]:
-        """See `ManagedLedger.read`; `upto` is confirmed."""
+        """See `ManagedLedger.read`. `upto` must be confirmed."""
         found: list[Entry] = []
         size = 0
         at = ledgers.at_or_after(start)
@@ -61,7 +61,7 @@ class LedgerReading:
                 )
             except (LedgerCorrupt, LedgerNotFound) as error:
                 if ledgers.last_entry(at.ledger) < 0:
-                    # It was trimmed while it was read; what comes after it is next.
+                    # It was trimmed while it was read. Continue behind it.
                     at = ledgers.at_or_after(at)
                     continue
                 if found:
@@ -82,7 +82,7 @@ class LedgerReading:
         return found
 
     async def _unreadable(self, ledgers: LedgerList, at: Position, damage: LedgerCorrupt) -> EntriesUnreadable:
-        """The damage, with the entries that cannot be read for it."""
+        """The damage, with the range of entries that cannot be read because of it."""
         last = ledgers.last_entry(at.ledger)
         if damage.next_entry is not None:
             last = min(last, damage.next_entry - 1)
@@ -145,7 +145,7 @@ class LedgerReading:
         excludes: Callable[[Entry], bool],
         chunk_of: Callable[[SparseIndex], int],
     ) -> Position:
-        """The first entry that `reaches`; one that `excludes` says that none before it does."""
+        """The first entry that `reaches` accepts. If `excludes` accepts an entry, no entry before it qualifies."""
         ledger = ledgers.open_id if ledger is None else ledger
         if ledger is None:
             return ledgers.next_position()
@@ -184,20 +184,20 @@ class LedgerReading:
             if info is None:
                 raise LedgerNotFound(f"ledger {ledger} is gone")
             sealed = await self._store.open_sealed(ledger, info.entries - 1)
-            # Another reader may have opened it meanwhile; then both share that one's index.
+            # Another reader may have opened it meanwhile. Then both share that reader's index.
             sealed = self._sealed.setdefault(ledger, sealed)
             self._evict()
         self._sealed.move_to_end(ledger)
         return sealed
 
     def _evict(self) -> None:
-        """Forget the sealed ledgers that were read longest ago. All that they hold is in the store."""
+        """Forget the least recently read sealed ledgers. Everything in them is in the store."""
         while len(self._sealed) > SEALED_KEPT_MAX:
             self._sealed.popitem(last=False)
 
 
 def closed_info(index: SparseIndex, first_index: int, writer: Writer | None) -> LedgerInfo:
-    """What the record says of a ledger with an end; `first_index` is for one without entries."""
+    """What the record says of a ledger with an end. `first_index` is for a ledger without entries."""
     if not index.slots:
         return LedgerInfo(index.ledger, first_index, closed=True, writer=writer)
     first = index.slots[0].first_index

@@ -1,16 +1,18 @@
-"""Where ledgers are kept: the contract with fencing.
+"""The contract of a store for ledgers, with fencing.
 
-`LedgerStore` is what managed ledgers use. `DirectoryLedgerStore` is the first implementation. A store on objects with
-conditional writes would keep the same promises, to which `tests/storage/ledger_conformance` holds each store:
+Managed ledgers use a `LedgerStore`. `DirectoryLedgerStore` is the first implementation. A store on objects with
+conditional writes could keep the same promises. `tests/storage/ledger_conformance` holds each store to them:
 
-- What an `OpenLedger` confirmed is there after any crash, at the position it was given, and nothing else is.
+- After any crash, every entry that an `OpenLedger` confirmed is there, at the position it was given. Nothing else is
+  there.
 - `fence` first makes sure that a writer gets nothing more confirmed, and only then `recover` reads. The caller records
-  the end it got by a compare-and-set; nothing behind that is ever read, and writing goes on in a new ledger.
-- A ledger that was created has a file until it is deleted, so "no file" is damage and never an empty ledger (E2, E3).
-- Ledgers that were given the same `confirmed` watermark confirm in the order of their appends, across them.
+  the recovered end by a compare-and-set. Entries behind that end are never read, and appending continues in a new
+  ledger.
+- A created ledger has a file until it is deleted. So "no file" means damage, never an empty ledger (E2, E3).
+- Ledgers that share one `confirmed` watermark confirm in the order of their appends, across all of them.
 
-Open and sealed ledgers are two types, because two things are never asked of the same ledger: an open one takes entries
-and rises, a sealed one has an end. A store takes back only ledgers that it made.
+Open and sealed ledgers are two types, because they answer different questions. An open ledger accepts entries and
+grows. A sealed ledger has an end. A store accepts only ledgers that it made.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,24 +27,24 @@ from storage.writer import Writer
 
 
 class LedgerReader(Protocol):
-    """A ledger as it is read, open or sealed."""
+    """Reading from a ledger, open or sealed."""
 
     @property
     def id(self) -> int:
-        """Never used for another ledger of the same managed ledger."""
+        """No other ledger of the same managed ledger has or had this id."""
         ...
 
     @property
     def confirmed_entry(self) -> int:
-        """Number of the last entry that is shown, -1 if there is none."""
+        """Number of the last entry that readers see, -1 if there is none."""
         ...
 
     async def index(self) -> SparseIndex:
-        """Where the confirmed entries stand, by number, message index and time."""
+        """Where the confirmed entries are, by number, message index and time."""
         ...
 
     async def read(self, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries first..last that are confirmed; at least one if there is one, even above `bytes_max`.
+        """The confirmed entries first..last; at least one if there is one, even above `bytes_max`.
 
         Raises:
             LedgerCorrupt: the ledger is damaged, or ends, where the first of them should be.
@@ -51,21 +53,21 @@ class LedgerReader(Protocol):
 
 
 class OpenLedger(LedgerReader, Protocol):
-    """A ledger that takes entries. Made by `LedgerStore.create`."""
+    """A ledger that accepts entries. Made by `LedgerStore.create`."""
 
     @property
     def confirmed(self) -> Watermark:
-        """The last entry that is durable, with all before it."""
+        """The last durable entry. All entries before it are durable, too."""
         ...
 
     @property
     def next_entry(self) -> int:
-        """Number that the next entry gets."""
+        """The number of the next entry."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the ledger takes, nearly."""
+        """The approximate size of the ledger, in bytes."""
         ...
 
     def append(
@@ -78,27 +80,27 @@ class OpenLedger(LedgerReader, Protocol):
         txn: TxnId | None = None,
         entry_format: EntryFormat = EntryFormat.PULSAR,
     ) -> Position:
-        """Take an entry and return its position. Durable when `confirmed.wait_for(position)` returns.
+        """Append an entry and return its position. It is durable when `confirmed.wait_for(position)` returns.
 
         Raises:
             LedgerSealed: the ledger was closed.
             LedgerFailed: the writer has ended.
-            NoSpace: there is no space; nothing was taken.
+            NoSpace: the disk is full. Nothing was appended.
         """
         ...
 
     async def wait_room(self) -> None:
-        """Return when bytes appended but not confirmed, over all ledgers, are below their bound.
+        """Return when the unconfirmed bytes of all ledgers are below their bound.
 
-        Appending at once afterwards keeps the bound up to one entry. Does not yield while there is room.
+        A caller that appends at once exceeds the bound by at most one entry. Does not yield while there is room.
 
         Raises:
             LedgerFailed: the writer has ended.
-            NoSpace: there is no space.
+            NoSpace: the disk is full.
         """
 
     def close(self) -> None:
-        """Take no more entries. What was taken is still confirmed. Idempotent."""
+        """Accept no more entries. Accepted entries are still confirmed. Idempotent."""
 
 
 class SealedLedger(LedgerReader, Protocol):
@@ -115,65 +117,68 @@ class LedgerStore(Protocol):
 
     @property
     def writer(self) -> Writer:
-        """Who writes the ledgers that `create` makes; their records name it before an entry is appended."""
+        """The writer of the ledgers that `create` makes. Their records name it before an entry is appended."""
         ...
 
     @property
     def shortage(self) -> str | None:
-        """Why entries are refused, or soon will be, for want of space; None while there is enough."""
+        """Why the full disk refuses entries, or soon will; None while there is enough space."""
 
     def require_space(self) -> None:
-        """Hold that entries find space now.
+        """Return if entries find space now.
 
         Raises:
             NoSpace: they may not.
         """
 
     async def create(self, ledger: int, *, confirmed: Watermark | None = None) -> OpenLedger:
-        """A new, empty ledger, durable on return. Its id must never have been used.
+        """Make a new, empty ledger. Durable on return. Its id must never have been used.
 
-        Entries raise `confirmed`, or a watermark of the ledger's own.
+        Its entries raise `confirmed`, or a watermark of its own if that is None.
 
         Raises:
-            NoSpace: the disk is full. LedgerNotMade: the disk refused it otherwise.
+            NoSpace: the disk is full.
+            LedgerNotMade: the disk refused the ledger for another reason.
         """
         ...
 
     def abandon(self, ledger: OpenLedger) -> None:
-        """Forget a ledger that took no entry, because nobody knows whether its record was written. Its file stays."""
+        """Forget a ledger without entries, because it is unknown whether its record was written. Its file stays."""
         ...
 
     def require_within_reach(self, writer: Writer) -> None:
-        """Return if what this writer wrote is in this store.
+        """Return if the ledgers of this writer are in this store.
 
         Raises:
-            LedgerOutOfReach: it is in another one.
+            LedgerOutOfReach: they are in another one.
         """
         ...
 
     async def fence(self, writer: Writer, ledger: int) -> None:
-        """Return once `writer` gets nothing more confirmed in this ledger, and all that it confirmed is in its file.
+        """Return once `writer` gets nothing more confirmed in this ledger.
+
+        All that it confirmed is then in the ledger's file.
 
         Raises:
-            LedgerOutOfReach: it writes to another store.
+            LedgerOutOfReach: the writer writes to another store.
             JournalMissing: what it wrote is not there.
-            WriterAlive: its broker runs, and is not to be fenced as a whole.
-            JournalDamaged: nobody can tell which ledgers lost entries.
+            WriterAlive: its broker runs, and must not be fenced as a whole.
+            JournalDamaged: the damage does not show which ledgers lost entries.
         """
         ...
 
     async def seal(self, ledger: OpenLedger) -> SealedLedger:
-        """Take no more entries, wait for those taken, and return the ledger with its end, complete and durable.
+        """Accept no more entries and wait for the accepted ones. Returns the ledger with its end, complete and durable.
 
         Raises:
-            LedgerFailed: the writer has ended; `recover` decides what is there.
+            LedgerFailed: the writer has ended. `recover` then decides what is there.
         """
         ...
 
     async def left_open(self, ledger: int) -> OpenLedger | None:
-        """The ledger, if an earlier owner in this process left it open. It takes no more entries.
+        """The ledger, if an earlier owner in this process left it open. It accepts no more entries.
 
-        All that it took is confirmed on return. Its file is complete only after `seal`, which may wait for space.
+        All its entries are confirmed on return. Its file is complete only after `seal`, which may wait for space.
 
         Raises:
             LedgerFailed: the writer has ended.
@@ -181,41 +186,41 @@ class LedgerStore(Protocol):
         ...
 
     async def recover(self, ledger: int) -> SealedLedger:
-        """The ledger as its last writer left it, durable. `fence` of that writer comes first.
+        """The ledger as its last writer left it, durable. Call `fence` for that writer first.
 
         Raises:
-            LedgerCorrupt: confirmed entries are damaged or missing, so its end is not known.
+            LedgerCorrupt: confirmed entries are damaged or missing, so its end is unknown.
         """
         ...
 
     async def open_sealed(self, ledger: int, last_entry: int) -> SealedLedger:
-        """A ledger whose end is on record. Opens no file before it is read."""
+        """A ledger whose end is on record. Its file is opened when it is first read."""
         ...
 
     async def delete(self, ledger: int) -> None:
-        """Remove the ledger. Durable on return: no recovery brings it back. Idempotent."""
+        """Remove the ledger. Durable on return: no recovery restores it. Idempotent."""
         ...
 
     async def remove_empty(self, ledger: int) -> None:
-        """Remove the file of a ledger that has an end, no entries, and no record any more. Idempotent."""
+        """Remove the file of a ledger that has an end, no entries, and no record. Idempotent."""
         ...
 
     async def missing(self, ledgers: Sequence[int]) -> list[int]:
-        """Which of these ledgers have no file."""
+        """The ones of these ledgers that have no file."""
         ...
 
     async def store_aborted(self, ledger: int, spans: Iterable[AbortedSpan]) -> None:
-        """Write a closed ledger's aborted-transaction index in place of the one there is. Durable on return.
+        """Write a closed ledger's aborted-transaction index, in place of the existing one. Durable on return.
 
         Raises:
-            NoSpace: the disk is full; the one there is stays.
+            NoSpace: the disk is full. The existing one is unchanged.
         """
         ...
 
     async def load_aborted(self, ledger: int, *, spans_min: int) -> tuple[AbortedSpan, ...]:
         """A ledger's aborted-transaction index, empty if it has none.
 
-        `spans_min`: how many spans it holds at least, as the managed ledger's record says.
+        `spans_min` is the least number of spans that the managed ledger's record says it holds.
 
         Raises:
             LedgerCorrupt: it is damaged, missing or an older one.

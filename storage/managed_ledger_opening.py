@@ -1,7 +1,7 @@
-"""Making an owner of a managed ledger, and letting go of what an owner left.
+"""Making an owner of a managed ledger, and releasing what an owner left.
 
-Whoever opens a managed ledger fences the writers before it, recovers the ends that are not on record, and goes on in a
-new ledger with a greater id: positions rise and are never used twice.
+A new owner fences the writers before it, recovers the ends that are not on record, and continues in a new ledger with a
+greater id. So positions rise and are never used twice.
 """
 
 import uuid
@@ -19,7 +19,7 @@ from storage.managed_ledger_removal import remove_all
 from storage.metadata.store import Check, MetadataStore
 
 CREATION_ID_DIGITS: Final = 16
-"""Hexadecimal, so 64 random bits."""
+"""Hexadecimal digits, so 64 random bits."""
 
 
 async def open_managed_ledger(
@@ -32,11 +32,11 @@ async def open_managed_ledger(
     now_ms: WallClock,
     ids: LedgerIds | None = None,
 ) -> ManagedLedger:
-    """Take over the managed ledger of this name, made if there is none.
+    """Take over the managed ledger of this name. Make it if there is none.
 
-    On return no earlier owner's writer gets anything confirmed, what was confirmed is durable and readable, and
-    unless it is sealed it takes entries. If the disk is full it takes some as soon as there is space, while `run`
-    runs. `ids` is best shared by all managed ledgers of a process.
+    On return, no earlier owner's writer gets anything confirmed, and confirmed entries are durable and readable. Unless
+    it is sealed, it accepts entries. On a full disk it accepts them as soon as there is space, while `run` runs. All
+    managed ledgers of a process should share one `ids`.
 
     Raises:
         Fenced: the claim does not hold.
@@ -63,18 +63,20 @@ async def open_managed_ledger(
             chain = LedgerChain(name, keeper, ledgers, ids, config, recovered)
             await chain.take_over(begun, next_id, is_new=record is None)
         except RecordChanged:
-            continue  # By somebody with the same claim, or none; what it says now decides.
+            continue  # Changed by a caller with the same claim, or without one. The new record decides.
         return ManagedLedger(chain, now_ms)
 
 
 async def let_go_of_managed_ledger(name: str, *, metadata: MetadataStore, ledgers: LedgerStore, claim: Check) -> bool:
-    """Close what an owner in this process left open and record where it ends; durable on return.
+    """Close what an owner in this process left open, and record where it ends. Durable on return.
 
-    To be called before the claim is given up: no other broker takes over a ledger that a living one has open.
-    False if it is being deleted and something of it is open, which this process has to finish.
+    Call it before the claim is given up, because no other broker takes over a ledger that a living broker has open.
+    Returns False if the managed ledger is being deleted and has an open ledger. This process then has to finish the
+    deletion.
 
     Raises:
-        Fenced: the claim does not hold. LedgerFailed: the writer has ended.
+        Fenced: the claim does not hold.
+        LedgerFailed: the writer has ended.
         LedgerCorrupt: the end cannot be found.
     """
     keeper = RecordKeeper(name, metadata, claim)

@@ -1,6 +1,6 @@
 """The record of one managed ledger in the metadata store, and the only way to change it: by compare-and-set.
 
-Every change names the version it was decided on and, when the owner has a claim, that the claim still stands.
+Every change requires the version on which it was decided. If the owner has a claim, the change also requires the claim.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ MANAGED_LEDGERS: Final = "/managed-ledgers/"
 
 
 def record_key(name: str) -> str:
-    """Where the record of the managed ledger of this name is."""
+    """The key of the record of the managed ledger with this name."""
     return MANAGED_LEDGERS + quote(name, safe="")
 
 
@@ -24,7 +24,7 @@ async def is_there(name: str, metadata: MetadataStore) -> bool:
 
 
 class RecordChanged(Exception):
-    """Somebody else changed the record since it was read; nothing was done."""
+    """Another writer changed the record since it was read. Nothing was changed here."""
 
 
 class RecordKeeper:
@@ -37,27 +37,27 @@ class RecordKeeper:
         self._conditions: tuple[Op, ...] = () if claim is None else (claim,)
         self._version = ABSENT
         self.record: ManagedLedgerRecord | None = None
-        """As last read or written, also once it is removed."""
+        """The record as last read or written, even after it was removed."""
 
     async def read(self) -> ManagedLedgerRecord | None:
-        """The record as it is now."""
+        """Read the current record."""
         stored = await self._metadata.get(self._key)
         self._version = ABSENT if stored is None else stored.version
         self.record = None if stored is None else ManagedLedgerRecord.decode(stored.value)
         return self.record
 
     async def write(self, record: ManagedLedgerRecord) -> None:
-        """Replace the record as last read; durable on return.
+        """Replace the record that was last read. Durable on return.
 
         Raises:
-            RecordChanged: it is not what was last read.
+            RecordChanged: the record has changed since then.
             Fenced: the claim does not hold.
         """
         value = record.encode()
         try:
             self._version = await self._apply(Put(self._key, value, self._version))
         except RecordChanged:
-            # A write whose answer was lost is repeated by its caller and then meets itself.
+            # A caller repeats a write whose answer was lost. The repeat then finds the first one.
             stored = await self._metadata.get(self._key)
             if stored is None or stored.value != value:
                 raise
@@ -65,11 +65,11 @@ class RecordKeeper:
         self.record = record
 
     async def remove(self) -> None:
-        """Remove the record as last read; durable on return. Raises as `write` does."""
+        """Remove the record that was last read. Durable on return. Raises as `write` does."""
         try:
             await self._apply(Delete(self._key, self._version))
         except RecordChanged:
-            # A removal whose answer was lost is repeated by its caller and finds nothing.
+            # A caller repeats a removal whose answer was lost. The repeat then finds no record.
             if await self._metadata.get(self._key) is not None:
                 raise
 

@@ -1,7 +1,8 @@
-"""What the owner before left of a managed ledger: the ends that its record does not have yet.
+"""What the previous owner of a managed ledger left: the ends that its record does not have yet.
 
-What is open in the record has no known end; the record names its writer. That writer is fenced first, and only then is
-the ledger read. What this process itself has still open is read from memory: on a full disk it cannot be completed.
+A ledger that is open in the record has no known end. The record names its writer. That writer is fenced first, and only
+then the ledger is read. Ledgers that this process itself has open are read from memory, because a full disk may keep
+their files from being completed.
 """
 
 from dataclasses import dataclass, field
@@ -17,27 +18,27 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Recovered:
-    """The ledgers there are when an owner begins."""
+    """The ledgers that exist when an owner begins."""
 
     ledgers: LedgerList
     reading: LedgerReading
     next_index: int = 0
-    """Index that the next message gets."""
+    """The index of the next message."""
     last_timestamp_ms: int = 0
-    """When the last entry was taken."""
+    """When the last entry was taken, milliseconds since the epoch."""
     unfinished: list[OpenLedger] = field(default_factory=list)
-    """Ledgers of this process whose end is not complete on the disk, in order. No record may say where they end."""
+    """Ledgers of this process whose files are not complete on the disk, in order. No record may name their ends."""
     empty: list[int] = field(default_factory=list)
-    """Ledgers without entries, which the record still lists."""
+    """Ledgers without entries that the record still lists."""
 
 
 def nothing_there(store: LedgerStore) -> Recovered:
-    """A managed ledger that is being made."""
+    """The state of a new managed ledger."""
     return Recovered(LedgerList(()), LedgerReading(store))
 
 
 async def recover(name: str, record: ManagedLedgerRecord, store: LedgerStore) -> Recovered:
-    """Fence the writers of the ledgers without an end, and find the ends. Nothing is written to the record.
+    """Fence the writers of the ledgers without an end, and find the ends. Does not write the record.
 
     Raises:
         WriterAlive, LedgerOutOfReach: another broker may still write to one of them.
@@ -53,7 +54,7 @@ async def recover(name: str, record: ManagedLedgerRecord, store: LedgerStore) ->
         if not listed.closed:
             await store.fence(listed.writer, listed.id)
             info = await _end_of(listed, found, store)
-            # Its first entries may be damaged, and they have their messages still.
+            # Its first entries may be damaged, but their messages still count.
             gap = info.first_index - found.next_index
             info = info._replace(first_index=found.next_index, messages=info.messages + gap)
             if not info.entries:
@@ -70,7 +71,7 @@ async def recover(name: str, record: ManagedLedgerRecord, store: LedgerStore) ->
 
 
 async def _end_of(listed: LedgerInfo, found: Recovered, store: LedgerStore) -> LedgerInfo:
-    """What is in a ledger that has no end on record, and whose writer is fenced."""
+    """The contents of a ledger without an end on record, whose writer is fenced."""
     left = await store.left_open(listed.id)
     if left is None:
         sealed = await store.recover(listed.id)

@@ -1,12 +1,12 @@
 """Removing a managed ledger, opened or not, so that no crash leaves a file that no record names.
 
-    1. fence whoever may still write to an open ledger     nothing is removed yet; what is refused here stays as it was
+    1. fence every writer of an open ledger                nothing is removed yet; a refusal here leaves all as it was
     2. CAS: the record says that it is being deleted       from here on only forward
     3. remove the files of every ledger that it names
     4. remove the record
 
-Whoever finds the mark of step 2 goes on from there: the next deletion of that name, or the next owner, who then begins
-a new managed ledger. No ledger is read, so one whose files are damaged or missing can be removed like any other.
+The next deletion of that name, or the next owner, continues from the mark of step 2. The owner then begins a new
+managed ledger. No ledger is read, so damaged or missing files do not stop a removal.
 """
 
 from dataclasses import replace
@@ -23,11 +23,11 @@ log = structlog.get_logger(__name__)
 
 
 async def remove_managed_ledger(name: str, *, metadata: MetadataStore, ledgers: LedgerStore, claim: Check) -> None:
-    """Remove the managed ledger of this name, which nobody has open, if there is one. Durable on return.
+    """Remove the managed ledger of this name, if there is one. Nobody may have it open. Durable on return.
 
     Raises:
-        Fenced: the claim does not hold; nothing was removed.
-        WriterAlive, LedgerOutOfReach: another broker may have one of its ledgers open; nothing was removed.
+        Fenced: the claim does not hold. Nothing was removed.
+        WriterAlive, LedgerOutOfReach: another broker may have one of its ledgers open. Nothing was removed.
     """
     keeper = RecordKeeper(name, metadata, claim)
     if await keeper.read() is None:
@@ -39,10 +39,10 @@ async def remove_managed_ledger(name: str, *, metadata: MetadataStore, ledgers: 
 
 
 async def remove_all(keeper: RecordKeeper, ledgers: LedgerStore) -> None:
-    """Remove what the record names, and the record. Durable on return. May be repeated after it failed.
+    """Remove the files that the record names, then the record. Durable on return. May be repeated after a failure.
 
     Raises:
-        RecordChanged: it is not what was last read.
+        RecordChanged: the record has changed since it was read.
         Fenced, WriterAlive, LedgerOutOfReach: as `remove_managed_ledger`.
     """
     record = keeper.record
@@ -64,5 +64,5 @@ async def _fence_writers(record: ManagedLedgerRecord, ledgers: LedgerStore) -> N
         try:
             await ledgers.fence(info.writer, info.id)
         except (JournalMissing, JournalDamaged) as lost:
-            # Its writer confirms nothing without its journal. What it had confirmed is being deleted.
-            log.warning("a ledger is deleted whose journal cannot be read", ledger=info.id, reason=str(lost))
+            # Its writer confirms nothing without its journal, and its confirmed entries are being deleted.
+            log.warning("deleting a ledger although its journal cannot be read", ledger=info.id, reason=str(lost))

@@ -1,9 +1,9 @@
 """Open descriptors, bounded: thousands of ledgers share a few hundred.
 
-A file is opened when it is needed and closed when it was not used for the longest time. One that was written to is
-synced before it is closed, because the operating system reports a failed write-back only to descriptors that were open.
+A file is opened when it is needed. The least recently used file is closed. A file that was written to is synced before
+it is closed, because the operating system reports a failed write-back only to descriptors that were open.
 
-Everything here blocks and is called from worker threads, several at once.
+Everything here blocks. Several worker threads call it at once.
 """
 
 import errno
@@ -17,7 +17,7 @@ from typing import Final
 from storage.files import File, Files
 
 DESCRIPTORS_MAX: Final = 256
-"""Ledger files open at once, beyond those in use at the moment."""
+"""Ledger files that may be open at once, besides those in use at the moment."""
 
 
 class _Slot:
@@ -29,7 +29,10 @@ class _Slot:
         self.is_dropped = False
 
     def drop(self) -> None:
-        """Close it now, or when its last user is done: a closed number may already be another file's."""
+        """Close it now, or when its last user is done.
+
+        The number of a closed descriptor may already belong to another file.
+        """
         self.is_dropped = True
         if not self.users:
             self.file.close()
@@ -51,7 +54,7 @@ class OpenFiles:
 
     @contextmanager
     def use(self, path: Path, *, create: bool = False) -> Iterator[File]:
-        """The open file, kept open at least while the context is.
+        """The open file. It stays open at least as long as the context.
 
         Raises:
             FileNotFoundError: it is absent and `create` is False.
@@ -72,17 +75,17 @@ class OpenFiles:
                     slot.drop()
 
     def write(self, path: Path, offset: int, data: bytes) -> None:
-        """Write to the file, made if absent; `sync` makes it durable."""
+        """Write to the file, and make it if it is absent. `sync` makes the bytes durable."""
         with self.use(path, create=True) as file:
             with self._guard:
                 self._unsynced.add(path)
             file.write_at(offset, data)
 
     def sync(self, path: Path) -> None:
-        """Return once every `write` to this file before is durable.
+        """Return once every earlier `write` to this file is durable.
 
         Raises:
-            OSError: it is not, or that of a file that was closed in between could not be made so.
+            OSError: it is not durable, or the sync of a descriptor failed that was closed in between.
         """
         with self._guard:
             if self._failure is not None:
@@ -94,7 +97,7 @@ class OpenFiles:
                 file.sync()
 
     def forget(self, path: Path) -> None:
-        """Close the file unsynced, if it is open: it is about to be removed."""
+        """Close the file without a sync, if it is open, because it is about to be removed."""
         with self._guard:
             slot = self._slots.pop(path, None)
             self._unsynced.discard(path)
@@ -102,7 +105,7 @@ class OpenFiles:
                 slot.drop()
 
     def close(self) -> None:
-        """Close everything. Syncs nothing: what is not synced yet is in the journal."""
+        """Close everything. Syncs nothing, because unsynced bytes are in the journal."""
         with self._guard:
             for slot in self._slots.values():
                 slot.drop()
@@ -114,7 +117,7 @@ class OpenFiles:
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-        # Others took the descriptors meant for ledgers: give back those that are not needed at the moment.
+        # Other code took the descriptors meant for ledgers. Close those that are not in use.
         self._close_unused(down_to=0)
         return self._files.open(path, create=create)
 
@@ -129,6 +132,6 @@ class OpenFiles:
                 try:
                     file.sync()
                 except OSError as failed:
-                    # Raised by the next `sync`: whoever happens to open a file here is not who wrote this one.
+                    # The next `sync` raises it. The caller that opens a file here did not write this one.
                     self._failure = failed
             file.close()

@@ -1,7 +1,7 @@
-"""The journals of the other brokers of a data folder: each is fenced and replayed at most once, when it must be.
+"""The journals of the other brokers of a data folder. Each is fenced and replayed at most once, when it must be.
 
-A broker's own journal is claimed here too, since that is the same step: a fence with a higher epoch, which the metadata
-store is told of.
+This module also claims a broker's own journal, because the step is the same: make a fence with a higher epoch, and tell
+the metadata store.
 """
 
 import secrets
@@ -39,7 +39,7 @@ class OtherJournals:
         self._fencing = trio.Lock()
 
     async def fence(self, writer: Writer, ledger: int) -> None:
-        """See `LedgerStore.fence`; the writer is another broker of this folder."""
+        """See `LedgerStore.fence`. The writer is another broker of this folder."""
         async with self._fencing:
             if await self._files.run(self._is_complete, writer, ledger):
                 return
@@ -52,7 +52,7 @@ class OtherJournals:
     def _is_complete(self, writer: Writer, ledger: int) -> bool:
         """Whether the journal has begun a later epoch, or the writer has closed this ledger.
 
-        Then all that it confirmed there is in the ledger's file.
+        In both cases, everything that the writer confirmed there is in the ledger's file.
         """
         directory = journal_dir(self._home.data_dir, writer.broker)
         newest = None
@@ -68,7 +68,7 @@ class OtherJournals:
 async def claim_journal(
     home: BrokerHome, broker_id: str, journals: JournalRecords | None, random_bits: Callable[[int], int]
 ) -> Fence:
-    """Fence the journal of a broker of this folder, and let the metadata store know."""
+    """Fence the journal of a broker of this folder, and record the new epoch in the metadata store."""
     recorded = None
     if journals is not None:
         recorded = await journals.read(broker_id)

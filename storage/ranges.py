@@ -1,11 +1,11 @@
-"""What a subscription has acknowledged: a mark-delete position, ranges of entries above it, bits of batches.
+"""What a subscription has acknowledged: a mark-delete position, ranges of entries above it, and bits of batches.
 
-Everything at or below the mark-delete position is acknowledged. Above it stand the entries that were acknowledged out
-of order, as disjoint ranges, each within one ledger, and per batch entry the messages of it that are still to be
-acknowledged. Filling the first hole lets the mark-delete position run over the ranges behind it, across the ends of
-ledgers, which only the caller's `next_after` knows.
+Everything at or below the mark-delete position is acknowledged. Above it are the entries that were acknowledged out of
+order, as disjoint ranges within one ledger each. For a partly acknowledged batch, bits name its unacknowledged
+messages. When the first hole is filled, the mark-delete position moves over the ranges behind it, across the ends of
+ledgers. Only the caller's `next_after` knows those ends.
 
-Ranges are two plain sorted lists: their number is bounded, so moving list items by one is cheaper than any tree.
+Ranges are two plain sorted lists. Their number is bounded, so moving list items by one is cheaper than a tree.
 
 Pure: no task, no disk.
 """
@@ -21,8 +21,8 @@ NextAfter = Callable[[Position], Position]
 """The next position that exists or will exist above the given one."""
 
 RANGES_MAX: Final = 50_000
-"""Ranges, and 64-bit words of batch bits, kept at once. An acknowledgement that would need more is not taken, so a
-client that acknowledges every other entry of a topic costs a bounded amount of memory."""
+"""Ranges, and 64-bit words of batch bits, kept at once. An acknowledgement that needs more is refused. So a client that
+acknowledges every other entry of a topic costs a bounded amount of memory."""
 
 _WORD_BITS: Final = 64
 
@@ -32,14 +32,14 @@ class EntryAck(NamedTuple):
 
     position: Position
     remaining: int = 0
-    """Bit i is 1 if message i of the batch is not acknowledged by this; 0: the whole entry is."""
+    """Bit i is 1 if this does not acknowledge message i of the batch. 0: it acknowledges the whole entry."""
     batch_size: int = 0
-    """Messages in the batch if the client said so, else 0."""
+    """Messages in the batch if the client gave the number, else 0."""
 
 
 def bits_from_words(words: Sequence[int]) -> int:
-    """The bits of an `ack_set`: 64-bit words, lowest first, signed or not; bit i stands for message i of a batch."""
-    # Packed in one go: adding word by word to a number would take quadratic time.
+    """The bits of an `ack_set`: 64-bit words, lowest first, signed or not. Bit i stands for message i of a batch."""
+    # Packed at once, because adding word by word to a number takes quadratic time.
     return int.from_bytes(struct.pack(f"<{len(words)}Q", *(word & (2**_WORD_BITS - 1) for word in words)), "little")
 
 
@@ -50,8 +50,8 @@ def words_from_bits(bits: int) -> tuple[int, ...]:
 
 
 def bits_within(bits: int, batch_size: int) -> int:
-    """The bits of a batch of so many messages, without those above it; 0 says that the size is not known."""
-    # The size is a client's word; an absurd one must not make an absurdly large mask.
+    """The bits of a batch with this many messages, without higher bits. 0 means that the size is not known."""
+    # The client claims the size. An absurd size must not make an absurdly large mask.
     return bits & ((1 << batch_size) - 1) if 0 < batch_size < bits.bit_length() else bits
 
 
@@ -66,9 +66,9 @@ class EntryRanges:
 
     def __init__(self) -> None:
         self._starts: list[Position] = []
-        """First entry of each range, rising."""
+        """First entry of each range, in rising order."""
         self._ends: list[Position] = []
-        """Last entry of each range, in the ledger of its start and not below it."""
+        """Last entry of each range, in the same ledger as its start and not below it."""
         self._entries = 0
 
     def __len__(self) -> int:
@@ -98,14 +98,14 @@ class EntryRanges:
         return self._ends[index] if index >= 0 and position <= self._ends[index] else None
 
     def touches(self, position: Position) -> bool:
-        """Whether `position` can be added without one more range: it is in a range or next to one."""
+        """Whether adding `position` needs no new range, because it is in a range or next to one."""
         index = bisect_right(self._starts, position) - 1
         if index >= 0 and position.before() <= self._ends[index]:
             return True
         return index + 1 < len(self._starts) and self._starts[index + 1].before() == position
 
     def add(self, position: Position) -> bool:
-        """Put one entry in; False if it was in already."""
+        """Add one entry. False if it was in the set already."""
         index = bisect_right(self._starts, position) - 1
         if index >= 0 and position <= self._ends[index]:
             return False
@@ -125,13 +125,13 @@ class EntryRanges:
         return True
 
     def copy(self) -> "EntryRanges":
-        """The same ranges, which change no more with these."""
+        """A copy that later changes do not affect."""
         made = EntryRanges()
         made._starts, made._ends, made._entries = self._starts.copy(), self._ends.copy(), self._entries
         return made
 
     def append(self, first: Position, last: Position) -> None:
-        """Put a range above all others in, as when a stored state is read back."""
+        """Add a range above all others, as when a stored state is read."""
         assert first.ledger == last.ledger, "a range lies within one ledger"
         assert 0 <= first.entry <= last.entry, "a range holds entries"
         assert not self._ends or self._ends[-1] < first.before(), "ranges are stored in order and do not touch"
@@ -140,7 +140,7 @@ class EntryRanges:
         self._entries += last.entry - first.entry + 1
 
     def remove_through(self, position: Position) -> None:
-        """Take every entry at or below `position` out."""
+        """Remove every entry at or below `position`."""
         whole = bisect_right(self._ends, position)
         for index in range(whole):
             self._entries -= self._ends[index].entry - self._starts[index].entry + 1
@@ -150,10 +150,10 @@ class EntryRanges:
             self._starts[0] = Position(position.ledger, position.entry + 1)
 
     def take_through_first_hole(self, mark_delete: Position, next_after: NextAfter) -> Position:
-        """Take out the ranges that follow `mark_delete` without a hole; the last entry of them, or `mark_delete`."""
+        """Remove the ranges that follow `mark_delete` without a hole. Returns their last entry, or `mark_delete`."""
         taken = 0
         while taken < len(self._starts) and self._starts[taken] <= next_after(mark_delete):
-            # A range below the next existing entry lies in a ledger that was trimmed away: there is no hole before it.
+            # A range below the next existing entry is in a trimmed ledger, so there is no hole before it.
             mark_delete = max(mark_delete, self._ends[taken])
             taken += 1
         if taken:
@@ -162,7 +162,7 @@ class EntryRanges:
 
 
 class Acknowledged:
-    """The acknowledgements of one subscription. Every change is in memory only; a cursor makes them durable."""
+    """The acknowledgements of one subscription. Changes are in memory only. A cursor makes them durable."""
 
     __slots__ = ("_batch_order", "_batch_words", "_batches", "_mark_delete", "_next_after", "_ranges")
 
@@ -179,34 +179,34 @@ class Acknowledged:
         for first, last in ranges:
             self._ranges.append(first, last)
         self._batches: dict[Position, int] = dict(batches or {})
-        """Per part-acknowledged batch above the mark-delete and outside the ranges, its bits; never 0."""
+        """The bits of each partly acknowledged batch above the mark-delete position and outside the ranges. Never 0."""
         self._batch_order: list[Position] = sorted(self._batches)
         self._batch_words = sum(map(_words, self._batches.values()))
         self._settle()
 
     @property
     def mark_delete(self) -> Position:
-        """Everything at or below is acknowledged, and the entry after it is not. Never goes back but by `reset`."""
+        """Everything at or below it is acknowledged, and the entry after it is not. Only `reset` moves it back."""
         return self._mark_delete
 
     @property
     def ranges(self) -> EntryRanges:
-        """The entries acknowledged above the mark-delete. Read only."""
+        """The entries acknowledged above the mark-delete position. Read only."""
         return self._ranges
 
     @property
     def size(self) -> int:
-        """Ranges, and 64-bit words of batch bits: what the memory is proportional to."""
+        """Ranges plus 64-bit words of batch bits. The memory is proportional to it."""
         return len(self._ranges) + self._batch_words
 
     @property
     def highest(self) -> Position:
-        """No entry above this position is acknowledged, not even in part; at least the mark-delete."""
+        """No entry above this position is acknowledged, not even in part. At least the mark-delete position."""
         last_batch = self._batch_order[-1] if self._batch_order else EARLIEST
         return max(self._mark_delete, self._ranges.last or EARLIEST, last_batch)
 
     def copy(self) -> "Acknowledged":
-        """The same acknowledgements, which change no more with these. Takes a microsecond for ten ranges, no more."""
+        """A copy that later changes do not affect. Takes a microsecond for ten ranges."""
         made = Acknowledged(self._mark_delete, self._next_after)
         made._ranges = self._ranges.copy()
         made._batches, made._batch_order = self._batches.copy(), self._batch_order.copy()
@@ -214,26 +214,26 @@ class Acknowledged:
         return made
 
     def batches(self) -> Iterator[tuple[Position, int]]:
-        """Part-acknowledged batches and the bits of the messages still to be acknowledged, in order."""
+        """Partly acknowledged batches and the bits of their unacknowledged messages, in order."""
         return ((position, self._batches[position]) for position in self._batch_order)
 
     def is_acknowledged(self, position: Position) -> bool:
-        """Whether the whole entry is."""
+        """Whether the whole entry is acknowledged."""
         return position <= self._mark_delete or position in self._ranges
 
     def remaining_bits(self, position: Position) -> int | None:
-        """Of a part-acknowledged batch: bit i is 1 if message i is still to be acknowledged. None for other entries."""
+        """For a partly acknowledged batch, bit i is 1 if message i is not acknowledged. None for other entries."""
         return self._batches.get(position)
 
     def next_unacknowledged(self, position: Position) -> Position:
-        """The lowest position above `position` that is not wholly acknowledged; it exists or will."""
+        """The lowest position above `position` that is not wholly acknowledged. It exists or will exist."""
         following = self._next_after(max(position, self._mark_delete))
         while (end := self._ranges.end_of(following)) is not None:
             following = self._next_after(end)
         return following
 
     def acknowledge(self, position: Position) -> bool:
-        """Acknowledge one entry. True if it is acknowledged now; False only when `RANGES_MAX` forbids it."""
+        """Acknowledge one entry. True if it is acknowledged now. False only if `RANGES_MAX` forbids it."""
         if self.is_acknowledged(position):
             return True
         if position == self._next_after(self._mark_delete):
@@ -247,7 +247,10 @@ class Acknowledged:
         return True
 
     def acknowledge_batch(self, position: Position, remaining_bits: int) -> bool:
-        """Acknowledge the messages of a batch whose bit is 0; bits already 0 stay so. True if taken, as above."""
+        """Acknowledge the messages of a batch whose bit is 0.
+
+        Bits that are 0 already stay 0. Returns as `acknowledge`.
+        """
         if self.is_acknowledged(position):
             return True
         known = self._batches.get(position)
@@ -263,13 +266,13 @@ class Acknowledged:
         return True
 
     def acknowledge_cumulative(self, position: Position) -> None:
-        """Acknowledge everything at or below `position`; below the mark-delete this changes nothing."""
+        """Acknowledge everything at or below `position`. Below the mark-delete position this has no effect."""
         if position > self._mark_delete:
             self._mark_delete = position
             self._settle()
 
     def reset(self, mark_delete: Position) -> None:
-        """Forget everything and stand at `mark_delete`, which may be lower than before."""
+        """Forget everything and begin at `mark_delete`, which may be lower than before."""
         self._mark_delete = mark_delete
         self._ranges = EntryRanges()
         self._batches.clear()
@@ -277,7 +280,7 @@ class Acknowledged:
         self._batch_words = 0
 
     def _settle(self) -> None:
-        """Let the mark-delete run to the first hole and drop what is at or below it."""
+        """Move the mark-delete position to the first hole, and drop what is at or below it."""
         self._ranges.remove_through(self._mark_delete)
         self._mark_delete = self._ranges.take_through_first_hole(self._mark_delete, self._next_after)
         passed = bisect_right(self._batch_order, self._mark_delete)

@@ -1,6 +1,6 @@
-"""What damage means: the decisions of recovery, as tables that are read by people and by the code below.
+"""What damage means: the decisions of recovery, as tables for people, and the same tables in the code below.
 
-**A journal file**, at its beginning. The first row that fits decides. A file's label shows its own name, and its first
+**A journal file**, at its beginning. The first row that fits decides. A file's label shows its own name. Its first
 block shows its writer's stream and the block's place in it.
 
     label       first block | decision
@@ -9,11 +9,14 @@ block shows its writer's stream and the block's place in it.
     damaged     good        | GO_ON       the first block says as much
     damaged     -           | UNREADABLE  neither tells which file it is
 
-**A journal**, at the place where its next block is due. The first row that fits decides. "Later": the good header of a
-later block stands further on, in this file or (of a damaged block) a later one; blocks are written one at a time, each
-synced before the next, so then this one was durable and may have been confirmed. "Empty sector": a sector of the block
-holds only zeros though the block put something there; a disk writes sectors whole, so the write was interrupted and
-never confirmed.
+**A journal**, at the place where its next block is due. The first row that fits decides.
+
+"Later": the good header of a later block is further on, in this file or (behind a damaged block) in a later one. Blocks
+are written one at a time, and each is synced before the next. So the block that is due was durable, and may have been
+confirmed.
+
+"Empty sector": a sector of the block holds only zeros, although the block put something there. A disk writes sectors
+whole. So the write was interrupted and never confirmed.
 
     header      directory  body     later  empty sector | decision
     unwritten   -          -        no     -            | END         of this file; the block may begin the next one
@@ -26,15 +29,16 @@ never confirmed.
     good        good       damaged  -      -            | SALVAGE     the same; ledgers of bad parts are quarantined
     -           -          -        -      -            | UNREADABLE  nobody can tell which ledgers lost entries
 
-REPLAY and SALVAGE write the good parts to their ledger files at the offsets they carry, which repeats harmlessly. A
-block with another behind it was durable. The last one may stand in the system's memory alone (its writer died before
-its sync, or the sync failed), so it is first written again and synced: else a loss of power during recovery could leave
-half of it in a ledger file and nothing in the journal. A bad part whose batch stands good in its ledger file has lost
-nothing. Otherwise the ledger gets a quarantine mark and everything else goes on. UNREADABLE stops the start
-(`JournalFileDamaged`).
+REPLAY and SALVAGE write the good parts to their ledger files, at the offsets that the parts carry. Repeating that is
+harmless. A block with another one behind it was durable. The last block may be only in the system's memory, because its
+writer died before the sync, or the sync failed. So recovery first writes it again and syncs it. Otherwise a loss of
+power during recovery could leave half of it in a ledger file and nothing in the journal.
+
+If the batch of a bad part is good in its ledger file, nothing is lost. Otherwise the ledger gets a quarantine mark, and
+everything else goes on. UNREADABLE stops the start (`JournalFileDamaged`).
 
 **A ledger file**, after the journal was replayed, at the place where its next batch is due. Only confirmed batches are
-ever written there and the journal still has every one that was not synced, so there are no torn tails here:
+ever written there, and the journal still has every batch that was not synced. So a ledger file has no torn tail:
 
     found                                               | decision
     the end of the file                                 | END
@@ -45,7 +49,7 @@ ever written there and the journal still has every one that was not synced, so t
     a quarantine mark at or behind the end              | CORRUPT  the journal lost a batch of this ledger
     fewer entries than the record of its end says       | CORRUPT
 
-**A chunk of a ledger file**, while it is read, at a batch that cannot be:
+**A chunk of a ledger file**, while it is read, at a batch that cannot be read:
 
     a later header, and headers from it to the end      | PASS     unreadable up to that header's first entry
     of the chunk that follow one another                |
@@ -63,8 +67,8 @@ ever written there and the journal still has every one that was not synced, so t
     damaged; the record counts none                     | REBUILD  from the metadata records
     missing, damaged or with fewer than the record has  | CORRUPT  entries of its transactions are not shown
 
-**Names**: a file of another name than ours in a folder of ours is left alone and counted. An epoch has begun when its
-fence notes a journal file; the newest one that has begun is replayed.
+**Names**: files with foreign names in these folders are left alone and counted. An epoch has begun when its fence notes
+a journal file. The newest epoch that has begun is replayed.
 
     journal file                                        | decision
     of the newest epoch, noted by its fence             | READ
@@ -103,13 +107,13 @@ from storage.journal_block import (
 
 
 class State(Enum):
-    """How a label, or a region of a block, was found."""
+    """The state in which a label, or a region of a block, was found."""
 
     GOOD = auto()
     DAMAGED = auto()
     UNWRITTEN = auto()
     MISPLACED = auto()
-    """Good, but not the block that is due, or another file's label."""
+    """Good, but not the block that is due, or the label of another file."""
 
 
 class Decision(Enum):
@@ -124,18 +128,18 @@ class Decision(Enum):
 
 
 class LabelRow(NamedTuple):
-    """One row of the table of labels; None fits anything."""
+    """One row of the table of labels. None fits anything."""
 
     label: State
     first_block: State | None
-    """Its header."""
+    """The state of its header."""
     decision: Decision
     reason: str
 
 
 LABEL_TABLE: Final = (
     LabelRow(State.GOOD, None, Decision.GO_ON, ""),
-    LabelRow(State.MISPLACED, None, Decision.UNREADABLE, "another journal file stands under this name"),
+    LabelRow(State.MISPLACED, None, Decision.UNREADABLE, "the file under this name is another journal file"),
     LabelRow(State.DAMAGED, State.GOOD, Decision.GO_ON, ""),
     LabelRow(
         State.DAMAGED, None, Decision.UNREADABLE, "neither its label nor its first block tells which journal file it is"
@@ -159,7 +163,7 @@ class Finding(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row of the table; None fits anything."""
+    """One row of the table. None fits anything."""
 
     header: State | None
     directory: State | None
@@ -170,13 +174,21 @@ class Row(NamedTuple):
     reason: str
 
     def fits(self, finding: Finding) -> bool:
-        """True if every field that the row names is as it says."""
+        """Whether every field that the row names has the found value."""
         return all(wanted is None or wanted is found for wanted, found in zip(self[:5], finding, strict=True))
 
 
 JOURNAL_TABLE: Final = (
     Row(State.UNWRITTEN, None, None, False, None, Decision.END, ""),
-    Row(State.UNWRITTEN, None, None, True, None, Decision.UNREADABLE, "a block is gone, later ones are there"),
+    Row(
+        State.UNWRITTEN,
+        None,
+        None,
+        True,
+        None,
+        Decision.UNREADABLE,
+        "a block is missing, although later ones are there",
+    ),
     Row(State.MISPLACED, None, None, None, None, Decision.UNREADABLE, "blocks before this one are missing"),
     Row(State.GOOD, State.GOOD, State.GOOD, None, None, Decision.REPLAY, ""),
     Row(None, None, None, False, True, Decision.TORN, ""),
@@ -194,7 +206,7 @@ def decide(finding: Finding) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class DamagedPart:
-    """A batch that the journal no longer has."""
+    """A batch that the journal has lost."""
 
     ledger: int
     ledger_offset: int
@@ -207,21 +219,21 @@ class DamagedPart:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredBlock:
-    """What one block gives to the ledgers."""
+    """The parts of one block, for the ledgers."""
 
     path: Path
     offset: int
     size: int
-    """Where it stands in which journal file."""
+    """`offset` and `size` in the journal file `path`, in bytes."""
     parts: tuple[Part, ...]
     deleted: tuple[int, ...]
     damaged: tuple[DamagedPart, ...]
 
 
 class JournalReader:
-    """Reads one stream's files in order and decides at every block. Holds one file's bytes at a time.
+    """Reads one stream's files in order and decides at every block. Holds the bytes of one file at a time.
 
-    `due` is the sequence of the first block. `load` returns a file's bytes, or None if it is to be passed over.
+    `due` is the sequence of the first block. `load` returns a file's bytes, or None if the file is to be skipped.
     """
 
     def __init__(self, stream: int, due: int, paths: Sequence[Path], load: Callable[[Path], bytes | None]) -> None:
@@ -229,8 +241,7 @@ class JournalReader:
         self._paths = paths
         self._load = load
         self._due: int | None = due
-        """Sequence of the next block; None behind a file that was passed over, and behind a header that could not be
-        read."""
+        """Sequence of the next block. None behind a skipped file, and behind an unreadable header."""
         self._previous_crc: int | None = None
 
     def blocks(self) -> Iterator[RecoveredBlock]:
@@ -242,7 +253,7 @@ class JournalReader:
         for number, path in enumerate(self._paths):
             data = self._load(path)
             if data is None:
-                # Nobody knows how many blocks it held.
+                # The number of its blocks is unknown.
                 self._due = self._previous_crc = None
                 continue
             self._require_this_file(path, data)
@@ -253,8 +264,8 @@ class JournalReader:
                     raise JournalFileDamaged(path, offset, row.reason)
                 if row.decision is Decision.TORN:
                     return
-                # A file ends where its next block did not fit; should that one be missing, the next file's first block
-                # is found misplaced.
+                # A file ends where its next block did not fit. If that block is missing, the next file's first block is
+                # found misplaced.
                 if block is None:
                     break
                 yield block
@@ -284,7 +295,7 @@ class JournalReader:
             if header is not None and is_body_good(header, data, offset):
                 body_state = State.GOOD
         is_whole = header_state is directory_state is body_state is State.GOOD
-        # The searches are for damage only: a good block is what it is, whatever stands behind it.
+        # Only damage needs the searches. A good block counts, whatever follows it.
         finding = Finding(
             header_state,
             directory_state,
@@ -330,7 +341,7 @@ def _has_empty_sector(header: BlockHeader | None, directory: Directory | None, d
         size = HEADER_SIZE + header.directory_size
     else:
         size = HEADER_SIZE
-    # What lies behind the end of the file was not written either.
+    # Bytes behind the end of the file were not written either.
     extent = data[offset : offset + size].ljust(size, b"\0")
     is_cut = len(data) < offset + size
     return is_cut or not rightly_empty.issuperset(empty_sectors(extent, offset))

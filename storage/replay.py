@@ -1,8 +1,8 @@
-"""Taking over a journal: fence its writer, then bring what it made durable into the ledger files.
+"""Taking over a journal: fence its writer, then bring its durable entries into the ledger files.
 
-Everything here may be interrupted at any point and done again: batches are written where they belong, and the old
-files go only after the ledger files are synced and the new epoch's fence says that it has begun. Decisions follow the
-tables in `recovery`. All of it blocks.
+Everything here may be interrupted at any point and repeated, because batches are written where they belong. The old
+files are removed only after the ledger files are synced and the new epoch's fence says that the epoch has begun.
+Decisions follow the tables in `recovery`. Everything here blocks.
 """
 
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ from storage.recovery import DamagedPart, JournalReader, RecoveredBlock
 
 _GATHER_BYTES: Final = 8 * 1024 * 1024
 LOSS_ACCEPTED: Final = b"lost"
-"""What an operator writes into a journal file to accept the loss of what it held."""
+"""An operator puts this into a journal file to accept the loss of its contents."""
 
 _NOTHING: Final = (0, EpochRecord(Owner("", "", 0, None)))
-"""What stands for the newest epoch that has begun while none has."""
+"""Stands for the newest begun epoch while none has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A journal after it was taken over."""
+    """The result of taking over a journal."""
 
     fence: Fence
     replayed_blocks: int
     quarantined: tuple[DamagedPart, ...]
-    """Batches that are lost; their ledgers bear quarantine marks."""
+    """Lost batches. Their ledgers have quarantine marks."""
     unknown_names: tuple[str, ...]
-    """Files in the ledgers' folder that are not ours, left alone."""
+    """Foreign files in the ledgers' folder, left alone."""
     obsolete: tuple[Path, ...]
     """Journal files to remove once a file of the new epoch exists."""
 
@@ -43,7 +43,7 @@ def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence)
     """Replay what the fenced writers wrote. Durable on return.
 
     Raises:
-        JournalFileDamaged: nobody can tell which ledgers lost entries, or a journal file is missing.
+        JournalFileDamaged: a journal file is missing, or its damage does not show which ledgers lost entries.
         FenceDamaged: a fence is damaged or missing.
     """
     journal = _Journal(files, directory, fence)
@@ -66,7 +66,7 @@ def take_over(files: Files, directory: Path, folder: LedgerFolder, fence: Fence)
 
 
 def finish(files: Files, directory: Path, takeover: Takeover) -> None:
-    """Remove what the new epoch's first file makes obsolete. Files with damage stay, under another name, for people."""
+    """Remove the files that the new epoch's first file makes obsolete. Damaged files stay, renamed, for people."""
     damaged = {part.path for part in takeover.quarantined}
     for path in takeover.obsolete:
         try:
@@ -75,12 +75,12 @@ def finish(files: Files, directory: Path, takeover: Takeover) -> None:
             else:
                 files.remove(path)
         except FileNotFoundError:
-            continue  # Its fenced writer freed it meanwhile.
+            continue  # Its fenced writer has freed it meanwhile.
     remove_older(files, directory, takeover.fence)
 
 
 def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, fence: Fence) -> Takeover:
-    """Take over a journal that this process has fenced and will not write: a dead broker's."""
+    """Take over a dead broker's journal. This process has fenced it and does not write to it."""
     takeover = take_over(files, directory, folder, fence)
     make_journal_file(files, directory, JournalName(fence.epoch, 0, fence.stream), LABEL_SIZE).close()
     fence.note_made(0, LABEL_SIZE)
@@ -89,7 +89,7 @@ def recover_abandoned(files: Files, directory: Path, folder: LedgerFolder, fence
 
 
 class _Journal:
-    """The journal files that are to be replayed, and whether one that is missing was freed."""
+    """The journal files to replay. It also knows whether a missing file was freed."""
 
     def __init__(self, files: Files, directory: Path, fence: Fence) -> None:
         self._files = files
@@ -100,7 +100,7 @@ class _Journal:
     def _list(self) -> tuple[tuple[int, EpochRecord] | None, list[JournalName]]:
         while True:
             begun = newest_begun(self._files, self._directory, below=self._fence.epoch)
-            # Listed after the fence was read: what the fence names was made before, and can only be freed since.
+            # Listed after the fence was read. Its files existed before, and can only have been freed since.
             names = journal_names(self._files, self._directory)
             epoch, record = begun or _NOTHING
             strays = [name for name in names if name.epoch >= epoch and (name.epoch, name.stream) not in self._lives()]
@@ -108,7 +108,7 @@ class _Journal:
             missing = set(range(record.first, record.last + 1)) - {name.number for name in due}
             if not strays and not missing:
                 return begun, due
-            # Unless another writer was at work meanwhile, it is damage.
+            # It is damage, unless another writer has changed the folder meanwhile.
             if newest_begun(self._files, self._directory, below=self._fence.epoch) != begun:
                 continue
             if missing:
@@ -122,7 +122,7 @@ class _Journal:
         return {(epoch, record.owner.stream) for epoch, record in epochs.items()}
 
     def load(self, path: Path) -> bytes | None:
-        """A file's bytes; None if its fenced writer has freed it since it was listed, or its loss was accepted.
+        """A file's bytes. None if its fenced writer has freed it since it was listed, or if its loss was accepted.
 
         Raises:
             JournalFileDamaged: it is gone and was not freed, or shorter than it was made.
@@ -148,7 +148,7 @@ class _Journal:
         return data
 
     def _is_missing(self, name: JournalName) -> JournalFileDamaged:
-        # Somebody later may have finished and removed what we look for; then that is the cause.
+        # A later writer may have finished and removed the files. Then that is the cause.
         self._fence.check()
         return JournalFileDamaged(self._directory / str(name), 0, "the file is missing")
 
@@ -184,9 +184,9 @@ class _Replay:
         try:
             file = self._files.open(block.path)
         except FileNotFoundError:
-            return  # Its fenced writer freed it meanwhile: the ledger files have it, synced.
+            return  # Its fenced writer has freed it meanwhile, so the ledger files have its contents, synced.
         try:
-            # Written, not only synced: after a failed sync the system takes the bytes for clean.
+            # Written again, not only synced, because after a failed sync the system treats the bytes as clean.
             file.write_at(block.offset, file.read_at(block.offset, block.size))
             file.sync()
         finally:
@@ -213,7 +213,7 @@ class _Replay:
         lost = []
         for part in self._damaged:
             loaded = self._folder.load(part.ledger)
-            # The batch may stand whole in the ledger file, written there before the journal was damaged.
+            # The batch may be whole in the ledger file, if it was written there before the journal was damaged.
             if loaded.index.end_offset <= part.ledger_offset:
                 reason = f"{part.path} is damaged at byte {part.offset}: {part.reason}"
                 self._folder.mark_damaged(part.ledger, part.ledger_offset, reason)

@@ -1,15 +1,15 @@
-"""A wake-up call that remembers: whoever sets it wakes the one task that waits, now or at its next wait.
+"""A wake-up call that remembers: setting it wakes the one waiting task, now or at its next wait.
 
-Trio's `Event` is one-shot and its `ParkingLot` forgets a wake-up that comes while nobody waits. A task that must react
-to several things (a watermark, permits, a consumer leaving) hands each of them the same `Signal` and looks at all of
-its state after every wake-up, so a call is never lost and ten calls cost one wake-up.
+Trio's `Event` works once, and its `ParkingLot` forgets a wake-up that comes while no task waits. A task that reacts to
+several things (a watermark, permits, a leaving consumer) gives each of them the same `Signal`, and looks at all of its
+state after every wake-up. So no call is lost, and ten calls cost one wake-up.
 """
 
 import trio
 
 
 class Signal:
-    """Level-triggered; any number of callers of `set`, one waiting task."""
+    """Level-triggered. Any number of tasks call `set`, and one task waits."""
 
     __slots__ = ("_is_set", "_waiter")
 
@@ -26,16 +26,16 @@ class Signal:
             self._is_set = True
 
     async def wait(self) -> None:
-        """Return once set since the last return. A cancelled wait consumes nothing."""
+        """Return once the signal was set since the last return. A cancelled wait consumes nothing."""
         if self._waiter is not None:
             raise trio.BusyResourceError("another task waits on this signal")
         if self._is_set:
-            # A checkpoint keeps the scheduler fair; the flag is cleared only after it, so cancellation loses no call.
+            # A checkpoint keeps the scheduler fair. The flag is cleared only after it, so a cancellation loses no call.
             await trio.lowlevel.checkpoint()
             self._is_set = False
             return
         self._waiter = trio.lowlevel.current_task()
-        # A method, and no function made here: thousands of tasks wait, and each would keep one.
+        # A method, not a closure: thousands of tasks wait here, and each would keep its closure in memory.
         await trio.lowlevel.wait_task_rescheduled(self._abort)
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:

@@ -1,8 +1,9 @@
 """A position that only rises: the hinge between the rooms.
 
-A lower room raises a watermark (the journal confirmed, a transaction ended); an upper room waits on it or attaches its
-`Signal`. Nothing calls upward and nothing polls (docs/design.md#the-path-of-a-message). Waiters are kept in a heap by
-the position they wait for, so raising costs only for those that are woken.
+A lower room raises a watermark, for example when the journal confirms entries or a transaction ends. An upper room
+waits on the watermark, or attaches its `Signal`. Nothing calls upward and nothing polls
+(docs/design.md#the-path-of-a-message). A heap keeps waiters by the position they wait for, so raising costs only for
+those that wake.
 """
 
 import heapq
@@ -16,7 +17,7 @@ from storage.signal import Signal
 
 
 class Watermark:
-    """Everything at or below `value` has happened: is durable, is readable, is acknowledged, as its owner says."""
+    """Everything at or below `value` is durable, readable or acknowledged. The owner says which."""
 
     __slots__ = ("_attached", "_derived", "_failure", "_tickets", "_value", "_waiting")
 
@@ -30,16 +31,16 @@ class Watermark:
 
     @property
     def value(self) -> Position:
-        """The highest position reached; never lower than any value seen before."""
+        """The highest position reached. It never goes back."""
         return self._value
 
     @property
     def failure(self) -> BaseException | None:
-        """Why it will never rise again, if its writer failed."""
+        """Why it never rises again, if its writer failed."""
         return self._failure
 
     def raise_to(self, position: Position) -> None:
-        """Rise to `position` and wake whoever waited for it; a lower or equal position changes nothing."""
+        """Rise to `position` and wake the tasks that waited for it. A lower or equal position has no effect."""
         if position <= self._value:
             return
         self._value = position
@@ -51,7 +52,7 @@ class Watermark:
             watermark.raise_to(bound(position))
 
     def fail(self, cause: BaseException) -> None:
-        """Say that the watermark will never rise again: every waiter, now and later, gets `cause`."""
+        """Declare that the watermark never rises again. Every waiter, now and later, gets `cause`."""
         self._failure = cause
         for _position, _ticket, event in self._waiting:
             event.set()
@@ -62,7 +63,7 @@ class Watermark:
             watermark.fail(cause)
 
     async def wait_for(self, position: Position) -> None:
-        """Return once `value >= position`; raise the failure's cause if that will never happen."""
+        """Return once `value >= position`. Raises the cause of the failure if that will never happen."""
         if self._value >= position:
             return
         if self._failure is None:
@@ -83,15 +84,15 @@ class Watermark:
     def derive(self, bound: Callable[[Position], Position]) -> "Watermark":
         """A second watermark that rises with this one, in the same step, to `bound(this value)`.
 
-        `bound` is a pure view of its owner's state (the positions that open transactions hold back). When that state
-        changes by itself, the owner raises the derived watermark too.
+        `bound` is a pure view of its owner's state, such as the positions that open transactions hold back. When that
+        state changes, the owner also raises the derived watermark.
         """
         derived = Watermark(bound(self._value))
         self._derived.append((derived, bound))
         return derived
 
     def attach(self, signal: Signal) -> None:
-        """Set `signal` at every rise and at failure, until detached."""
+        """Set `signal` at every rise and at a failure, until it is detached."""
         self._attached.append(signal)
 
     def detach(self, signal: Signal) -> None:

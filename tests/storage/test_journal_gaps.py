@@ -70,7 +70,7 @@ async def test_a_journal_file_of_an_earlier_life_is_not_this_one(which: int) -> 
     survivor = files.kill()
     path = journal_files(survivor)[which]
     put(survivor, path, unwritten)
-    with pytest.raises(JournalFileDamaged, match="another journal file stands under this name") as raised:
+    with pytest.raises(JournalFileDamaged, match="the file under this name is another journal file") as raised:
         await start(survivor)
     assert raised.value.path == path
 

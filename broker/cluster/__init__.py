@@ -1,1 +1,1 @@
-"""Which broker owns what."""
+"""The cluster: which brokers run, and which of them owns each topic."""

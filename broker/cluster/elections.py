@@ -1,10 +1,10 @@
-"""Which broker is a scalable topic's controller: the one that hands out segments and changes the layout.
+"""Elects the controller of each scalable topic: the broker that assigns segments and changes the layout.
 
-It is whoever claims the topic first (`broker.cluster.ownership`), when there is something to control: the first
-consumer that registers, a split, something that was left half done. The claim is ephemeral, so a controller that dies
-frees the topic, and the next one to be needed is elected. What a controller writes is conditioned on its claim.
+The first broker that claims the topic is its controller (`broker.cluster.ownership`). A broker claims it when there is
+something to control: the first consumer that registers, a split, or an unfinished change. The claim is ephemeral. So
+when a controller dies, the next broker that needs one is elected. A controller's writes are conditioned on its claim.
 
-Every broker follows all claims of topics, so that it can say at any moment, without asking, who controls what.
+Every broker follows all claims of topics, so it knows each topic's controller without asking.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,10 +22,11 @@ from storage.metadata.store import Check, MetadataStore, Record, starting_with
 PREFIX: Final = claim_key(f"{Domain.TOPIC}://")
 
 TOLD_AT_ONCE: Final = 256
-"""Sessions that are told of a new controller in one step of the event loop, some 4 ms."""
+"""Sessions that are told of a new controller in one step of the event loop, which takes about 4 ms."""
 
 Listener = Callable[[TopicName], Iterator[None] | None]
-"""Takes a topic whose controller has changed. Must not block; one with much to do returns it, a piece at each step."""
+"""Called with a topic whose controller has changed. It must not block. If it has much to do, it returns an iterator
+that does a part of it at each step."""
 
 log = structlog.get_logger(__name__)
 
@@ -35,11 +36,11 @@ class Controlling(NamedTuple):
 
     broker_id: str
     service_url: str
-    """Where clients reach it."""
+    """The URL at which clients reach it."""
 
 
 class Elections:
-    """The elections that one broker takes part in, and what it has heard of those of others."""
+    """The elections of one broker, and what it has learned about the other brokers' elections."""
 
     def __init__(self, claims: Claims, metadata: MetadataStore) -> None:
         self._claims = claims
@@ -51,7 +52,7 @@ class Elections:
         self._changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the claims until cancelled; started once those that there are are known."""
+        """Follow the claims until cancelled. It reports as started once it knows all existing claims."""
         async with self._metadata.watch_range(*starting_with(PREFIX)) as watch:
             is_first = True
             while True:
@@ -73,19 +74,19 @@ class Elections:
         del self._listeners[listener]
 
     def controller_of(self, topic: TopicName) -> Controlling | None:
-        """The topic's controller, as far as this broker has heard; None if there is none."""
+        """Return the topic's controller, as far as this broker knows; None if there is none."""
         return self._known.get(topic)
 
     def is_elsewhere(self, topic: TopicName) -> bool:
-        """Whether another broker controls the topic, as far as this one has heard."""
+        """Return whether another broker controls the topic, as far as this broker knows."""
         known = self._known.get(topic)
         return known is not None and known.broker_id != self._claims.broker_id
 
     async def elect(self, topic: TopicName) -> Check:
-        """Be the topic's controller; durable on return. The condition to put on what a controller writes.
+        """Become the topic's controller; durable on return. Return the condition for the controller's writes.
 
         Raises:
-            OwnedElsewhere: another broker is.
+            OwnedElsewhere: another broker is the controller.
         """
         held = self._held.get(topic)
         if held is not None:
@@ -98,14 +99,14 @@ class Elections:
             return held
 
     async def resign(self, topic: TopicName) -> None:
-        """Be it no longer; harmless if this broker is not."""
+        """Stop being the topic's controller. Does nothing if this broker is not the controller."""
         async with self._locks.hold(topic):
             held = self._held.pop(topic, None)
             if held is not None:
                 await self._claims.release(held)
 
     async def wait_not_elsewhere(self, topic: TopicName) -> None:
-        """Return as soon as no other broker controls the topic."""
+        """Wait until no other broker controls the topic."""
         while self.is_elsewhere(topic):
             await self._changed.wait()
 
@@ -113,11 +114,11 @@ class Elections:
         try:
             topic = TopicName.parse(claimed_name(key))
         except InvalidTopicName:
-            log.error("a claim of no topic's is left alone", key=key)
+            log.error("a claim does not name a topic and is ignored", key=key)
             return
         held = self._held.get(topic)
         if held is not None and revision > held.expected:
-            # Lost: another run of this broker has taken it over.
+            # This run has lost the claim: another run of this broker has taken it over.
             del self._held[topic]
             self._claims.forget(held)
         before = self._known.pop(topic, None)
@@ -130,7 +131,7 @@ class Elections:
         told = 0
         for listener in tuple(self._listeners):
             if listener not in self._listeners:
-                # Its connection went meanwhile.
+                # The listener's connection has closed meanwhile.
                 continue
             for _ in listener(topic) or ():
                 told += 1
@@ -139,11 +140,11 @@ class Elections:
 
 
 def _controlling(record: Record) -> Controlling:
-    """Who has the claim; a broker without a name if the record does not say."""
+    """Return the broker that has the claim; one without a name if the record is damaged."""
     try:
         claim = orjson.loads(record.value)
         return Controlling(str(claim["broker"]), str(claim["service_url"]))
     except (KeyError, TypeError, ValueError) as unreadable:
-        # Somebody has it, so this broker must not act for the topic.
+        # Some broker has the claim, so this broker must not act for the topic.
         log.error("a claim is damaged", key=record.key, reason=repr(unreadable))
         return Controlling("", "")

@@ -1,17 +1,17 @@
-"""Who runs: each broker's registration, an ephemeral record under its id (E4).
+"""Which brokers run: each broker's registration is an ephemeral record under its id (E4).
 
     /brokers/<broker id>    {folder, lock, service_url}
 
-A broker registers before it touches its journal. While the record stands no other process registers this id, so two
-brokers of one id never run on one metadata root, whatever their folders are.
+A broker registers before it touches its journal. While the record exists, no other process can register this id. So two
+brokers with one id never run on one metadata root, whatever their folders are.
 
-After a `kill -9` the record of the dead process stands until its session ends. The next process of that id takes it
-over at once if it holds the same lock: the record names the locked file (`Lock.name`), and the operating system gives
-a lock to nobody while the process that holds it lives, also while that one is stopped. In a copy of the folder the lock
-is another file, so its name differs, and the start waits for the session's end.
+After a `kill -9`, the dead process's record exists until its session ends. The next process with that id takes it over
+at once if it holds the same lock. The record names the locked file (`Lock.name`). The operating system grants the lock
+only when its previous holder has ended; a stopped process still holds it. In a copy of the folder the lock is another
+file with another name. There, the start waits for the session's end.
 
-Taking a record over, or finding none, says that a broker is gone, and never that it stopped writing. That is the
-fence's to say (`storage.fence`).
+A missing record, or one that could be taken over, shows that a broker is gone. It does not show that the broker stopped
+writing. Only the fence ensures that (`storage.fence`).
 """
 
 from math import inf
@@ -32,11 +32,11 @@ log = structlog.get_logger(__name__)
 
 
 class BrokerRuns(Exception):
-    """Another process with this broker's id runs on the same metadata. The message is for people."""
+    """Another process with this broker's id runs on the same metadata. The message is for the operator."""
 
 
 class Membership:
-    """The registration of this broker, and a look at those of others."""
+    """This broker's registration, and lookups of other brokers' registrations."""
 
     def __init__(
         self, metadata: MetadataStore, *, broker_id: str, folder_id: str, lock_name: str, service_url: str
@@ -49,16 +49,16 @@ class Membership:
         self._value = orjson.dumps({"folder": folder_id, "lock": lock_name, "service_url": service_url})
 
     async def register(self, session: Session, *, timeout_seconds: float) -> Check:
-        """Register under this session; durable on return. The condition that holds while the registration stands.
+        """Register under this session; durable on return. Return a condition that holds while registered.
 
-        Call it again with a new session once the last one has ended; with the same one it does nothing. Waits while
-        the record of an earlier process stands whose session may have no owner, at most for a while longer than
+        Call it again with a new session when the last one has ended; with the same session it does nothing. If an
+        earlier process's record exists, this waits for the end of its session, up to WAITS_PER_TIMEOUT times
         `timeout_seconds`.
 
         Raises:
-            BrokerRuns: that record still stands; its process lives.
+            BrokerRuns: that record still exists, so its process is alive.
             SessionLost: this session has ended meanwhile.
-            StoreUnavailable: the store does not say whether it is registered.
+            StoreUnavailable: the store did not confirm the registration.
         """
         if self._registered is not None and self._registered[0] is session:
             return self._registered[1]
@@ -68,7 +68,7 @@ class Membership:
         async with self._metadata.watch_key(key) as watch:
             while True:
                 known = held
-                # Only the other process is waited for so long; the store has times of its own for its answers.
+                # The deadline is for the other process. The store has its own time limits for its answers.
                 with trio.CancelScope(deadline=inf if known is None else deadline) as waiting:
                     held = await watch.next()
                 if known is not None and waiting.cancelled_caught:
@@ -85,7 +85,7 @@ class Membership:
                 try:
                     check = Check(key, await self._put(key, expected, session))
                 except Conflict:
-                    continue  # Somebody else registered; the watch shows who.
+                    continue  # Another process has registered; the watch shows which.
                 self._registered = session, check
                 return check
 
@@ -93,11 +93,11 @@ class Membership:
         other = orjson.loads(held.value)
         return BrokerRuns(
             f"A broker with the id {self._broker_id} already runs at {other['service_url']}, on the data folder with "
-            f"the identity {other['folder']}. Stop that one, or give this one another --broker-id."
+            f"the identity {other['folder']}. Stop that broker, or start this one with another --broker-id."
         )
 
     async def is_alive(self, writer: Writer) -> bool:
-        """Whether a broker is registered that writes, or will write, this writer's journal."""
+        """Return whether a registered broker writes, or will write, this writer's journal."""
         record = await self._metadata.get(BROKERS + writer.broker)
         return record is not None and orjson.loads(record.value)["folder"] == writer.folder
 
@@ -105,5 +105,5 @@ class Membership:
         return await self._metadata.put(key, self._value, expected=expected, session=session)
 
     def _is_over(self, held: Record) -> bool:
-        """Whether the process that wrote this record is gone, or is this one."""
+        """Return whether the process that wrote this record has ended, or is this process."""
         return bool(orjson.loads(held.value)["lock"] == self._lock_name)

@@ -1,7 +1,8 @@
-"""Claims: who owns a segment or a persistent topic, and who controls a scalable one.
+"""Claims: which broker owns a segment or a `persistent://` topic, and which one controls a scalable topic.
 
-A claim is an ephemeral record; losing the session releases it. Its version is the owner's proof: every metadata write
-that an owner makes is conditioned on it, so an owner that was replaced without noticing writes nothing (D4).
+A claim is an ephemeral record, so the end of the session releases it. Its version identifies the owner: every metadata
+write of an owner is conditioned on it. So a stale owner, which has not noticed that it was replaced, writes nothing
+(D4).
 """
 
 from typing import Final
@@ -22,22 +23,22 @@ class OwnedElsewhere(BrokerError):
 
 
 def claim_key(name: str) -> str:
-    """Where the claim of what has this name stands; of a beginning of a name, what all of these keys begin with."""
+    """Return the key of a topic's claim. For the prefix of a name, return the prefix of those keys."""
     return KEY_PREFIX + quote(name, safe="")
 
 
 def claimed_name(key: str) -> str:
-    """What is claimed by the record under this key."""
+    """Return the name of the topic whose claim has this key."""
     return unquote(key.removeprefix(KEY_PREFIX))
 
 
 class Claims:
     """The claims that one broker holds through its metadata session.
 
-    A claim of an earlier run of the same broker is taken over and not waited for: this run is registered under the
-    broker's id (`membership`) and has fenced its journal, so that one is gone, although its session in the metadata
-    store may not have ended yet. What it may still write is conditioned on the claim's version, which changes. So is a
-    claim that this run has given up while the metadata store did not answer.
+    A claim of an earlier run of the same broker is taken over at once. This run is registered under the broker's id
+    (`membership`) and has fenced its journal. So the earlier run has ended, although its metadata session may not have.
+    Its late writes fail, because they are conditioned on the claim's old version. A claim that this run released while
+    the metadata store did not answer is taken over in the same way.
     """
 
     def __init__(self, metadata: MetadataStore, session: Session, *, broker_id: str, service_url: str) -> None:
@@ -45,14 +46,14 @@ class Claims:
         self._session = session
         self.broker_id = broker_id
         self._held: set[str] = set()
-        """Keys of the claims that somebody in this process takes, or has taken and not given up."""
+        """Keys of the claims that this process is taking, or holds."""
         self._value = orjson.dumps({"broker": broker_id, "service_url": service_url})
 
     async def claim(self, topic: str) -> Check:
-        """Become the owner of `topic`; durable on return. The condition to put on every write of the owner.
+        """Become the owner of `topic`; durable on return. Return the condition for every write of the owner.
 
         Raises:
-            OwnedElsewhere: another broker holds the claim, or somebody else in this one.
+            OwnedElsewhere: another broker holds the claim, or another part of this process does.
         """
         key = claim_key(topic)
         if key in self._held:
@@ -77,12 +78,12 @@ class Claims:
                 claim = orjson.loads(held.value)
                 owner = claim["broker"]
                 if owner != self.broker_id:
-                    where = claim.get("service_url", "an address that it does not say")
+                    where = claim.get("service_url", "an unknown address")
                     raise OwnedElsewhere(f"{topic} is owned by {owner} at {where}") from conflict
                 expected = held.version
 
     async def wait_not_elsewhere(self, topic: str) -> None:
-        """Return as soon as no other broker holds the claim of `topic`."""
+        """Wait until no other broker holds the claim of `topic`."""
         async with self._metadata.watch_key(claim_key(topic)) as watch:
             while (held := await watch.next()) is not None:
                 if orjson.loads(held.value)["broker"] == self.broker_id:
@@ -90,21 +91,21 @@ class Claims:
 
     @property
     def has_ended(self) -> bool:
-        """Whether every claim went with the session."""
+        """Whether the session has ended, and all claims with it."""
         return self._session.has_ended
 
     def forget(self, claim: Check) -> None:
-        """The claim is lost; it may be taken anew."""
+        """Note that the claim is lost, so that it can be taken again."""
         self._held.discard(claim.key)
 
     async def release(self, claim: Check) -> None:
-        """Give the claim up; harmless if it was lost."""
+        """Release the claim. Does nothing if it was lost."""
         self.forget(claim)
         if self._session.has_ended:
-            # It went with the session. The store may not answer for long yet.
+            # The claim ended with the session. The store may not answer for a long time.
             return
         try:
             await self._metadata.commit([Delete(claim.key, claim.expected)])
         except Conflict:
-            # Whoever holds it now keeps it.
+            # Another owner holds the claim now, and keeps it.
             return

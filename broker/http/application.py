@@ -1,4 +1,4 @@
-"""Everything the broker serves over HTTP, put together."""
+"""The ASGI application with everything that the broker serves over HTTP."""
 
 from collections.abc import Collection
 
@@ -20,7 +20,7 @@ from storage.metadata.store import MetadataStore
 def build_application(
     topics: TopicService, monitor: BrokerMonitor, store: MetadataStore, *, hosts: Collection[str] = ()
 ) -> Starlette:
-    """The ASGI application for `serve_http`; `hosts` are names by which clients may call this broker."""
+    """Build the ASGI application for `serve_http`; `hosts` are the host names that clients may use."""
 
     async def health(_request: Request) -> Response:
         problem = monitor.problem()
@@ -30,7 +30,7 @@ def build_application(
         routes=[
             Route("/admin/v2/brokers/health", health, methods=["GET"]),
             metrics.route(monitor),
-            # Before what answers everything else below a topic.
+            # These routes must precede the one that answers all other paths below a topic.
             *retention.routes(RetentionPolicies(store)),
             *scalable.routes(topics),
             *segments.routes(topics),
@@ -39,6 +39,6 @@ def build_application(
         middleware=[Middleware(KnownHostsOnly, hosts), Middleware(SameOriginOnly), Middleware(NoCredentials)],
         exception_handlers=exception_handlers(),
     )
-    # A slash too many is a mistake in a name, and a redirect would turn it into another name.
+    # An extra slash is a mistake in a name. A redirect would turn it into another name.
     application.router.redirect_slashes = False
     return application

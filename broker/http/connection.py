@@ -1,15 +1,15 @@
-"""One HTTP/1.1 connection: h11 reads the bytes, an ASGI application answers, and one task does it all.
+"""One HTTP/1.1 connection: h11 parses the bytes, an ASGI application answers, and one task does both.
 
-Nothing is read from the socket but what is needed next: a request's head, or a piece of its body when the application
-asks for it. So a client that sends faster than it is served waits in its own socket, what it pipelines too. Every
-wait for the client has a deadline; what the application does has none, as it is the broker's own work.
+Only what is needed next is read from the socket: a request's head, or a piece of its body when the application asks for
+it. So a client that sends or pipelines faster than it is served gets backpressure. Every wait for the client has a
+deadline. The application's own work has none, because it is the broker's work.
 
-An application that answers for as long as its client listens asks `receive` whether it still does: once the body has
-been read, that waits for the client to leave, or for this end to stop. Others are not told before they try to send:
-what was asked for is done.
+Some applications stream for as long as their client listens. They call `receive` to learn when it leaves: after the
+body, `receive` waits until the client leaves or this side stops. Other applications learn it only when they send,
+because a requested change is completed anyway.
 
-Left out on purpose: HTTP/2 and WebSockets, which no client of a broker's administration insists on. Encryption is not
-this module's concern: any stream will do.
+Two things are left out on purpose. HTTP/2 and WebSockets: no administration client needs them. Encryption: this module
+takes any stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,15 +31,15 @@ from broker.principal import ANONYMOUS
 from storage.clock import wall_clock_ms
 
 IDLE_SECONDS_MAX: Final = 10
-"""How long a client may take to send a whole request head, from the moment it could."""
+"""How long a client may take to send a whole request head, from the moment when it may send one."""
 BODY_SECONDS_MAX: Final = 60
 """How long a client may take to send a request's body."""
 SEND_SECONDS_MAX: Final = 30
-"""How long a client may take to read one piece of an answer."""
+"""How long a client may take to read one piece of a response."""
 HEAD_BYTES_MAX: Final = 16 * 1024
-"""A request head that is longer and not complete yet is refused."""
+"""A longer request head is refused."""
 LINGER_SECONDS_MAX: Final = 1
-"""How long a refused client may go on sending, so that it gets to read why; and no more than LINGER_BYTES_MAX."""
+"""How long a refused client may continue to send, at most LINGER_BYTES_MAX, so that it can read the refusal."""
 LINGER_BYTES_MAX: Final = 1024 * 1024
 
 _RECEIVE_BYTES: Final = 64 * 1024
@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 class PeerGone(OSError):
-    """The client has closed the connection or does not read; raised to an application that sends (ASGI 2.4)."""
+    """The client has closed the connection or does not read. An application gets it when it sends (ASGI 2.4)."""
 
 
 class HttpConnection:
@@ -58,20 +58,20 @@ class HttpConnection:
         self.client = accepted.client
         self.reached = accepted.reached
         self.principal = ANONYMOUS
-        """Whom every request acts for; one that brings credentials is refused (`credentials.py`)."""
+        """The identity of every request. A request with credentials is refused (`credentials.py`)."""
         self._application = application
         self._stream = accepted.stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._waiting: trio.CancelScope | None = None
         self._is_last = False
         self._is_unread = False
-        """Whether a head was refused, so that nobody knows what follows it."""
+        """Whether a head was refused, so that the meaning of the following bytes is unknown."""
         self._scope = trio.CancelScope()
         self._waits_since: float | None = None
         self._is_listened_to = False
 
     async def run(self) -> None:
-        """Return when either side wants no more; whoever called closes the stream. Raises nothing a client causes."""
+        """Serve until either side ends the connection. The caller closes the stream. Clients cannot make this raise."""
         with self._scope:
             try:
                 await self._answer_all()
@@ -90,16 +90,16 @@ class HttpConnection:
 
     @property
     def idleness(self) -> tuple[bool, float] | None:
-        """What may be evicted sorts first; None while the client waits for us.
+        """A sort key for eviction, smallest first; None while the client waits for the broker.
 
-        First who is waited for to send or to read, since when, by Trio's clock: a client that does so byte by byte is
-        waited for all the while. Then who listens to an answer that goes on.
+        First come connections that wait for their client to send or read, the longest wait first, by Trio's clock. A
+        client that sends or reads byte by byte counts as one long wait. Then come clients that listen to a stream.
         """
         return None if self._waits_since is None else (self._is_listened_to, self._waits_since)
 
     @contextmanager
     def waits(self, since: float | None = None, *, is_listened_to: bool = False) -> Iterator[None]:
-        """Count what happens in the block as waiting for the client, since then or from now on."""
+        """Count the block as a wait for the client, since `since` or from now on."""
         before = self._waits_since, self._is_listened_to
         self._waits_since = trio.current_time() if since is None else since
         self._is_listened_to = is_listened_to
@@ -109,27 +109,27 @@ class HttpConnection:
             self._waits_since, self._is_listened_to = before
 
     def evict(self) -> None:
-        """Close the connection at once, for one that may have more use of its place."""
+        """Close the connection at once, to make room for another one."""
         self._scope.cancel()
 
     def stop(self) -> None:
-        """Let the request that is being answered be the last; if there is none, `run` returns."""
+        """End after the request that is being answered; if there is none, `run` returns."""
         self._is_last = True
         self.stop_waiting()
 
     def stop_waiting(self) -> None:
-        """Let who waits for the next request, or for the client to leave, wait no longer."""
+        """End a wait for the next request, or for the client to leave."""
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def wait_left(self) -> None:
-        """Return when the client has closed its side, or is not to be waited for (`stop`, `stop_waiting`)."""
+        """Wait until the client has closed its side, or until `stop` or `stop_waiting` is called."""
         if self._is_last:
             return
         with trio.CancelScope() as self._waiting, self.waits(is_listened_to=True):
             try:
                 if await self.next_event() is h11.PAUSED:
-                    # It has sent its next request already, which is read when this one is answered.
+                    # The client has already sent its next request. It is read after this answer.
                     await trio.sleep_forever()
             except (h11.RemoteProtocolError, AmbiguousRequest):
                 return
@@ -144,11 +144,11 @@ class HttpConnection:
                 event = await self.next_event()
             except h11.RemoteProtocolError as error:
                 self._is_last = True
-                await self._refuse(error.error_status_hint, f"This is no HTTP request: {error}.")
+                await self._refuse(error.error_status_hint, f"This is not an HTTP request: {error}.")
                 return None
             except AmbiguousRequest as error:
                 self._is_last = self._is_unread = True
-                await self._refuse(400, f"This request is refused: {error}.")
+                await self._refuse(400, f"This request is ambiguous: {error}.")
                 return None
             finally:
                 self._waiting = None
@@ -158,20 +158,20 @@ class HttpConnection:
     async def _answer(self, request: h11.Request) -> None:
         if not request.target.startswith(b"/"):
             self._is_last = True
-            await self._refuse(400, "A request names a path of this server.")
+            await self._refuse(400, "The request's target must be a path on this server.")
             return
         exchange = _Exchange(self, request)
         try:
             await self._application(exchange.scope, exchange.receive, exchange.send)
             if self._http.our_state in {h11.SEND_RESPONSE, h11.SEND_BODY}:
-                raise RuntimeError("the application returned without a whole answer")
+                raise RuntimeError("the application returned before its response was complete")
         except (PeerGone, ClientDisconnect):
             raise PeerGone from None
         except Exception:
             log.exception("http request failed", method=request.method.decode(), path=exchange.scope["path"])
             self._is_last = True
             if self._http.our_state is h11.SEND_RESPONSE:
-                await self._refuse(500, "The broker failed to handle this request; its log says why.")
+                await self._refuse(500, "The broker failed to handle this request. Its log says why.")
 
     async def _refuse(self, status_code: int, reason: str) -> None:
         answer = refusal(status_code, reason)
@@ -179,7 +179,7 @@ class HttpConnection:
         await self.send(head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage())
 
     def _skip_unread(self) -> None:
-        # An application need not read what it does not use. What has not arrived by now ends the connection instead.
+        # An application need not read the whole body. If the rest has not arrived yet, the connection ends instead.
         if self._http.their_state is h11.SEND_BODY:
             try:
                 while isinstance(self._http.next_event(), h11.Data):
@@ -188,11 +188,11 @@ class HttpConnection:
                 return
 
     async def _linger(self) -> None:
-        # A socket closed with bytes unread resets the connection, and the client loses the answer it did not read yet.
+        # Closing a socket with unread bytes resets the connection, and the client may lose the answer.
         received = 0
         with trio.move_on_after(LINGER_SECONDS_MAX):
             try:
-                # A stream that encrypts cannot end one direction alone.
+                # A TLS stream cannot close one direction alone.
                 if isinstance(self._stream, trio.abc.HalfCloseableStream):
                     await self._stream.send_eof()
                 while received < LINGER_BYTES_MAX and (data := await self._stream.receive_some(_RECEIVE_BYTES)):
@@ -201,18 +201,18 @@ class HttpConnection:
                 return
 
     def response(self, status_code: int, headers: Sequence[tuple[bytes, bytes]]) -> h11.Response:
-        """The head of an answer, with what every answer says."""
+        """Make the head of a response, with the headers that every response has."""
         every = [*headers, (b"date", formatdate(wall_clock_ms() / 1000, usegmt=True).encode())]
         if self._is_last:
             every.append((b"connection", b"close"))
         return h11.Response(status_code=status_code, headers=every)
 
     async def next_event(self) -> object:
-        """What the client sent next, or h11.PAUSED when it is our turn.
+        """Return the client's next event, or h11.PAUSED when the broker must answer first.
 
         Raises:
-            h11.RemoteProtocolError: it is no HTTP, or ends in the middle.
-            AmbiguousRequest: it is a request's head, and not to be acted on.
+            h11.RemoteProtocolError: the bytes are not HTTP, or they end in the middle.
+            AmbiguousRequest: the request's head is ambiguous, so it must not be acted on.
         """
         while (event := self._parsed()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
@@ -230,10 +230,10 @@ class HttpConnection:
         return self._http.next_event()
 
     async def send(self, *events: h11.Event) -> None:
-        """Hand part of an answer to the socket, in one piece.
+        """Write part of a response to the socket, in one piece.
 
         Raises:
-            PeerGone: the client takes no more.
+            PeerGone: the client has left, or does not read.
             h11.LocalProtocolError: the application broke HTTP's rules.
         """
         data = b"".join(self._http.send(event) or b"" for event in events)
@@ -249,7 +249,7 @@ class HttpConnection:
 
 
 class _Exchange:
-    """One request and its answer, as ASGI has them."""
+    """One request and its response, in the terms of ASGI."""
 
     def __init__(self, connection: HttpConnection, request: h11.Request) -> None:
         path, _, query_string = request.target.partition(b"?")
@@ -277,7 +277,7 @@ class _Exchange:
         self._head: h11.Response | None = None
 
     async def receive(self) -> Message:
-        """ASGI's: the next piece of the body; after it, that the client has left or the exchange is over."""
+        """ASGI's `receive`: the next piece of the body, and after it the end of the exchange or of the client."""
         if self._body_ended:
             if not self._answered:
                 await self._connection.wait_left()
@@ -294,9 +294,9 @@ class _Exchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """ASGI's: the head of the answer, then its body in pieces."""
+        """ASGI's `send`: the head of the response, then its body in pieces."""
         if message["type"] == "http.response.start":
-            # Kept until there is a body, so that an application that fails in between can still be answered for.
+            # The head waits for the body. If the application fails in between, a 500 can still be sent.
             self._head = self._connection.response(message["status"], list(message.get("headers", ())))
             return
         events: list[h11.Event] = []
@@ -316,5 +316,5 @@ class _Exchange:
 
 
 def _decoded(path: str) -> str:
-    """A path by which a route is chosen: decoded, but for slashes within its parts."""
+    """Return the path that selects a route: decoded, except for encoded slashes."""
     return "/".join(unquote(part).replace("/", "%2F") for part in path.split("/"))

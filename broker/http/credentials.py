@@ -1,4 +1,4 @@
-"""Refuses credentials in HTTP requests: nobody here checks them, so nobody may believe that they count."""
+"""Refuses HTTP requests with credentials: the broker does not check them, so it must not seem to accept them."""
 
 from typing import Final
 
@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from broker.http.refusals import refusal
 
 _REASON: Final = (
-    "This broker does not check credentials, and so it takes none. Leave the Authorization header out, or use a proxy "
-    "that checks it and does not pass it on."
+    "This broker does not check credentials, so it refuses them. Leave the Authorization header out, or use a proxy "
+    "that checks and removes it."
 )
 
 
@@ -22,7 +22,7 @@ class NoCredentials:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
         if scope["type"] == "http" and "authorization" in Headers(scope=scope):
-            # Not 401: that would ask for other credentials, and a browser would ask its user.
+            # Not 401: that asks for other credentials, so a browser would prompt its user.
             await refusal(403, _REASON)(scope, receive, send)
             return
         await self._app(scope, receive, send)

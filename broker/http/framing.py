@@ -1,8 +1,8 @@
-"""Request heads whose meaning or end is in doubt: refused before anybody acts on them. Pure.
+"""Refuses ambiguous request heads before they are acted on. Pure.
 
-A proxy and this server could read such a head differently, and what one takes for a body the other would take for the
-next request (RFC 9112, 6.3 and 11.2). h11 follows the leniencies that the RFC allows; whoever writes requests that
-need them is no client of ours.
+A proxy and this server could parse such a head differently. One of them would then take for a body what the other takes
+for the next request (request smuggling; RFC 9112, 6.3 and 11.2). h11 is as lenient as the RFC allows. No proper client
+needs that.
 """
 
 import re
@@ -14,14 +14,14 @@ _NUMBER: Final = re.compile(rb"[0-9]{1,18}")
 
 
 class AmbiguousRequest(Exception):
-    """The head is refused; the message, the end of a sentence, says why."""
+    """The head is refused. The message says why; it completes a sentence."""
 
 
 def check_head(received: bytes) -> None:
-    """Check the request head that stands at the beginning of what was received, if all of it is there.
+    """Check the request head at the start of `received`, if it is complete.
 
     Raises:
-        AmbiguousRequest: it is not to be acted on, nor is what follows it.
+        AmbiguousRequest: neither the head nor anything after it may be acted on.
     """
     end = _HEAD_END.search(received)
     if end is None:
@@ -44,7 +44,7 @@ def check_head(received: bytes) -> None:
     if len(lengths) > 1:
         raise AmbiguousRequest("it has several Content-Length headers")
     if lengths and not _NUMBER.fullmatch(lengths[0]):
-        raise AmbiguousRequest("its Content-Length is no number of bytes")
+        raise AmbiguousRequest("its Content-Length is not a number of bytes")
     if lengths and codings:
         raise AmbiguousRequest("it has both Content-Length and Transfer-Encoding")
     if codings and request_line.endswith(b"HTTP/1.0"):

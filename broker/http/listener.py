@@ -1,4 +1,4 @@
-"""Accepts HTTP connections, so many at a time, and ends them in good order when the broker stops."""
+"""Accepts a bounded number of HTTP connections, and ends them gracefully when the broker stops."""
 
 from functools import partial
 from operator import itemgetter
@@ -14,7 +14,7 @@ from broker.http.connection import HttpConnection
 from broker.listening import Accepted, serve_clients
 
 STOP_SECONDS_MAX: Final = 3
-"""How long requests that are being answered may go on once the listener is to stop."""
+"""How long requests in progress may take after the listener was told to stop."""
 
 log = structlog.get_logger(__name__)
 
@@ -26,21 +26,21 @@ async def serve_http(
     stop: trio.Event | None = None,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stop` is set, then refuse new connections, finish what is being answered, and return.
+    """Serve until `stop` is set. Then refuse new connections, finish the requests in progress, and return.
 
-    Cancelling ends everything at once. Either way the listener is closed.
+    A cancellation ends everything at once. In both cases the listener is closed.
 
     Args:
-        application: as `build_application` makes it. It gets no lifespan events.
-        listener: an open socket, of which this takes possession.
-        stop: ends it gracefully, within STOP_SECONDS_MAX.
-        task_status: told the address that is listened on, with the real port, once connections are accepted.
+        application: the result of `build_application`. It gets no lifespan events.
+        listener: an open socket; this function closes it.
+        stop: ends the serving gracefully, within STOP_SECONDS_MAX.
+        task_status: gets the listener's address, with the real port, once connections are accepted.
     """
     connections: set[HttpConnection] = set()
 
     async def serve(accepted: Accepted) -> None:
         if len(connections) >= HTTP_CONNECTIONS_MAX and not _evict(connections):
-            log.warning("http connection refused", connections=len(connections))
+            log.warning("http connection refused: too many are open", connections=len(connections))
             return
         connection = HttpConnection(application, accepted)
         connections.add(connection)
@@ -65,9 +65,9 @@ async def serve_http(
 
 
 def _evict(connections: set[HttpConnection]) -> bool:
-    """Free the place of the client that lets us wait for the longest time; False if none does.
+    """Evict the connection that has waited longest for its client. Return False if none waits for its client.
 
-    So clients that send or read slowly cannot keep everybody else out, however many they are.
+    So slow clients cannot keep other clients out, however many they are.
     """
     idle = [(idleness, connection) for connection in connections if (idleness := connection.idleness) is not None]
     if not idle:

@@ -3,20 +3,20 @@
     GET  /record?key=K                      the record, as one JSON object
     GET  /records?prefix=P&limit=N          records in key order, as JSON lines
     GET  /index?name=I&from=A&to=B&limit=N  entries of an index with keys in [A, B), as JSON lines
-    GET  /watch?prefix=P                    what is there, then every change as it happens, as JSON lines
-    POST /snapshot                          take one now; answers when it is durable
+    GET  /watch?prefix=P                    the records, then every change as it happens, as JSON lines
+    POST /snapshot                          write a snapshot now; answers when it is durable
 
-Refusals carry a reason (see `refusals`): 404 there is no such record, 412 a parameter is not what it should be, 501 the
-store keeps no snapshots, 503 the store cannot answer, or too many watch already. An answer that has begun and cannot
-be given to its end has `{"failed": REASON}` as its last line.
+Refusals carry a reason (see `refusals`): 404 no such record, 412 a bad parameter, 501 the store keeps no snapshots, 503
+the store cannot answer or there are too many watches. If an answer fails after it has begun, its last line is
+`{"failed": REASON}`.
 
-Lists are read page by page, so that one of any length costs bounded memory and never holds up the broker's other work:
-each page is from one moment, the whole list is not. A watch begins with all records from one moment, so it is refused
-where there are too many of them. It is pushed, never polled, and its reader may be slow: what it has not read yet is
-bounded by the store, which folds it into one difference (M17). A reader that takes nothing at all for SEND_SECONDS_MAX
-is cut off, and a watch ends when its reader leaves.
+Lists are read page by page. So a list of any length needs bounded memory, and does not delay the broker's other work.
+Each page is from one moment, but the whole list is not. A watch begins with all records from one moment, so it is
+refused if there are too many. Changes are pushed, not polled. A slow reader is allowed: the store bounds what it has
+not read, by folding it into one difference (M17). A reader that reads nothing for SEND_SECONDS_MAX is disconnected. A
+watch ends when its reader leaves.
 
-Only reading, and snapshots: a change made here would pass by the rules of those whose records these are.
+There are no changes here except snapshots, because a change would bypass the rules of the records' owners.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -44,11 +44,11 @@ from storage.metadata.store import MetadataStore, RangeWatch, StoreUnavailable, 
 
 PREFIX: Final = "/admin/v2/metadata"
 WATCHES_MAX: Final = 64
-"""Watches served at a time, so that they leave connections for everybody else; one more is refused."""
+"""Most watches at a time; further ones are refused. So watches leave connections for other clients."""
 WATCH_RECORDS_MAX: Final = 20_000
-"""A watch may begin with so many records; listing them is one step of the store, a tenth of a second long."""
+"""Most records that a watch may begin with. Listing them is one step of the store and takes a tenth of a second."""
 PAGE_RECORDS: Final = 256
-"""How many records are asked of the store at a time."""
+"""How many records are read from the store at a time."""
 
 _LIMIT_DIGITS_MAX: Final = 18
 _END: Final = starting_with("")[1]
@@ -95,16 +95,18 @@ class _MetadataRoutes:
         if request.method == "HEAD":
             return _Lines()
         if not self._watching.available_tokens:
-            return refusal(503, f"{WATCHES_MAX} programs watch this broker's metadata already.")
+            return refusal(
+                503, f"{WATCHES_MAX} programs already watch this broker's metadata. Try again when one has ended."
+            )
         if await self._more_than(WATCH_RECORDS_MAX, *starting_with(prefix)):
             reason = (
-                f"More than {WATCH_RECORDS_MAX:,} records have keys that begin with {prefix!r}: watch a longer prefix."
+                f"More than {WATCH_RECORDS_MAX:,} records have keys that begin with {prefix!r}. Watch a longer prefix."
             )
             return refusal(412, reason)
         return _WatchAnswer(self._store, prefix, self._watching)
 
     async def _more_than(self, count: int, start: str, end: str) -> bool:
-        """Whether there are more records than that, found out in short steps."""
+        """Return whether there are more than `count` records. The check takes short steps."""
         while records := await self._store.scan(start, end, limit=PAGE_RECORDS):
             count -= len(records)
             if count < 0:
@@ -124,7 +126,7 @@ class _Pages(Protocol):
     """A list that is read in pieces."""
 
     async def next(self) -> Sequence[bytes]:
-        """The next page's lines; none when the list has ended."""
+        """Return the next page's lines; empty at the end of the list."""
 
 
 class _RecordPages:
@@ -146,9 +148,9 @@ class _RecordPages:
 
 
 class _HitPages:
-    """The store is asked by index key alone, so a page begins with what the last one ended with, and that is skipped.
+    """A list of index entries. The store can only be asked by index key, so pages overlap and the overlap is skipped.
 
-    Where many entries have one index key, the part to be skipped grows; asking for twice as much keeps its cost low.
+    If many entries have the same index key, the overlap grows. Then the page size is doubled, to keep the cost low.
     """
 
     def __init__(self, store: MetadataStore, index: str, start: str, end: str, limit: int | None) -> None:
@@ -182,13 +184,13 @@ class _HitPages:
 
 
 class _Lines(Response):
-    """JSON lines."""
+    """A response of JSON lines."""
 
     media_type = "application/x-ndjson"
 
     def __init__(self) -> None:
         super().__init__()
-        # How long it gets is not known at its beginning.
+        # The length is not known in advance.
         del self.headers["content-length"]
 
     async def begin(self, send: Send) -> None:
@@ -197,18 +199,18 @@ class _Lines(Response):
 
     @staticmethod
     async def add(send: Send, lines: Iterable[bytes]) -> None:
-        """Send lines; no other task waits long for one of them."""
+        """Send lines, in small pieces so that other tasks can run."""
         for piece in pieces(lines):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
 
     @staticmethod
     async def end(send: Send) -> None:
-        """Say that this was all."""
+        """End the response."""
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class _LongAnswer(_Lines):
-    """A list, from its first page on: what goes wrong before that is refused as elsewhere."""
+    """A list of pages. The first page is given, so its errors are refused as elsewhere."""
 
     def __init__(self, page: Sequence[bytes], following: _Pages) -> None:
         super().__init__()
@@ -229,7 +231,7 @@ class _LongAnswer(_Lines):
 
 
 class _WatchAnswer(_Lines):
-    """Goes on until its reader leaves, the broker stops or the store fails."""
+    """A watch's response. It lasts until its reader leaves, the broker stops or the store fails."""
 
     def __init__(self, store: MetadataStore, prefix: str, watching: trio.CapacityLimiter) -> None:
         super().__init__()
@@ -248,7 +250,7 @@ class _WatchAnswer(_Lines):
             except OSError as refused:
                 gone = refused
             nursery.cancel_scope.cancel()
-        # Outside the nursery, which would make a group of it that nobody expects.
+        # This is raised outside the nursery, which would wrap it in an exception group.
         if gone is not None:
             raise gone
 
@@ -267,8 +269,8 @@ class _WatchAnswer(_Lines):
     async def _next_lines(self, watch: RangeWatch) -> Iterable[bytes] | None:
         if self._left:
             return None
-        # Only this wait is given up when the reader leaves: a line that is being sent is sent to its end, so that what
-        # follows it can be read.
+        # When the reader leaves, only this wait is cancelled. A line that is being sent is sent whole, so the stream
+        # stays readable.
         with trio.CancelScope() as self._waiting:
             return change_lines(await watch.next())
         return None
@@ -282,20 +284,20 @@ class _WatchAnswer(_Lines):
 
 
 def _parameters(request: Request, *known: str) -> Mapping[str, str]:
-    """The request's parameters, read strictly: a key that was mistyped on its way must not ask for another one."""
+    """Parse the request's parameters strictly: a damaged key must not read another record."""
     text = request.scope["query_string"].decode("ascii")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=10)
     except UnicodeDecodeError:
-        raise HTTPException(412, "A parameter is encoded as UTF-8.") from None
+        raise HTTPException(412, "A parameter is not UTF-8. Encode all parameters as UTF-8.") from None
     except ValueError:
         raise HTTPException(412, "There are more parameters than this request has.") from None
     given = dict(pairs)
     for name in given:
         if name not in known:
-            raise HTTPException(412, f"There is no parameter {name[:50]!r} here; known: {', '.join(known) or 'none'}.")
+            raise HTTPException(412, f"There is no parameter {name[:50]!r}. Known are: {', '.join(known) or 'none'}.")
     if len(given) < len(pairs):
-        raise HTTPException(412, "A parameter is given twice.")
+        raise HTTPException(412, "A parameter is given twice. Give it once.")
     return given
 
 

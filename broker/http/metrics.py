@@ -1,8 +1,8 @@
-"""`/metrics` for Prometheus: what the rooms' `statistics()` say at the moment of the scrape.
+"""`/metrics` for Prometheus: the values of all `statistics()` at the moment of the scrape.
 
-Nothing is counted here and nothing is pushed here, so a broker that nobody scrapes does no work for metrics. Names are
-Pulsar's where the meaning is Pulsar's, so that dashboards fit; metrics are per broker, not per topic, so the answer's
-size does not grow with use. The process's own memory, CPU time and descriptors come with the client library.
+This module counts nothing and pushes nothing, so metrics cost nothing unless they are scraped. A metric with Pulsar's
+meaning has Pulsar's name, so that dashboards work. Metrics are per broker, not per topic, so their number does not grow
+with use. The client library adds the process's memory, CPU time and descriptors.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class _Collector(Collector):
         self._monitor = monitor
 
     def describe(self) -> Iterator[Metric]:
-        # Registering must not ask a broker that is still starting, so it learns no names in advance.
+        # Registering must not query a broker that is still starting, so no names are given in advance.
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -64,7 +64,9 @@ def _broker(now: BrokerStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("pulsar_out_messages", "Messages sent to consumers", now.messages_out)
     yield CounterMetricFamily("pulsar_out_bytes", "Bytes sent to consumers", now.bytes_out)
     memory = GaugeMetricFamily(
-        "tidewire_client_memory_bytes", "Memory held for clients, of its bound", labels=["direction"]
+        "tidewire_client_memory_bytes",
+        "Memory held for clients, with its bound",
+        labels=["direction"],
     )
     memory.add_metric(["received"], now.received_bytes)
     memory.add_metric(["unread"], now.unread_bytes)
@@ -108,5 +110,5 @@ def _loop(now: LoopStatistics) -> Iterator[Metric]:
     longest = max((step.cpu_seconds for step in now.worst), default=0.0)
     yield GaugeMetricFamily("tidewire_loop_step_max_seconds", "CPU time of the longest step so far", longest)
     yield GaugeMetricFamily(
-        "tidewire_loop_step_wall_max_seconds", "The longest step by the clock", now.wall_seconds_max
+        "tidewire_loop_step_wall_max_seconds", "Wall time of the longest step so far", now.wall_seconds_max
     )

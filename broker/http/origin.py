@@ -1,12 +1,12 @@
 """Keeps web pages from administering the broker through their visitors' browsers.
 
-A broker on a laptop trusts whoever reaches its port, and a browser reaches it for any page it shows. Two things tell
-such a page from a program:
+A broker on a laptop trusts everything that reaches its port, and a browser sends requests for any page it shows. Two
+headers distinguish such a page from a program:
 
-- A form may POST across sites without asking. Browsers say where such a request comes from (`Origin`), and it is
-  refused unless that is the broker itself. Programs other than browsers send no Origin and are not concerned.
-- A page's own name may be made to stand for the broker's address (DNS rebinding), and then the page is of the same
-  origin. Browsers say which name they were given (`Host`), and a name that is not the broker's is refused.
+- A page may POST a form to another site. The browser then sends the page's site as `Origin`. The request is refused
+  unless that site is the broker itself. Programs other than browsers send no `Origin`.
+- A page may make its own host name resolve to the broker's address (DNS rebinding). The page then has the same origin.
+  But the browser sends that name as `Host`, and a name that is not the broker's is refused.
 """
 
 import ipaddress
@@ -26,10 +26,10 @@ _HOST: Final = re.compile(r"(?:\[(?P<ip>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?
 
 
 class KnownHostsOnly:
-    """ASGI middleware: answers 403 to requests that came by a name which is not the broker's."""
+    """ASGI middleware: answers 403 to requests whose `Host` is not a name of the broker."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
-        """`hosts` are names and IP addresses beside this machine's own and the address that the client reached."""
+        """Also accept `hosts`: names and IP addresses besides loopback and the address that the client reached."""
         self._app = app
         self._hosts = frozenset(_plain(host) for host in hosts)
 
@@ -37,9 +37,11 @@ class KnownHostsOnly:
         """Pass the request on, or refuse it."""
         if scope["type"] == "http":
             given = Headers(scope=scope).get("host")
-            # Without one, as HTTP/1.0 has it, it is no browser's.
+            # A request without Host, as in HTTP/1.0, does not come from a browser.
             if given is not None and not self._is_known(given, scope["server"][0]):
-                reason = f"This broker is not known as {given[:100]!r}. Use its address, or start it with --http-hosts."
+                reason = (
+                    f"{given[:100]!r} is not a name of this broker. Use its address, or start it with --http-hosts."
+                )
                 await refusal(403, reason)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -53,7 +55,7 @@ class KnownHostsOnly:
 
 
 class SameOriginOnly:
-    """ASGI middleware: answers 403 to what another site's page asks a browser to change."""
+    """ASGI middleware: answers 403 to changes that another site's page requests through a browser."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -78,7 +80,7 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 def _plain(host: str) -> str:
-    """One spelling for each host: lower case, no dot at the end, IPv4 addresses not as IPv6 ones."""
+    """Normalise a host: lower case, no dot at the end, mapped IPv4 addresses as IPv4."""
     name = host.lower().removesuffix(".")
     try:
         ip = ipaddress.ip_address(name)

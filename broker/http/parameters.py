@@ -1,6 +1,6 @@
-"""What requests say in paths, parameters and bodies, read strictly: what is wrong is refused with a reason.
+"""Parses the paths, parameters and bodies of requests strictly, and refuses mistakes with a reason.
 
-Paths are compared with what was sent, not only with what it decodes to: a route is chosen by the decoded path.
+A route is chosen by the decoded path, so paths are also checked in the form in which they were sent.
 """
 
 from collections.abc import Mapping
@@ -17,42 +17,42 @@ from broker.layouts.parts import SubscriptionKind
 from broker.names import SEGMENT_ID_MAX, Domain, InvalidTopicName, SegmentDescriptor, TopicName, subscription_problem
 
 BODY_BYTES_MAX: Final = 1024 * 1024
-"""The largest request body that is read; beyond it the answer is 413."""
+"""The largest request body that is read. A larger one is answered with 413."""
 
 
 def check_path(request: Request) -> None:
-    """Refuse a path whose decoded form, by which the route was chosen, says something else than what was sent.
+    """Refuse a path whose decoded form, which selected the route, has another meaning than the form that was sent.
 
-    Only subscriptions have names with a slash in them, and bytes that are no UTF-8 would all decode to the same
-    replacement character.
+    Only names of subscriptions may contain a slash. Bytes that are not UTF-8 would all decode to the same replacement
+    character.
     """
     path = request.url.path
     for number, part in enumerate(_parts(request)):
         try:
             text = unquote_to_bytes(part).decode()
         except UnicodeDecodeError:
-            raise InvalidTopicName(path, "a name is encoded as UTF-8") from None
+            raise InvalidTopicName(path, "a name must be encoded as UTF-8") from None
         if "/" in text and number != _subscription_part(request):
-            raise InvalidTopicName(path, "a name holds no /, encoded or not")
+            raise InvalidTopicName(path, "a name must not contain /, encoded or not")
 
 
 def topic_of(request: Request) -> TopicName:
-    """The `topic://` name in the path."""
+    """Return the `topic://` name in the path."""
     check_path(request)
     params = request.path_params
     return TopicName(Domain.TOPIC, params["tenant"], params["namespace"], params["topic"])
 
 
 def segment_of(request: Request) -> TopicName:
-    """The `segment://` name in the path."""
+    """Return the `segment://` name in the path."""
     return topic_of(request).segment_name(SegmentDescriptor.parse(request.path_params["descriptor"]))
 
 
 def subscription_of(request: Request) -> str:
-    """The subscription in the path."""
+    """Return the subscription in the path."""
     check_path(request)
     part = _subscription_part(request)
-    assert part is not None, "only paths with a subscription ask for it"
+    assert part is not None, "the path has no subscription"
     name = unquote_to_bytes(_parts(request)[part]).decode()
     problem = subscription_problem(name)
     if problem is not None:
@@ -61,20 +61,20 @@ def subscription_of(request: Request) -> str:
 
 
 def _parts(request: Request) -> list[bytes]:
-    """The path between its slashes, as it was sent. Routes are chosen by the same division (`connection.py`)."""
+    """Split the path at its slashes, in the form in which it was sent. Routing splits it likewise (`connection.py`)."""
     raw_path: bytes = request.scope["raw_path"]
     return raw_path.split(b"/")
 
 
 def _subscription_part(request: Request) -> int | None:
-    """Where in `_parts` the subscription stands."""
+    """Return the subscription's index in `_parts`, if the path has one."""
     if "subscription" not in request.path_params:
         return None
     return 9 if "descriptor" in request.path_params else 8
 
 
 def kind_of(request: Request) -> SubscriptionKind:
-    """The parameter `type` of a subscription; ordered when it is left out, as in Pulsar."""
+    """Return the parameter `type` of a subscription. As in Pulsar, the default is ordered."""
     text = request.query_params.get("type", SubscriptionKind.STREAM.value)
     try:
         return SubscriptionKind(text)
@@ -84,7 +84,7 @@ def kind_of(request: Request) -> SubscriptionKind:
 
 
 def number_of(request: Request, name: str) -> int | None:
-    """A parameter that is a whole number; None when it is left out."""
+    """Return an optional parameter that is a whole number; None if it is missing."""
     text = request.query_params.get(name)
     if text is None:
         return None
@@ -94,7 +94,7 @@ def number_of(request: Request, name: str) -> int | None:
 
 
 def required_number_of(request: Request, name: str) -> int:
-    """A parameter that is a whole number, and is there."""
+    """Return a required parameter that is a whole number."""
     number = number_of(request, name)
     if number is None:
         raise HTTPException(412, f"The parameter {name} is missing.")
@@ -102,15 +102,15 @@ def required_number_of(request: Request, name: str) -> int:
 
 
 def segment_id_of(request: Request, param: str) -> int:
-    """A segment's number in the path; what is none names no segment."""
+    """Return the segment number in the path. Text that is not a number names no segment."""
     text: str = request.path_params[param]
     if not _is_number(text):
-        raise UnknownSegment(f"A segment is named by its number, not {text[:50]!r}.")
+        raise UnknownSegment(f"{text[:50]!r} is not a segment's number.")
     return int(text)
 
 
 def switch_of(request: Request, name: str) -> bool:
-    """A parameter that is true or false; false when it is left out."""
+    """Return an optional parameter that is true or false; false if it is missing."""
     text = request.query_params.get(name, "false")
     if text.lower() not in {"true", "false"}:
         raise HTTPException(412, f"{name} must be true or false, not {text[:50]!r}.")
@@ -118,12 +118,12 @@ def switch_of(request: Request, name: str) -> bool:
 
 
 def filters_of(request: Request) -> Mapping[str, str]:
-    """The parameters `property=key=value`."""
+    """Return the parameters `property=key=value`."""
     return dict(_filter(text) for text in request.query_params.getlist("property"))
 
 
 async def json_map_of(request: Request) -> Mapping[str, object] | None:
-    """The body as a JSON map; None when it is empty or null."""
+    """Return the body as a JSON map; None if it is empty or null."""
     body = await _body(request)
     if not body.strip():
         return None
@@ -137,7 +137,7 @@ async def json_map_of(request: Request) -> Mapping[str, object] | None:
 
 
 async def properties_of(request: Request) -> Mapping[str, str]:
-    """The body as a JSON map of texts; no body means none."""
+    """Return the body as a JSON map of texts; without a body, an empty map."""
     content = await json_map_of(request) or {}
     properties = {name: value for name, value in content.items() if isinstance(value, str)}
     if len(properties) < len(content):
@@ -155,16 +155,16 @@ async def _body(request: Request) -> bytes:
                     break
             else:
                 return bytes(body)
-    raise HTTPException(413, f"The body may be {BODY_BYTES_MAX} bytes long, no longer.")
+    raise HTTPException(413, f"The body must be at most {BODY_BYTES_MAX} bytes long.")
 
 
 def _is_number(text: str) -> bool:
-    # Bounded, as Python refuses to convert thousands of digits.
+    # The length is checked first, because Python refuses to convert thousands of digits.
     return text.isascii() and text.isdigit() and len(text) <= len(str(SEGMENT_ID_MAX)) and int(text) <= SEGMENT_ID_MAX
 
 
 def _filter(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not (key and separator and value):
-        raise HTTPException(412, f"A property to look for is written as key=value, not {text[:50]!r}.")
+        raise HTTPException(412, f"property must be key=value, not {text[:50]!r}.")
     return key, value

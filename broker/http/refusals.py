@@ -1,8 +1,8 @@
-"""How the rooms' errors read in HTTP: one table of status codes, and a reason in words.
+"""Maps the broker's errors to HTTP responses: one table of status codes, and a reason in words.
 
-The body `{"reason": "..."}` is what Pulsar's clients for administrators show to their users.
-An error that is not in the table answers 503 if it is retriable. Any other error is a fault of ours: it answers 500
-without details, and its traceback goes to the log.
+Pulsar's administration clients show the body `{"reason": "..."}` to their users. A retriable error that is not in the
+table is answered with 503. Any other error is a bug of the broker. It is answered with 500 without details, and its
+traceback goes to the log.
 """
 
 from typing import Final
@@ -45,7 +45,7 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     SubscriptionExists: 409,
     SubscriptionEnding: 409,
     SubscriptionInUse: 412,
-    # Another split or merge is in the way; unlike the other refusals of layouts it passes by itself.
+    # Another split or merge is in progress. Unlike the other refusals of layouts, this one passes by itself.
     IntentOpen: 409,
     LayoutError: 412,
     LayoutUnreadable: 500,
@@ -53,34 +53,34 @@ STATUS_CODES: Final[dict[type[Exception], int]] = {
     TopicInUse: 412,
     OldClientsConnected: 409,
     NotSupported: 501,
-    # Another broker has it, or it is on its way from one to another: the same request may succeed later, or there.
+    # Another broker owns the topic, or it is moving between brokers. A retry may succeed later, or at that broker.
     TopicClosed: 503,
     OwnedElsewhere: 503,
     CursorError: 503,
-    # The broker stops in the middle of the change. The next owner goes on with it.
+    # The broker stops in the middle of the change. The next owner continues it.
     LedgerFailed: 503,
     BrokerError: 500,
 }
-"""The nearest of an error's base classes decides."""
+"""The most specific base class of an error in this table decides."""
 
 
 def refusal(status_code: int, reason: str) -> Response:
-    """An answer that says why not."""
+    """Return a response that gives the reason of a refusal."""
     return json_response({"reason": reason}, status_code)
 
 
 def done() -> Response:
-    """The answer to a change that was made."""
+    """Return the response to a successful change."""
     return Response(status_code=204)
 
 
 def json_response(content: object, status_code: int = 200) -> Response:
-    """An answer in JSON."""
+    """Return a response in JSON."""
     return Response(orjson.dumps(content), status_code, media_type="application/json")
 
 
 def exception_handlers() -> dict[object, ExceptionHandler]:
-    """For Starlette: what becomes of each kind of exception that a route raises."""
+    """Return Starlette's handlers for the exceptions that routes raise."""
     expected: dict[object, ExceptionHandler] = dict.fromkeys((*STATUS_CODES, ExpectedError), _refuse)
     return {**expected, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _fail}
 
@@ -91,7 +91,7 @@ async def _refuse(_request: Request, error: Exception) -> Response:
             return refusal(STATUS_CODES[kind], str(error))
     if isinstance(error, ExpectedError) and error.retriable:
         return refusal(503, str(error))
-    # Not expected here: `_fail` answers, and the log has its traceback.
+    # The error is unexpected here: `_fail` answers it, and the log gets its traceback.
     raise error
 
 
@@ -106,9 +106,9 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    # Often nobody is there to read it; a client that stalled, or sent no proper end, is.
-    return refusal(400, "The request was not sent to its end.")
+    # Often the client has left. A client that stalled, or sent an invalid end, can still read the answer.
+    return refusal(400, "The request was not sent completely.")
 
 
 async def _fail(_request: Request, _error: Exception) -> Response:
-    return refusal(500, "The broker failed to handle this request; its log says why.")
+    return refusal(500, "The broker failed to handle this request. Its log says why.")

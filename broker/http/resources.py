@@ -1,7 +1,7 @@
-"""A path with the methods it has: any other is answered 405 and told which there are (RFC 9110, 15.5.6).
+"""Routes that serve several methods of a path. Another method is answered with 405 and a list (RFC 9110, 15.5.6).
 
-A route for each method would not do. One that has the path and not the method is passed over for the next that has
-both, and what follows the served paths takes whatever Pulsar has below a topic: it would say that there is none.
+A separate route for each method would not do. Starlette skips a route whose path matches but whose method does not. The
+last route matches every path that Pulsar has below a topic, so it would answer 501 instead of 405.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def resources(served: Iterable[tuple[str, str, Endpoint]]) -> list[BaseRoute]:
-    """Routes of (method, path, what answers it), one for each path, in the order in which the paths come first."""
+    """Make one route for each path from (method, path, endpoint), in the order in which the paths first appear."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for method, path, endpoint in served:
         paths.setdefault(path, {})[method] = endpoint
@@ -24,7 +24,7 @@ def resources(served: Iterable[tuple[str, str, Endpoint]]) -> list[BaseRoute]:
 
 
 class _Resource:
-    """An ASGI application, which a route gives every method to."""
+    """An ASGI application for one path, with all its methods."""
 
     def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
         self._applications = {method: request_response(endpoint) for method, endpoint in endpoints.items()}

@@ -1,13 +1,13 @@
-"""Retention policies over HTTP, as Pulsar's administrators set them.
+"""Retention policies over HTTP, in Pulsar's format.
 
     GET    /admin/v2/namespaces/{tenant}/{namespace}/retention
     POST   /admin/v2/namespaces/{tenant}/{namespace}/retention    body: retentionTimeInMinutes, retentionSizeInMB
     DELETE /admin/v2/namespaces/{tenant}/{namespace}/retention
-    ...    /admin/v2/persistent/{tenant}/{namespace}/{topic}/retention    the same three
-    ...    /admin/v2/scalable/{tenant}/{namespace}/{topic}/retention      the same three
+    ...    /admin/v2/persistent/{tenant}/{namespace}/{topic}/retention    the same three methods
+    ...    /admin/v2/scalable/{tenant}/{namespace}/{topic}/retention      the same three methods
 
-A topic's policy holds for its partitions or segments, each by itself. GET answers 204 where nothing is set. -1 is no
-limit, and both 0 keeps nothing that is acknowledged.
+A topic's policy applies to each of its partitions or segments. GET answers 204 if no policy is set. -1 means no limit.
+If both values are 0, acknowledged messages are not kept.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def _topic_key_of(request: Request) -> str:
 
 
 def _namespace_key_of(request: Request) -> str:
-    # A name of any topic in it has its parts checked.
+    # Constructing the name of any topic checks the tenant and the namespace.
     params = request.path_params
     name = TopicName(Domain.TOPIC, params["tenant"], params["namespace"], "any")
     return namespace_key(name.tenant, name.namespace)

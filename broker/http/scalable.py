@@ -1,4 +1,4 @@
-"""Administration of scalable topics over HTTP, as Pulsar's clients ask for it (PIP-460): /admin/v2/scalable.
+"""Administration of scalable topics over HTTP, for Pulsar's clients (PIP-460): /admin/v2/scalable.
 
     PUT    /{tenant}/{namespace}/{topic}?numInitialSegments=N     create; body: JSON map of properties, may be empty
     GET    /{tenant}/{namespace}?property=key=value               names of the topics with all these properties
@@ -7,19 +7,19 @@
     DELETE /{tenant}/{namespace}/{topic}?force=true
     POST   /{tenant}/{namespace}/{topic}/split/{segment}
     POST   /{tenant}/{namespace}/{topic}/merge/{segment}/{segment}
-    POST   /{tenant}/{namespace}/{topic}/migrate?force=true       make it of the persistent:// one (PIP-475)
+    POST   /{tenant}/{namespace}/{topic}/migrate?force=true       migrate the persistent:// topic (PIP-475)
     PUT    /{tenant}/{namespace}/{topic}/subscriptions/{subscription}?type=STREAM|QUEUE
     DELETE /{tenant}/{namespace}/{topic}/subscriptions/{subscription}
     POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek?timestamp=MS
     POST   /{tenant}/{namespace}/{topic}/subscriptions/{subscription}/skip-all
-    GET    /{tenant}/{namespace}/{topic}/autoScalePolicy          what the topic sets for itself; 204: nothing
-    POST   /{tenant}/{namespace}/{topic}/autoScalePolicy          body: JSON map of those of its fields to be set
+    GET    /{tenant}/{namespace}/{topic}/autoScalePolicy          the topic's own settings; 204 if it has none
+    POST   /{tenant}/{namespace}/{topic}/autoScalePolicy          body: JSON map of the fields to set
     DELETE /{tenant}/{namespace}/{topic}/autoScalePolicy
 
-Changes answer 204. Refusals carry a reason (see `refusals`): 404 what is named is not there, 409 it is there already or
-is being changed, 412 the name, a parameter or the layout does not allow it, 400 the body is not what it should be.
-A method that is not among these of its path answers 405; what Pulsar has below a topic and this broker has not answers
-501, which no client takes for a missing topic.
+A successful change answers 204. A refusal carries a reason (see `refusals`): 404 it does not exist; 409 it already
+exists or is being changed; 412 the name, a parameter or the layout does not allow it; 400 the body is invalid. Another
+method of a path answers 405. Paths that Pulsar has below a topic, but this broker has not, answer 501, so no client
+takes it for a missing topic.
 """
 
 from typing import Final
@@ -91,7 +91,7 @@ class _ScalableAdmin:
     async def names(self, request: Request) -> Response:
         check_path(request)
         tenant, namespace = request.path_params["tenant"], request.path_params["namespace"]
-        # Naming any topic checks the namespace's own name.
+        # Constructing the name of any topic checks the tenant and the namespace.
         TopicName(Domain.TOPIC, tenant, namespace, "any")
         names = await self._service.topics(tenant, namespace, filters_of(request))
         return json_response(sorted(str(name) for name in names))
@@ -162,7 +162,7 @@ class _ScalableAdmin:
 
     async def unsupported(self, request: Request) -> Response:
         topic_of(request)
-        raise NotSupported(f"This broker does not offer {request.method} {request.path_params['rest']} of a topic.")
+        raise NotSupported(f"This broker does not support {request.method} {request.path_params['rest']} for topics.")
 
 
 def _statistics_view(name: TopicName, statistics: TopicStatistics) -> dict[str, object]:

@@ -1,12 +1,12 @@
-"""Single segments over HTTP: /admin/v2/segments, which Pulsar's brokers use among themselves and operators to look.
+"""Single segments over HTTP: /admin/v2/segments. In Pulsar, brokers and operators use it.
 
     GET    /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/backlog        a number of entries
     POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/seek?timestamp=MS
     POST   /{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/skip-all
 
-`descriptor` is the last part of a segment's name, as `8000-ffff-1`. Left out on purpose: creating, sealing and deleting
-a segment and its cursors. Here its topic's controller does that, in an order on which no message's fate hangs; done
-singly from outside it would leave a layout that promises what is not there. Such a request answers 501.
+`descriptor` is the last part of a segment's name, such as `8000-ffff-1`. Creating, sealing and deleting a segment or
+its cursors is left out on purpose. The topic's controller does that, in an order that loses no message. Single steps
+from outside would leave a layout that does not match the data. Such a request answers 501.
 """
 
 from typing import Final
@@ -61,4 +61,6 @@ class _SegmentAdmin:
 
     async def unsupported(self, request: Request) -> Response:
         name = segment_of(request)
-        raise NotSupported(f"{name} is made, sealed and removed with its topic's layout, and not from outside.")
+        raise NotSupported(
+            f"{name} is created, sealed and deleted by its topic's controller. Change the topic's layout instead."
+        )

@@ -1,1 +1,1 @@
-"""Layouts of scalable topics: what they are, what must be true of them, and the records that hold them."""
+"""Layouts of scalable topics: their content, their invariants, and their records in the metadata store."""

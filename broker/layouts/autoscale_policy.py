@@ -1,10 +1,11 @@
-"""How far automatic splits and merges may go: the broker's settings, and what a topic wants otherwise (PIP-483).
+"""Policies for automatic splits and merges: the broker's settings, and a topic's own settings (PIP-483).
 
-`AutoScalePolicy` is complete; `AutoScaleOverride` names the fields that a topic sets for itself, in any combination.
-Both have Pulsar's names on the outside (`splitMsgRateInThreshold`): administrators' clients map them onto classes.
-Bounds are checked where a policy comes in, so the decision (`broker.scalable.autoscale`) need not doubt them: every
-split threshold is above zero and above the merge threshold of the same rate. That gap keeps a segment that was just
-merged from being split again.
+`AutoScalePolicy` is complete. `AutoScaleOverride` has the fields that a topic sets for itself, in any combination. In
+JSON both have Pulsar's names (`splitMsgRateInThreshold`), because administration clients map them onto classes.
+
+Bounds are checked when a policy is read, so the decision (`broker.scalable.autoscale`) can rely on them. Every split
+threshold is above zero and above the merge threshold of the same rate. This gap prevents a merged segment from being
+split again at once.
 """
 
 from collections.abc import Mapping
@@ -14,22 +15,22 @@ from typing import Final
 from broker.errors import AutoScalePolicyInvalid
 
 SEGMENTS_MAX: Final = 1024
-"""The most that `max_segments` may be: about as many as a layout's record takes, history included."""
+"""The upper bound of `max_segments`: about as many segments as a layout's record can hold, including old ones."""
 _WHOLE_MAX: Final = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class AutoScalePolicy:
-    """What decides on one topic. Rates are per second, over the last minute; a batch counts as its messages."""
+    """The policy for one topic. Rates are per second, over the last minute. A batch counts as its messages."""
 
     enabled: bool = True
     max_segments: int = 64
-    """No split by itself when the topic has as many active segments."""
+    """With this many active segments, the topic is not split automatically."""
     min_segments: int = 1
     max_dag_depth: int = 10
-    """A segment with as many merges in its descent is not merged by itself again; splits are never held back."""
+    """A segment with this many merges among its ancestors is not merged automatically. Splits have no such limit."""
     split_cooldown_seconds: int = 60
-    """Short: a group of consumers that arrives together causes one split."""
+    """The least time between automatic splits. Consumers that arrive together then cause one split."""
     merge_cooldown_seconds: int = 300
     merge_window_seconds: int = 300
     """How long both segments must have been cold before they are merged."""
@@ -43,10 +44,10 @@ class AutoScalePolicy:
     merge_bytes_rate_out: float = 25_000_000.0
 
     def check(self) -> "AutoScalePolicy":
-        """The policy itself.
+        """Check the policy's bounds, and return the policy.
 
         Raises:
-            AutoScalePolicyInvalid: it breaks one of the bounds.
+            AutoScalePolicyInvalid: a value breaks a bound.
         """
         wrong = [sentence for is_wrong, sentence in self._wrong() if is_wrong]
         if wrong:
@@ -78,7 +79,7 @@ class AutoScalePolicy:
 
 @dataclass(frozen=True, slots=True)
 class AutoScaleOverride:
-    """What a topic sets for itself; None leaves a field to the broker's settings. See `AutoScalePolicy`."""
+    """A topic's own settings; None leaves a field to the broker's settings. See `AutoScalePolicy`."""
 
     enabled: bool | None = None
     max_segments: int | None = None
@@ -97,24 +98,24 @@ class AutoScaleOverride:
     merge_bytes_rate_out: float | None = None
 
     def over(self, policy: AutoScalePolicy) -> AutoScalePolicy:
-        """The policy with these fields in place of its own.
+        """Return the policy with these fields replaced.
 
         Raises:
-            AutoScalePolicyInvalid: together they break one of the bounds.
+            AutoScalePolicyInvalid: the result breaks a bound.
         """
         given = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
         return replace(policy, **given).check()
 
     def as_map(self) -> dict[str, bool | int | float]:
-        """Pulsar's form: the fields that are set, by their outer names."""
+        """Return the fields that are set, by Pulsar's names."""
         return {outer: value for name, outer in _NAMES.items() if (value := getattr(self, name)) is not None}
 
 
 def override_of(raw: Mapping[str, object]) -> AutoScaleOverride:
-    """Read Pulsar's form; a field that is missing or null is not set.
+    """Parse a map with Pulsar's names. A missing or null field is not set.
 
     Raises:
-        AutoScalePolicyInvalid: a field is unknown, or is not of its kind.
+        AutoScalePolicyInvalid: a field is unknown, or its value has the wrong type.
     """
     given: dict[str, bool | int | float] = {}
     for outer, value in raw.items():

@@ -1,13 +1,14 @@
-"""The layout of a scalable topic: which segments it has, which hashes each holds, and how they descend from each other.
+"""The layout of a scalable topic: its segments, the hash range of each, and their parents and children. Pure.
 
 The whole layout is one metadata record, and every change is a compare-and-set of that record (docs/design.md#topics).
-So each change is a pure function from a layout to the next one, or a `LayoutError` that says why not; the caller writes
-the result on the condition that the record still has the version it was read with, and starts again if it has not.
+So each change is a pure function from a layout to the next one, or it raises a `LayoutError` with the reason. The
+caller writes the result if the record still has the version that was read; otherwise it starts again.
 
-A split or merge takes three such steps. `begin_split` and `begin_merge` write down the intent: which parents give way
-to which children. `replace_segments` makes it so for clients: parents SEALED, children ACTIVE, in one step, so that the
-active segments divide the hash space exactly at every version of the record. `finish` closes the intent once the
-parents' ledgers are sealed. Whoever finds an intent open carries on from the record alone; none is taken back.
+A split or merge takes three such steps. `begin_split` and `begin_merge` record the intent: which children replace which
+parents. `replace_segments` makes the change visible to clients: parents become SEALED and children ACTIVE in one step.
+So the active segments divide the hash space exactly at every version of the record. `finish` closes the intent once the
+parents' ledgers are sealed. Any controller that finds an open intent can continue from the record alone. An intent is
+never undone.
 
      ACTIVE 0 [0000-ffff]                    begin_split(0): intent {0} -> {1, 2}
           |                                  (children and their cursors created)
@@ -42,36 +43,36 @@ from broker.layouts.parts import Child, HashRange, Intent, Segment, SegmentState
 from broker.names import HASH_MAX
 
 INITIAL_SEGMENTS_MAX: Final = 1024
-"""How many segments a topic may begin with; splitting goes on as far as the record's size allows."""
+"""Most segments that a topic may start with. Splits can add more, up to the limit of the record's size."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One version of a topic's layout. Every layout that the functions here return passes `checks`."""
+    """One version of a topic's layout. Every layout that these functions return passes `checks`."""
 
     creation_id: str
-    """Differs each time a topic of the same name is created."""
+    """Differs for each creation of a topic of the same name."""
     epoch: int
     next_segment_id: int
-    """Higher than every id ever given out."""
+    """The next segment id; higher than every id allocated so far."""
     segments: Mapping[int, Segment]
     """Every segment that is not pruned, by id, in ascending order."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """The user's own."""
+    """The user's own properties."""
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     intent: Intent | None = None
     pruned: Mapping[int, Segment] = field(default_factory=dict)
-    """Segments that are no longer part of the layout, whose data is still to be removed."""
+    """Segments that are no longer part of the layout, but whose data is not removed yet."""
     is_deleting: bool = False
-    """The topic does not exist any more; what is left of it is being removed."""
+    """Whether the topic was deleted, and its remains are being removed."""
     auto_scale: AutoScaleOverride | None = None
-    """What this topic wants otherwise than the broker's settings say."""
+    """The topic's own settings for automatic splits and merges."""
     last_split_ms: int | None = None
     last_merge_ms: int | None = None
-    """When segments were last replaced by a split and by a merge, whoever asked for it."""
+    """When segments were last replaced by a split, and by a merge, automatic or requested."""
 
     def active(self) -> tuple[Segment, ...]:
-        """The segments that take messages, by their ranges, which divide the hash space."""
+        """Return the segments that take messages, in the order of their ranges, which divide the hash space."""
         return self._active
 
     @cached_property
@@ -80,10 +81,10 @@ class Layout:
         return tuple(sorted(active, key=lambda segment: segment.range))
 
     def segment(self, segment_id: int) -> Segment:
-        """The segment of this id.
+        """Return the segment with this id.
 
         Raises:
-            UnknownSegment: it never was, or is pruned.
+            UnknownSegment: it never existed, or it was pruned.
         """
         segment = self.segments.get(segment_id)
         if segment is None:
@@ -92,7 +93,7 @@ class Layout:
 
     @property
     def is_half_done(self) -> bool:
-        """Whether something is marked as begun that somebody has to finish."""
+        """Whether the layout marks an unfinished change."""
         return (
             self.intent is not None
             or self.is_deleting
@@ -100,14 +101,14 @@ class Layout:
         )
 
     def living_subscriptions(self) -> frozenset[str]:
-        """The names of those that are not being deleted: every segment holds a cursor for each."""
+        """Return the names of the subscriptions that are not being deleted. Every segment has a cursor for each."""
         return frozenset(name for name, subscription in self.subscriptions.items() if not subscription.is_deleting)
 
     def begin_split(self, segment_id: int) -> "Layout":
         """Open the intent to divide an active segment into two halves.
 
         Raises:
-            UnknownSegment, NotActive, TooNarrow, IntentOpen: why not.
+            UnknownSegment, NotActive, TooNarrow, IntentOpen: the split is not possible.
         """
         parent = self._active_segment(segment_id)
         self._check_no_intent()
@@ -121,23 +122,23 @@ class Layout:
         """Open the intent to join two active segments whose ranges touch, given in either order.
 
         Raises:
-            UnknownSegment, NotActive, NotAdjacent, IntentOpen: why not.
+            UnknownSegment, NotActive, NotAdjacent, IntentOpen: the merge is not possible.
         """
         first, second = self._active_segment(first_id), self._active_segment(second_id)
         self._check_no_intent()
         lower, upper = sorted((first, second), key=lambda segment: segment.range)
         if lower.range.end + 1 != upper.range.start:
-            raise NotAdjacent(f"Segments {first_id} and {second_id} do not hold hash ranges that touch.")
+            raise NotAdjacent(f"Segments {first_id} and {second_id} are not adjacent, so they cannot be merged.")
         merged = HashRange(lower.range.start, upper.range.end)
         return self._begin((min(first_id, second_id), max(first_id, second_id)), (merged,))
 
     def replace_segments(self, intent: Intent, now_ms: int) -> "Layout":
-        """Let the children take over: parents become SEALED, children ACTIVE, as of the next epoch.
+        """Replace parents by children: parents become SEALED and children ACTIVE, in the next epoch.
 
-        The intent stays open until the parents' ledgers are sealed. No change if it is so already.
+        The intent stays open until the parents' ledgers are sealed. If they are already replaced, nothing changes.
 
         Args:
-            intent: what the caller has prepared; it must be the one that is open.
+            intent: the intent that the caller has prepared; it must be the open one.
             now_ms: the time to record, milliseconds since the epoch.
 
         Raises:
@@ -145,7 +146,7 @@ class Layout:
         """
         opened = self._open_intent()
         if (opened.parents, opened.children) != (intent.parents, intent.children):
-            raise IntentGone("Another split or merge is open than the one to be carried on.")
+            raise IntentGone("The split or merge to continue is no longer the open one.")
         if opened.sealing:
             return self
         epoch = self.epoch + 1
@@ -181,33 +182,34 @@ class Layout:
         )
 
     def finish(self) -> "Layout":
-        """Close the open intent; the parents' ledgers are sealed.
+        """Close the open intent. The parents' ledgers must be sealed.
 
         Raises:
-            IntentGone: none is open whose segments are replaced.
+            IntentGone: no intent is open, or its segments are not replaced yet.
         """
         if not self._open_intent().sealing:
-            raise IntentGone("The split or merge under way has not replaced its segments yet.")
+            raise IntentGone("The open split or merge has not replaced its segments yet.")
         return replace(self, intent=None)
 
     def prune(self, segment_id: int) -> "Layout":
-        """Take a sealed segment out that every subscription has drained (the caller's knowledge), as of the next epoch.
+        """Take a sealed segment out of the layout, in the next epoch.
 
-        It stays among `pruned` until `forget` says that its data is gone. Ancestors go first: a sealed segment that is
-        empty counts as drained at once, even while its own parent is not; were it taken out, its children would be
-        handed out before that parent's messages.
+        The caller must know that every subscription has drained it. It stays in `pruned` until `forget` says that its
+        data is removed. Ancestors must be pruned first. An empty sealed segment counts as drained even while its parent
+        does not. If it were pruned before its parent, its children would be assigned before the parent's messages are
+        read.
 
         Raises:
-            UnknownSegment: it is not there.
-            NotPrunable: it is ACTIVE, has parents left, or is being replaced.
+            UnknownSegment: it does not exist.
+            NotPrunable: it is ACTIVE, still has parents, or is being replaced.
         """
         segment = self.segment(segment_id)
         if segment.is_active:
             raise NotPrunable(f"Segment {segment_id} is ACTIVE and cannot be pruned.")
         if segment.parents:
-            raise NotPrunable(f"Segment {segment_id} has parents {list(segment.parents)}, which are pruned first.")
+            raise NotPrunable(f"Segment {segment_id} has parents {list(segment.parents)}, which must be pruned first.")
         if self.intent is not None and segment_id in self.intent.parents:
-            raise NotPrunable(f"Segment {segment_id} is being replaced; it is pruned after that.")
+            raise NotPrunable(f"Segment {segment_id} is being replaced. It can be pruned after that.")
         segments = {other_id: other for other_id, other in self.segments.items() if other_id != segment_id}
         for child_id in segment.children:
             child = segments[child_id]
@@ -216,41 +218,41 @@ class Layout:
         return replace(self, epoch=self.epoch + 1, segments=segments, pruned=pruned)
 
     def forget(self, segment_id: int) -> "Layout":
-        """The pruned segment's data is gone. No change if that was known."""
+        """Record that the pruned segment's data is removed. If that is recorded already, nothing changes."""
         if segment_id not in self.pruned:
             return self
         return replace(self, pruned={key: value for key, value in self.pruned.items() if key != segment_id})
 
     def begin_deletion(self) -> "Layout":
-        """Mark the topic as being deleted. No change if it is."""
+        """Mark the topic as being deleted. If it is already marked, nothing changes."""
         return self if self.is_deleting else replace(self, is_deleting=True)
 
     def with_auto_scale(self, override: AutoScaleOverride | None) -> "Layout":
-        """The layout with this override of the settings for automatic splits and merges; None: with none."""
+        """Set the topic's own settings for automatic splits and merges; None removes them."""
         return replace(self, auto_scale=override)
 
     def add_subscription(self, name: str, subscription: Subscription) -> "Layout":
-        """Register a subscription; allowed while an intent is open, whose `finish` then meets a newer record (D10).
+        """Register a subscription. It is allowed while an intent is open; the intent's next step sees it (D10).
 
         Raises:
-            SubscriptionExists: one of this name is registered.
+            SubscriptionExists: a subscription of this name is registered.
         """
         if name in self.subscriptions:
-            raise SubscriptionExists(f"Subscription {name} exists already.")
+            raise SubscriptionExists(f"Subscription {name} already exists.")
         return replace(self, subscriptions={**self.subscriptions, name: subscription})
 
     def confirm_subscription(self, name: str) -> "Layout":
-        """Every segment has the subscription's cursor. No change if that was known, or if it is gone or going."""
+        """Record that every segment has the subscription's cursor. A deleted or ending subscription does not change."""
         subscription = self.subscriptions.get(name)
         if subscription is None or not subscription.is_creating:
             return self
         return replace(self, subscriptions={**self.subscriptions, name: replace(subscription, is_creating=False)})
 
     def begin_removing_subscription(self, name: str) -> "Layout":
-        """Mark a subscription as being deleted. No change if it is.
+        """Mark a subscription as being deleted. If it is already marked, nothing changes.
 
         Raises:
-            SubscriptionNotFound: none of this name is registered.
+            SubscriptionNotFound: no subscription of this name is registered.
         """
         subscription = self.subscriptions.get(name)
         if subscription is None:
@@ -260,10 +262,10 @@ class Layout:
         return replace(self, subscriptions={**self.subscriptions, name: replace(subscription, is_deleting=True)})
 
     def remove_subscription(self, name: str) -> "Layout":
-        """Forget a subscription.
+        """Remove a subscription's registration.
 
         Raises:
-            SubscriptionNotFound: none of this name is registered.
+            SubscriptionNotFound: no subscription of this name is registered.
         """
         if name not in self.subscriptions:
             raise SubscriptionNotFound(f"There is no subscription {name}.")
@@ -272,16 +274,18 @@ class Layout:
     def _active_segment(self, segment_id: int) -> Segment:
         segment = self.segment(segment_id)
         if not segment.is_active:
-            raise NotActive(f"Segment {segment_id} is SEALED; only an ACTIVE segment can be split or merged.")
+            raise NotActive(f"Segment {segment_id} is SEALED. Only an ACTIVE segment can be split or merged.")
         return segment
 
     def _check_no_intent(self) -> None:
         if self.intent is not None:
-            raise IntentOpen(f"A split or merge of {list(self.intent.parents)} is under way.")
+            raise IntentOpen(
+                f"A split or merge of segments {list(self.intent.parents)} is in progress. Try again later."
+            )
 
     def _open_intent(self) -> Intent:
         if self.intent is None:
-            raise IntentGone("No split or merge is under way.")
+            raise IntentGone("No split or merge is in progress.")
         return self.intent
 
     def _begin(self, parents: tuple[int, ...], ranges: tuple[HashRange, ...]) -> "Layout":
@@ -291,13 +295,13 @@ class Layout:
 
 
 def create(n: int, now_ms: int, *, creation_id: str, properties: Mapping[str, str] | None = None) -> Layout:
-    """A new topic's layout: segments 0 to `n - 1`, which divide the hash space evenly, at epoch 0.
+    """Create a new topic's layout at epoch 0: segments 0 to `n - 1`, which divide the hash space evenly.
 
     Raises:
         SegmentCountInvalid: `n` is not within 1..INITIAL_SEGMENTS_MAX.
     """
     if not 1 <= n <= INITIAL_SEGMENTS_MAX:
-        raise SegmentCountInvalid(f"A topic begins with 1 to {INITIAL_SEGMENTS_MAX} segments, not {n}.")
+        raise SegmentCountInvalid(f"A topic starts with 1 to {INITIAL_SEGMENTS_MAX} segments, not {n}.")
     size = HASH_MAX + 1
     ranges = [HashRange(i * size // n, (i + 1) * size // n - 1) for i in range(n)]
     segments = {

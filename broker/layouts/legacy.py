@@ -1,10 +1,10 @@
-"""`persistent://` topics as clients of scalable topics see them (PIP-475).
+"""The layouts of `persistent://` topics, for clients of scalable topics (PIP-475).
 
-A regular topic that such a client opens has a layout too: one ACTIVE segment with all hashes, which is that topic
-itself, by its own name. Nothing of it is stored; it is what holds as long as no layout stands under the name.
+If such a client opens a regular topic, the broker gives it a layout with one ACTIVE segment for all hashes. That
+segment is the topic itself, under its own name. The layout is not stored; it applies while none is stored for the name.
 
-Its migration stores one. The topic becomes the SEALED parent of a segment that takes messages from then on, as if it
-had been replaced in a split with one child; so everything that follows splits follows migrations:
+A migration stores a layout. The topic becomes the SEALED parent of a segment that takes messages from then on, like a
+split with one child. So the code for splits also serves migrations:
 
      epoch 0, not stored     ACTIVE 0 = persistent://t/n/x
                                   |
@@ -20,14 +20,14 @@ from broker.layouts.parts import Child, HashRange, Intent, Segment, SegmentState
 from broker.names import HASH_MAX, TopicName
 
 LEGACY_SEGMENT_ID: Final = 0
-"""The segment that a regular topic is, or was: there are no partitioned ones here, so it is the only one."""
+"""The segment id of a regular topic, also after its migration. There are no partitioned topics, so one id is enough."""
 
 _SYNTHETIC: Final = ""
 """The creation id of a layout that was never created."""
 
 
 def synthetic_layout(regular: TopicName) -> Layout:
-    """What a client of scalable topics is told of a `persistent://` topic."""
+    """Return the layout of a `persistent://` topic for a client of scalable topics."""
     segment = Segment(
         LEGACY_SEGMENT_ID,
         HashRange(0, HASH_MAX),
@@ -42,17 +42,17 @@ def synthetic_layout(regular: TopicName) -> Layout:
 
 
 FIRST_CHILD: Final = Child(LEGACY_SEGMENT_ID + 1, HashRange(0, HASH_MAX))
-"""The segment that takes over from a migrated topic. No topic that was not migrated ever has it: a segment of this id
-is one of several from the beginning there, or half of one."""
+"""The segment that replaces a migrated topic. In other topics, segment 1 never has the full hash range: it is one of
+several first segments, or half of a split one."""
 
 
 def migrated_layout(
     regular: TopicName, creation_id: str, subscriptions: Mapping[str, Subscription], now_ms: int
 ) -> Layout:
-    """The first layout of a topic that was a regular one; it only remains to seal that."""
+    """Return the first layout of a migrated topic. What remains is to seal the regular topic."""
     intent = Intent((LEGACY_SEGMENT_ID,), (FIRST_CHILD,))
     begun = replace(synthetic_layout(regular), intent=intent, next_segment_id=FIRST_CHILD.id + 1)
-    # Not a split, after which others would have to wait.
+    # `last_split_ms` stays unset: a migration must not delay the first automatic split.
     return replace(
         begun.replace_segments(intent, now_ms),
         creation_id=creation_id,
@@ -62,19 +62,19 @@ def migrated_layout(
 
 
 def is_synthetic(layout: Layout) -> bool:
-    """Whether it was made by `synthetic_layout`."""
+    """Return whether `synthetic_layout` made the layout."""
     return layout.creation_id == _SYNTHETIC
 
 
 def segment_topic(topic: TopicName, segment: Segment) -> TopicName:
-    """The topic that holds the messages of a segment of the `topic://` topic: one of its own, or a regular one."""
+    """Return the topic with a segment's messages: the segment's own, or a regular topic that was migrated."""
     if segment.legacy_topic_name is None:
         return topic.segment_name(segment.descriptor)
     return TopicName.parse(segment.legacy_topic_name)
 
 
 def segment_of(name: TopicName) -> tuple[TopicName, int]:
-    """The `topic://` name and the segment's id by which clients of scalable topics know a segment or regular topic."""
+    """Return the `topic://` name and segment id of a segment or regular topic, for clients of scalable topics."""
     if name.segment is not None:
         return name.scalable_topic, name.segment.segment_id
     return name.as_scalable, LEGACY_SEGMENT_ID

@@ -1,6 +1,6 @@
-"""What a layout is made of: segments, subscriptions, and the intent of a split or merge that is not finished.
+"""The parts of a layout: segments, subscriptions, and the intent of an unfinished split or merge.
 
-Plain values; how they change is `broker.layouts.layout`, how they are written `broker.layouts.record`.
+They are plain values. `broker.layouts.layout` changes them, and `broker.layouts.record` encodes them.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class HashRange(NamedTuple):
 
 
 class SegmentState(StrEnum):
-    """A segment's life, in Pulsar's words: first it takes messages, then it only gives them out."""
+    """The states of a segment, with Pulsar's names. An ACTIVE segment takes messages; a SEALED one is read-only."""
 
     ACTIVE = "ACTIVE"
     SEALED = "SEALED"
@@ -33,18 +33,18 @@ class Segment:
     range: HashRange
     state: SegmentState
     parents: tuple[int, ...]
-    """The segments it took over from, those pruned left out, in ascending order."""
+    """The segments that it replaced, except pruned ones, in ascending order."""
     children: tuple[int, ...]
-    """The segments that took over from it, in ascending order; empty exactly while it is ACTIVE."""
+    """The segments that replaced it, in ascending order; empty exactly while it is ACTIVE."""
     created_at_epoch: int
     created_at_ms: int
     sealed_at_epoch: int | None = None
-    """The epoch since which it is SEALED."""
+    """The epoch in which it became SEALED."""
     sealed_at_ms: int | None = None
     legacy_topic_name: str | None = None
     """The `persistent://` topic whose messages this segment holds, if the topic was migrated from one."""
     merges: int = 0
-    """Merges on the longest line of its descent, pruned ancestors counted too."""
+    """The most merges on any path to its ancestors, including pruned ones."""
 
     @property
     def is_active(self) -> bool:
@@ -53,21 +53,21 @@ class Segment:
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """What its name ends in: `8000-ffff-1`."""
+        """The last part of its name: `8000-ffff-1`."""
         return SegmentDescriptor(self.range.start, self.range.end, self.id)
 
 
 class SubscriptionKind(StrEnum):
-    """How a subscription's consumers share the topic, in Pulsar's words."""
+    """How a subscription's consumers share the topic, with Pulsar's names."""
 
     STREAM = "STREAM"
     """Ordered: each segment goes to one consumer, parents before children."""
     QUEUE = "QUEUE"
-    """Unordered: every consumer attaches to every segment."""
+    """Unordered: every consumer subscribes to every segment."""
 
 
 class StartPosition(StrEnum):
-    """Where a subscription's cursors begin on the segments that are there when it is created."""
+    """Where a new subscription's cursors begin on the existing segments."""
 
     EARLIEST = "EARLIEST"
     LATEST = "LATEST"
@@ -75,36 +75,36 @@ class StartPosition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A durable subscription; every segment, children of later splits too, holds a cursor for it."""
+    """A durable subscription. Every segment, including children of later splits, has a cursor for it."""
 
     kind: SubscriptionKind
     creation_id: str
-    """Differs each time a subscription of the same name is created (D16)."""
+    """Differs for each creation of a subscription of the same name (D16)."""
     start: StartPosition
     created_at_ms: int
     is_creating: bool = False
-    """Its cursors are being made; nobody has been told that it exists before each segment had one."""
+    """Whether its cursors are being created. No client sees it before every segment has one."""
     is_deleting: bool = False
-    """Its cursors are being removed; until that is done no other of its name can be created."""
+    """Whether its cursors are being removed. Until that is done, no subscription of this name can be created."""
 
 
 class Child(NamedTuple):
-    """A segment that an intent is going to make."""
+    """A segment that an intent will create."""
 
     id: int
     range: HashRange
 
     @property
     def descriptor(self) -> SegmentDescriptor:
-        """What its name will end in."""
+        """The last part of its future name."""
         return SegmentDescriptor(self.range.start, self.range.end, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A split (one parent, two children) or merge (two parents, one child) that is written down but not finished."""
+    """A recorded but unfinished split (one parent, two children) or merge (two parents, one child)."""
 
     parents: tuple[int, ...]
     children: tuple[Child, ...]
     sealing: bool = False
-    """The segments are replaced, so it only rolls forward: what is left to do is to seal the parents' ledgers."""
+    """Whether the segments are replaced. What remains is to seal the parents' ledgers."""

@@ -1,11 +1,11 @@
-"""How a layout is written: as the record in the metadata store, and as Pulsar's administrators read it.
+"""Encodes layouts: as records for the metadata store, and in Pulsar's JSON for administrators.
 
-The record uses Pulsar's names for what Pulsar's metadata has too, and adds what this broker needs: the format's
-version, the creation id, subscriptions and the open intent. What can be computed from the rest is not stored. The
-administrators' form is exactly Pulsar's, computed fields included, since its clients map it onto classes.
+The record uses Pulsar's names where Pulsar's metadata has the same field. It adds what this broker needs: the format's
+version, the creation id, subscriptions and the open intent. Fields that can be computed are not stored. The JSON for
+administrators is exactly Pulsar's, including computed fields, because Pulsar's clients map it onto classes.
 
-A layout must fit one record of the metadata store. An open intent needs room to be finished in, so `to_json` also
-refuses a layout whose finished form would be too large: that is found out before a segment is sealed, not after.
+A layout must fit in one record of the metadata store. Finishing an open intent makes it larger. So `to_json` also
+refuses a layout whose finished form would be too large. The error then comes before a segment is sealed.
 """
 
 from collections.abc import Mapping
@@ -31,40 +31,43 @@ from broker.layouts.parts import (
 
 VERSION: Final = 3
 _VERSIONS_READ: Final = (1, 2, 3)
-"""Version 1 says nothing of pruning, deleting and automatic scaling, 1 and 2 nothing of subscriptions that are being
-made: what they do not know of has not happened."""
+"""Version 1 has no fields for pruning, deletion and automatic scaling; versions 1 and 2 have none for subscriptions
+that are being created. In such a record, none of these has happened."""
 
 LAYOUT_BYTES_MAX: Final = 900_000
-"""Below the 1 MiB that a single record of the embedded store takes, with room for the change set around it."""
+"""Less than the embedded store's limit of 1 MiB for a record, which leaves room for the rest of the change set."""
 
 DECODED_KEPT: Final = 2
-"""Decoded layouts that are kept; one with a thousand segments takes 16 ms to decode, and each segment asks for it."""
+"""Decoded layouts in the cache. A layout with a thousand segments takes 16 ms to decode, and each segment needs it."""
 
 _LATE_MS: Final = 2**53 - 1
 _NEVER: Final = -1
 
 
 def to_json(layout: Layout) -> bytes:
-    """The record's value.
+    """Encode a layout as the value of its record.
 
     Raises:
-        LayoutTooLarge: it, or what it becomes when its open intent is carried out, is above LAYOUT_BYTES_MAX.
+        LayoutTooLarge: it would exceed LAYOUT_BYTES_MAX, now or when its open intent is finished.
     """
     data = _encode(layout)
     longest = len(data)
     if layout.intent is not None:
         longest = max(longest, len(_encode(layout.replace_segments(layout.intent, _LATE_MS))))
     if longest > LAYOUT_BYTES_MAX:
-        raise LayoutTooLarge(f"The topic's layout would take {longest} bytes, more than the {LAYOUT_BYTES_MAX} it may.")
+        raise LayoutTooLarge(
+            f"The topic's layout would take {longest} bytes, but the limit is {LAYOUT_BYTES_MAX}. "
+            "Prune segments or delete subscriptions first."
+        )
     return data
 
 
 @lru_cache(maxsize=DECODED_KEPT)
 def from_json(data: bytes) -> Layout:
-    """Read a record's value; nothing is taken on trust. The layouts last read are remembered by their bytes.
+    """Decode and check a record's value. The last results are cached by their bytes.
 
     Raises:
-        LayoutUnreadable: it is no layout, is of a newer version, or breaks an invariant.
+        LayoutUnreadable: the value is not a layout, has a newer version, or breaks an invariant.
     """
     try:
         raw = orjson.loads(data)
@@ -77,12 +80,12 @@ def from_json(data: bytes) -> Layout:
         raise LayoutUnreadable(f"The layout cannot be read: {error!r}.") from error
     wrong = wrong_in(layout)
     if wrong:
-        raise LayoutUnreadable(f"The layout contradicts itself: {'; '.join(wrong)}.")
+        raise LayoutUnreadable(f"The layout is inconsistent: {'; '.join(wrong)}.")
     return layout
 
 
 def admin_view(layout: Layout) -> dict[str, object]:
-    """The layout as `GET /admin/v2/scalable/<topic>` answers it, ready to be serialised."""
+    """Return the layout as the JSON content of `GET /admin/v2/scalable/<topic>`."""
     return {
         "epoch": layout.epoch,
         "nextSegmentId": layout.next_segment_id,

@@ -1,9 +1,8 @@
-"""Registrations of consumers that share a topic's segments, in the metadata store: who they are, and who had what.
+"""Registrations of consumers that share a topic's segments, in the metadata store: their names and their shares.
 
-A registration outlives its connection and the broker that took it, so that a consumer which comes back soon enough
-finds its segments where it left them. There is one record a consumer; that it exists is durable before the consumer is
-told its share, while the share itself is written soon after: a share that was lost costs a move of segments, which is
-harmless at any time.
+A registration outlives its connection and its broker. So a consumer that returns soon enough finds its segments
+unchanged. Each consumer has one record. The record is durable before the consumer gets its share. The share in it is
+written soon after: if it is lost, segments move, which is always safe.
 """
 
 from collections import defaultdict
@@ -21,7 +20,7 @@ from storage.metadata.store import Check, Delete, DeleteRange, MetadataStore, Op
 KEY_PREFIX: Final = "/consumers/"
 
 RECORDS_AT_ONCE: Final = 64
-"""Records in one change set; any store takes that many."""
+"""Records in one change set; every store takes this many."""
 
 log = structlog.get_logger(__name__)
 
@@ -30,17 +29,17 @@ class GroupKind(StrEnum):
     """What the members of a group share."""
 
     STREAM = "stream"
-    """A durable subscription: a child is read after its parents."""
+    """A durable subscription: children are read after their parents."""
     CHECKPOINT = "checkpoint"
-    """Nothing but the segments: each member keeps its positions by itself, and the broker knows none."""
+    """Checkpoint consumers: they share only the segments. Each keeps its own positions, unknown to the broker."""
 
 
 class GroupId(NamedTuple):
-    """Names one group of consumers."""
+    """Identifies one group of consumers."""
 
     topic: TopicName
     name: str
-    """The subscription's, or that of a group of checkpoint consumers; the two never meet."""
+    """The name of the subscription, or of the group of checkpoint consumers. The two have separate namespaces."""
     kind: GroupKind = GroupKind.STREAM
 
 
@@ -55,23 +54,23 @@ class Registrations:
         self._metadata = metadata
 
     async def load(self, topic: TopicName | None = None) -> dict[GroupId, dict[str, frozenset[int]]]:
-        """Every registration, or those for one topic, with the share that was written last."""
+        """Return all registrations, or those of one topic, with the shares that were written last."""
         prefix = KEY_PREFIX if topic is None else _topic_prefix(topic)
         found: defaultdict[GroupId, dict[str, frozenset[int]]] = defaultdict(dict)
         for record in await self._metadata.scan(*starting_with(prefix)):
             read = _decode(record)
             if read is None:
-                log.error("a record among the registrations is none, and is left alone", key=record.key)
+                log.error("a consumer registration cannot be read and is ignored", key=record.key)
                 continue
             group, consumer, segments = read
             found[group][consumer] = segments
         return dict(found)
 
     async def write(self, group: GroupId, claim: Check, shares: Shares, gone: Iterable[str] = ()) -> None:
-        """Write these registrations and remove those that are gone; durable on return.
+        """Write these registrations and remove those in `gone`; durable on return.
 
         Raises:
-            Conflict: whoever has the `claim` is not the topic's controller any more.
+            Conflict: the `claim` is lost, so another broker is the topic's controller.
         """
         ops: list[Op] = [Delete(registration_key(group, consumer)) for consumer in gone]
         ops += [Put(registration_key(group, consumer), _encode(segments)) for consumer, segments in shares.items()]
@@ -80,12 +79,12 @@ class Registrations:
 
 
 def registration_key(group: GroupId, consumer: str) -> str:
-    """Where a consumer's registration stands."""
+    """Return the key of a consumer's registration."""
     return f"{_topic_prefix(group.topic)}{group.kind}/{quote(group.name, safe='')}/{quote(consumer, safe='')}"
 
 
 def removal_of(topic: TopicName) -> DeleteRange:
-    """The operation that forgets every registration for a topic."""
+    """Return the operation that removes all registrations of a topic."""
     return DeleteRange(*starting_with(_topic_prefix(topic)))
 
 

@@ -19,13 +19,13 @@ from storage.metadata.store import ABSENT, Check, Conflict, Delete, MetadataStor
 KEY_PREFIX: Final = "/topics/"
 
 PAGE_RECORDS: Final = 128
-"""Layouts that are read in one step of the event loop, 3 ms if they are small."""
+"""Layouts that are read in one step of the event loop, which takes 3 ms if they are small."""
 
 log = structlog.get_logger(__name__)
 
 
 def layout_key(topic: TopicName) -> str:
-    """Where the layout of a `topic://` name stands."""
+    """Return the key of a scalable topic's layout."""
     return f"{KEY_PREFIX}{topic.tenant}/{topic.namespace}/{quote(topic.local, safe='')}"
 
 
@@ -36,7 +36,7 @@ class Layouts:
         self._metadata = metadata
 
     async def get(self, topic: TopicName) -> Layout:
-        """The topic's layout as it is decided now.
+        """Return the topic's current layout.
 
         Raises:
             TopicNotFound: there is no such topic, or it is being deleted.
@@ -45,10 +45,10 @@ class Layouts:
         return (await self._read_living(topic))[0]
 
     async def stored(self, topic: TopicName) -> Layout:
-        """The same of a topic that may be in the course of being deleted.
+        """Return the topic's current layout, even if the topic is being deleted.
 
         Raises:
-            TopicNotFound: there is no such topic, and nothing is left of one.
+            TopicNotFound: there is no such topic, and no remains of one.
             LayoutUnreadable: its record is damaged.
         """
         return (await self._read(topic))[0]
@@ -57,7 +57,7 @@ class Layouts:
         """Write a new topic's first layout, in one change set with `others`; durable on return.
 
         Raises:
-            TopicExists: there is one.
+            TopicExists: the topic already exists.
             Conflict: a condition among the others does not hold.
         """
         put = Put(layout_key(topic), to_json(layout), ABSENT)
@@ -66,24 +66,24 @@ class Layouts:
         except Conflict as conflict:
             if conflict.key != put.key:
                 raise
-            raise TopicExists(f"{topic} exists already") from conflict
+            raise TopicExists(f"{topic} already exists") from conflict
 
     async def is_made(self, name: TopicName) -> bool:
-        """Whether anybody has made the regular topic, or the segment, of this name: it is when it is first loaded."""
+        """Return whether the regular topic or segment of this name exists. It exists once it was first loaded."""
         return await is_there(str(name), self._metadata)
 
     async def change(
         self, topic: TopicName, change: Callable[[Layout], Layout], *, claim: Check | None = None
     ) -> Layout:
-        """Replace the layout by `change` of it, and again of a newer one when somebody else was faster.
+        """Replace the layout with `change(layout)`. Try again with the newer layout if another writer was faster.
 
-        Returns the layout that is durable then. If `change` returns its argument, nothing is written. What only the
-        topic's controller does is conditioned on its `claim`.
+        Returns the layout that is durable then. If `change` returns its argument, nothing is written. The write is
+        conditioned on `claim`, if one is given, so that only the topic's controller can make it.
 
         Raises:
             TopicNotFound: there is no such topic, or it is being deleted.
-            OwnedElsewhere: whoever has the claim is not the controller any more; nothing was written.
-            LayoutError: raised by `change`, or the record is damaged; nothing was written.
+            OwnedElsewhere: the claim is lost, so another broker is the controller; nothing was written.
+            LayoutError: `change` raised it, or the record is damaged; nothing was written.
         """
         while True:
             layout, version = await self._read_living(topic)
@@ -98,16 +98,16 @@ class Layouts:
             except Conflict as conflict:
                 if claim is not None and conflict.key == claim.key:
                     raise OwnedElsewhere(f"{topic} is controlled by another broker now") from conflict
-                # Decided again on what won: the loop ends because each turn somebody makes progress.
+                # Try again with the newer record. The loop ends, because in each turn some writer succeeds.
                 continue
             return changed
 
     async def remove(self, topic: TopicName, creation_id: str) -> None:
-        """Forget the topic of that creation with what stands under its name, if it is there; durable on return."""
+        """Remove the records of the topic with this creation id, if they exist; durable on return."""
         while True:
             record = await self._metadata.get(layout_key(topic))
             if record is None or from_json(record.value).creation_id != creation_id:
-                # Another controller has finished the deletion, and somebody has perhaps made the topic anew.
+                # Another controller has finished the deletion, and the topic may have been created again.
                 return
             try:
                 ops = [Delete(record.key, record.version), *removal_of(topic), registrations.removal_of(topic)]
@@ -117,14 +117,15 @@ class Layouts:
             return
 
     async def names(self, tenant_namespace: str | None = None) -> list[TopicName]:
-        """Every scalable topic, or those of one namespace, by name; those whose record is damaged too."""
+        """Return the names of all scalable topics, or those of one namespace, including those with damaged records."""
         found = await self.scan(tenant_namespace)
         return [topic for topic, layout in found.items() if not (isinstance(layout, Layout) and layout.is_deleting)]
 
     async def scan(self, tenant_namespace: str | None = None) -> dict[TopicName, Layout | LayoutUnreadable]:
-        """Every layout, or those of one namespace: of topics being deleted too, and why some are unreadable.
+        """Return all layouts, or those of one namespace, including topics being deleted. Unreadable ones are errors.
 
-        Read page by page, since there may be a hundred thousand: each page is from one moment, the whole is not.
+        They are read page by page, because there may be a hundred thousand. Each page is from one moment, but the whole
+        result is not.
         """
         start, end = starting_with(KEY_PREFIX if tenant_namespace is None else namespace_prefix(tenant_namespace))
         found: dict[TopicName, Layout | LayoutUnreadable] = {}
@@ -132,7 +133,7 @@ class Layouts:
             for record in records:
                 topic = topic_of(record.key)
                 if topic is None:
-                    log.error("a record among the layouts is none, and is left alone", key=record.key)
+                    log.error("a layout record does not name a topic and is ignored", key=record.key)
                     continue
                 try:
                     found[topic] = from_json(record.value)
@@ -155,12 +156,12 @@ class Layouts:
 
 
 def namespace_prefix(tenant_namespace: str) -> str:
-    """What the keys of a namespace's layouts begin with, and no others."""
+    """Return the key prefix of a namespace's layouts."""
     return f"{KEY_PREFIX}{tenant_namespace}/"
 
 
 def topic_of(key: str) -> TopicName | None:
-    """The topic whose layout stands under `key`; None if no topic's does."""
+    """Return the topic whose layout has this key; None if the key does not name a topic."""
     try:
         tenant, namespace, local = key.removeprefix(KEY_PREFIX).split("/")
         topic = TopicName(Domain.TOPIC, tenant, namespace, unquote(local))

@@ -1,1 +1,1 @@
-"""Scalable topics: how their layouts change, and who reads which segment."""
+"""Scalable topics: how their layouts change, and which consumer reads which segment."""

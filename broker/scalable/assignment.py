@@ -1,12 +1,11 @@
-"""Which consumer of an ordered subscription gets which segment.
+"""Assigns the segments of an ordered subscription to its consumers. Pure.
 
-Decisions, all pure. `eligible` says which segments may be read at all: a child waits until everything older that held
-its keys is drained, so that a key's messages keep their order across splits and merges (docs/design.md#topics).
-`assign` divides them: each to exactly one consumer, evenly, moving as few as possible from where they were.
-`assign_unordered` is for consumers that keep their positions by themselves, of whom nobody knows what they have
-drained.
+`eligible` says which segments may be read. A child waits until all older segments of its keys are drained, so that the
+messages of a key keep their order across splits and merges (docs/design.md#topics). `assign` divides the eligible
+segments evenly. Each goes to exactly one consumer, and as few as possible move. `assign_unordered` is for consumers
+that keep their positions themselves, so the broker does not know what they have drained.
 
-They depend on nothing but their arguments, so any controller that knows the same reaches the same answer.
+The results depend only on the arguments. So every controller with the same knowledge makes the same assignment.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,14 +14,14 @@ from broker.layouts.layout import Layout
 
 
 def eligible(layout: Layout, drained: Collection[int]) -> frozenset[int]:
-    """The segments that a subscription's consumers read now: not drained, while all their ancestors are.
+    """Return the segments that a subscription's consumers may read now: not drained, but with drained ancestors.
 
-    Ancestors, not just parents: an empty sealed segment counts as drained from the start, though its own parent may
+    All ancestors count, not only parents. An empty sealed segment counts as drained from the start, but its parent may
     still hold messages of the same keys. A pruned ancestor was drained by every subscription.
 
     Args:
-        layout: the topic's.
-        drained: sealed segments at whose end the subscription's durable mark-delete stands.
+        layout: the topic's layout.
+        drained: sealed segments whose end the subscription's durable mark-delete has reached.
     """
     finished: dict[int, bool] = {}
     # A segment's id is higher than its parents', so one pass in order of ids sees parents first.
@@ -45,25 +44,24 @@ def assign(
     previous: Mapping[str, Collection[int]],
     away: Collection[str] = (),
 ) -> dict[str, frozenset[int]]:
-    """Divide `segments` among `consumers`: each to exactly one, the numbers differing by at most one.
+    """Divide `segments` among `consumers`: each to exactly one, with numbers that differ by at most one.
 
-    Those who are `away` keep what they had and get no more; among the others the rest is divided.
-
-    As few segments as possible leave the consumer that had them; if several ways move as few, the order of names and
-    ids decides. A consumer that is no longer there gives up all it had.
+    Consumers in `away` keep their segments and get no more. The rest is divided among the others. As few segments as
+    possible move. If several assignments move equally few, the order of names and ids decides. A consumer that has left
+    loses all its segments.
 
     Args:
-        segments: the ids to divide, as `eligible` gives them.
-        consumers: the names of those who share them, in any order.
-        previous: who had what until now; may name consumers and segments that are gone.
-        away: those of the consumers that are not here at the moment.
+        segments: the ids to divide, from `eligible`.
+        consumers: the names of the consumers, in any order.
+        previous: the last assignment; it may contain consumers and segments that no longer exist.
+        away: the disconnected ones among the consumers.
 
     Returns:
-        An entry for every consumer, empty for those that get nothing. If nobody is here, some segments may be in none.
+        An entry for every consumer; it may be empty. If all consumers are away, some segments may be unassigned.
     """
     unassigned = set(segments)
     kept: dict[str, list[int]] = {}
-    # Who is away first: should two be said to have had one segment, only the one who is here can be told.
+    # Consumers that are away come first: if two had the same segment, only the connected one can be told to lose it.
     for consumer in sorted(set(consumers), key=lambda name: (name not in away, name)):
         had = sorted(unassigned.intersection(previous.get(consumer, ())))
         unassigned.difference_update(had)
@@ -74,7 +72,7 @@ def assign(
 
     total = len(unassigned) + sum(map(len, kept.values()))
     fewest, consumers_with_one_more = divmod(total, len(kept))
-    # Whoever has most gets the larger shares: a larger share saves a move only where there is something to keep.
+    # The consumers that keep most get the larger shares, because only they save a move by it.
     ranked = sorted(kept, key=lambda name: (-len(kept[name]), name))
     shares = {consumer: fewest + (rank < consumers_with_one_more) for rank, consumer in enumerate(ranked)}
     for consumer, share in shares.items():
@@ -91,20 +89,20 @@ def assign(
 def assign_unordered(
     layout: Layout, consumers: Iterable[str], previous: Mapping[str, Collection[int]], away: Collection[str] = ()
 ) -> dict[str, frozenset[int]]:
-    """Divide all segments among consumers whose positions nobody else knows.
+    """Divide all segments among consumers that keep their positions themselves.
 
-    The active ones are divided as by `assign`. A sealed one stays with who reads it for as long as he is there, though
-    that may be uneven: whoever got it instead would read it from where he was told to begin, and nothing is added to
-    it any more. One that nobody has goes to who has the fewest of these.
+    Active segments are divided as in `assign`. A sealed segment stays with its consumer for as long as that consumer is
+    in the group, even if the shares become uneven: another consumer would begin it at its own start position. An
+    unassigned sealed segment goes to the consumer with the fewest sealed segments.
 
     Args:
-        layout: the topic's.
-        consumers: as for `assign`.
-        previous: as for `assign`.
-        away: as for `assign`.
+        layout: the topic's layout.
+        consumers: see `assign`.
+        previous: see `assign`.
+        away: see `assign`.
 
     Returns:
-        As `assign`.
+        See `assign`.
     """
     active = assign((segment.id for segment in layout.active()), consumers, previous, away)
     sealed = {segment.id for segment in layout.segments.values() if not segment.is_active}

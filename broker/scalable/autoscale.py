@@ -1,17 +1,17 @@
-"""When to split or merge a topic by itself: one pure decision from its layout, load and consumers (PIP-483).
+"""Decides when to split or merge a topic automatically, from its layout, load and consumers (PIP-483). Pure.
 
-Splits are quick and merges lazy. A split protects throughput, so it waits only for a short cool-down, in which a group
-of consumers that arrives together counts as one reason. A merge only saves something, so both segments must have been
-cold for a while, another while must have passed since the last one, and it is left out when in doubt:
+Splits are quick and merges are slow. A split protects throughput, so it waits only for a short cool-down. Consumers
+that arrive together then cause one split. A merge only saves resources. So both segments must have been cold for a
+window, the cool-down since the last merge must be over, and in doubt there is no merge:
 
     split   (a) an ordered subscription has more consumers than there are active segments: the busiest segment
             (b) a rate of a segment is above its split threshold: the segment that is furthest above
-    merge       two neighbours, each below every merge threshold for the whole window, whose descent holds fewer merges
-                than the bound; the coldest pair. Not if there would be fewer segments than (a) asks for, or if the two
-                together were above a split threshold: that would only be split again.
+    merge       two neighbours, each below every merge threshold for the whole window, with fewer merges among their
+                ancestors than the bound; the coldest pair. Not if (a) would then need a split, or if the two together
+                were above a split threshold: they would only be split again.
 
-Whoever asks is told to split or to merge one thing at most, and asks again when something has changed, or when
-`next_look_ms` has come: the one moment at which time alone may change the answer. So nothing is looked at on a tick.
+Each decision is at most one split or one merge. The caller asks again when something has changed, or at `next_look_ms`:
+the next moment at which time alone may change the decision. So nothing is polled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,18 @@ from broker.layouts.parts import Segment
 _FOREVER_MS: Final = 1 << 62
 
 REPORTS_MAX: Final = 64
-"""Reports of a segment that are remembered; of more, the oldest are taken for one with the higher of their rates."""
+"""Most reports that are remembered for a segment. Beyond this, the oldest two become one with the higher rates."""
 
 
 class SegmentLoad(NamedTuple):
-    """What one segment bears, per second, from a moment until the next report."""
+    """The load of one segment, per second, from `since_ms` until the next report."""
 
     msg_rate_in: float
     bytes_rate_in: float
     msg_rate_out: float
     bytes_rate_out: float
     since_ms: int
-    """When this was reported; a report is made when a rate has changed noticeably."""
+    """When this was reported, in milliseconds since the epoch. A report is made when a rate has changed noticeably."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Split:
 
     segment_id: int
     reason: str
-    """For the log."""
+    """The reason, for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +62,21 @@ Decision = Split | Merge | None
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that the decision on a topic rests on, but for the time."""
+    """Everything that the decision on a topic depends on, except the time."""
 
     layout: Layout
     loads: Mapping[int, Sequence[SegmentLoad]]
-    """Reports by segment, the oldest first. One without any has had no traffic since `watching_since_ms`, unless no
-    segment has any: of such a topic nothing is known, and nobody gains by merging what nobody uses."""
+    """Reports by segment, oldest first. A segment without reports has had no traffic since `watching_since_ms`. If no
+    segment has reports, the load is unknown. Such a topic is not merged, because a merge of unused segments gains
+    nothing."""
     consumers: Mapping[str, int]
-    """Consumers of each ordered subscription."""
+    """The number of consumers of each ordered subscription."""
     policy: AutoScalePolicy
     watching_since_ms: int
 
 
 def with_report(known: Sequence[SegmentLoad], report: SegmentLoad) -> tuple[SegmentLoad, ...]:
-    """What is known of a segment when it reports anew."""
+    """Add a report to the known reports of a segment."""
     reports = (*known, report)
     if len(reports) <= REPORTS_MAX:
         return reports
@@ -91,14 +92,14 @@ def with_report(known: Sequence[SegmentLoad], report: SegmentLoad) -> tuple[Segm
 
 
 def decide(situation: Situation, now_ms: int) -> Decision:
-    """What to do now. With time alone an answer that was None may change, and then stays until something is done."""
+    """Decide what to do now. Time alone may turn None into a decision, which then stays until it is carried out."""
     if not situation.policy.enabled or situation.layout.intent is not None:
         return None
     return _split(situation, now_ms) or _merge(situation, now_ms)
 
 
 def next_look_ms(situation: Situation, now_ms: int) -> int | None:
-    """The first moment after now at which `decide` may answer otherwise though the situation is the same; or never."""
+    """Return the next moment at which `decide` may change its answer in the same situation; None if it never does."""
     if decide(situation, _FOREVER_MS) == decide(situation, now_ms):
         return None
     layout, policy = situation.layout, situation.policy
@@ -163,9 +164,9 @@ def _is_cold(situation: Situation, segment: Segment, now_ms: int) -> bool:
 
 
 def _cold_since_ms(situation: Situation, segment: Segment) -> int | None:
-    """Since when every report was below all merge thresholds, so that traffic in bursts is cold too; None: it is not.
+    """Return since when every report was below all merge thresholds; None if the last one is not.
 
-    A report that is older than the segment is about one of the same name, of a topic that was deleted.
+    A report that is older than the segment belongs to a segment of the same name in a deleted topic.
     """
     since_ms = None
     for load in reversed(_reports_of(situation, segment)):
@@ -197,7 +198,7 @@ _RATES: Final = ("messages in", "bytes in", "messages out", "bytes out")
 
 
 def _overload(situation: Situation, segment: Segment) -> tuple[float, ...]:
-    """Each rate as a part of its split threshold: the measure in which messages and bytes can be compared and added."""
+    """Return each rate as a fraction of its split threshold, so that messages and bytes can be compared and added."""
     policy, load = situation.policy, _load_of(situation, segment)
     return (
         load.msg_rate_in / policy.split_msg_rate_in,

@@ -1,8 +1,8 @@
-"""Splits and merges topics by themselves: asks `broker.scalable.autoscale` when something has changed, and acts.
+"""Splits and merges topics automatically: asks `broker.scalable.autoscale` when something has changed, and acts.
 
-What may change the answer is pushed: load reports and layouts by the metadata store, consumers that come and go by
-their groups. Besides there is one alarm for the moment at which time alone may change it. A topic of which nothing is
-known (no report, no ordered consumer) is not looked at, so a broker with many quiet topics has nothing to do.
+All inputs are pushed. The metadata store pushes load reports and layouts, and the groups push changes of their
+consumers. In addition there is one alarm, for the moment at which time alone may change a decision. A topic without a
+report and without ordered consumers is not examined, so a broker with many quiet topics has nothing to do.
 """
 
 from collections import defaultdict
@@ -45,10 +45,10 @@ class AutoScaler:
 
         Args:
             controller: splits and merges.
-            layouts: the topics.
-            groups: know the consumers of ordered subscriptions.
-            metadata: where layouts and loads are watched.
-            now_ms: the clock of the layouts' and the reports' times.
+            layouts: the layouts of the topics.
+            groups: they know the consumers of ordered subscriptions.
+            metadata: the store in which layouts and loads are watched.
+            now_ms: the clock of the times in layouts and reports.
         """
         self._controller = controller
         self._layouts = layouts
@@ -62,7 +62,7 @@ class AutoScaler:
         self._alarm = Alarm(now_ms)
 
     async def run(self) -> None:
-        """Look after the topics until cancelled."""
+        """Scale the topics until cancelled."""
         self._since_ms = self._now_ms()
         self._loads.clear()
         self._groups.attach(self._changed)
@@ -84,7 +84,7 @@ class AutoScaler:
             self._groups.detach(self._changed)
 
     def _changed(self, topic: TopicName) -> None:
-        """Something has changed that the decision rests on: look at the topic at once."""
+        """Examine the topic now, because an input of its decision has changed."""
         self._look_at(topic, self._now_ms())
 
     def _look_at(self, topic: TopicName, moment_ms: int) -> None:
@@ -127,17 +127,17 @@ class AutoScaler:
         return topic in self._loads or bool(self._groups.consumers_of(topic))
 
     async def _look(self, topic: TopicName, nursery: trio.Nursery) -> None:
-        """Ask what to do with one topic, and do it in a task of its own: producers take a while to leave."""
+        """Decide on one topic, and act in a separate task, because producers take a while to leave."""
         if topic in self._acting or not self._is_known(topic) or self._controller.elections.is_elsewhere(topic):
             return
         try:
             layout = await self._layouts.get(topic)
             policy = self._controller.auto_scale_policy(layout)
         except (TopicNotFound, LayoutUnreadable):
-            # Who asks for it is told; what is known of its segments goes when their reports do.
+            # Clients of the topic get the error. Its load reports disappear by themselves.
             return
         except ExpectedError as error:
-            log.warning("a topic is not scaled", topic=str(topic), reason=str(error), retriable=error.retriable)
+            log.warning("a topic cannot be scaled", topic=str(topic), reason=str(error), retriable=error.retriable)
             if error.retriable:
                 self._look_at(topic, self._now_ms() + round(RETRY_SECONDS * 1000))
             return
@@ -159,10 +159,10 @@ class AutoScaler:
                     log.info("splitting a segment", topic=str(topic), segment=segment_id, reason=reason)
                     await self._controller.split(topic, segment_id)
                 case Merge(first_id, second_id):
-                    log.info("merging segments that nobody needs apart", topic=str(topic), segments=decision)
+                    log.info("merging two cold segments", topic=str(topic), segments=decision)
                     await self._controller.merge(topic, first_id, second_id)
         except ExpectedError as error:
-            log.warning("a topic was not scaled", topic=str(topic), decision=str(decision), reason=str(error))
+            log.warning("a split or merge by load failed", topic=str(topic), decision=str(decision), reason=str(error))
             self._look_at(topic, self._now_ms() + retry_ms)
         else:
             self._changed(topic)

@@ -1,7 +1,7 @@
-"""One group of consumers that share a topic's segments: what is known of the segments, and who was told what.
+"""One group of consumers that share a topic's segments: the state of the segments, and what each consumer was told.
 
-Everything here happens in one step, without a pause; what takes time (registering, grace periods) is
-`broker.scalable.consumer_groups`'.
+Everything here happens in one step of the event loop. What takes time (registrations, grace periods) is in
+`broker.scalable.consumer_groups`.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ class Member(Protocol):
 
     @property
     def name(self) -> str:
-        """The consumer's name; a second consumer of the same name takes the first one's place."""
+        """The consumer's name. A second consumer of the same name replaces the first one."""
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
-        """These segments are the consumer's now. Must not block."""
+        """Tell the consumer its segments. This must not block."""
 
 
 class ConsumerGroup:
@@ -51,36 +51,36 @@ class ConsumerGroup:
         """Set up.
 
         Args:
-            id_: names it.
-            shares_changed: called when what is recorded is not what is assigned any more. Must not block.
+            id_: the group's identity.
+            shares_changed: called when the assignment differs from the recorded one. It must not block.
             topics: the segments.
             feeds: the layouts.
-            metadata: where cursors are watched.
-            nursery: runs the watching.
+            metadata: the store in which cursors are watched.
+            nursery: runs the watching tasks.
         """
         self.id = id_
         self.members: dict[str, Member | None] = {}
-        """By name; None for one that is away."""
+        """Members by name; None for one that is away."""
         self.joining = 0
         """Consumers whose registration is being written."""
         self.layout: Layout | None = None
         self.regular: TopicName | None = None
-        """The `persistent://` topic that it is as long as there is no layout, if a consumer asked for it as that."""
+        """The `persistent://` topic to use while there is no layout, if a consumer asked for a regular topic."""
         self.is_known = False
-        """Whether the feed has said what the layout is, or that there is none."""
+        """Whether the feed has delivered the layout, or has said that there is none."""
         self.assignment: dict[str, frozenset[int]] = {}
         self.pushed: dict[str, tuple[int, frozenset[int]]] = {}
-        """What each member was told last: the layout's epoch and its segments."""
+        """What each member was told last: the layout's epoch and the member's segments."""
         self.turned = trio.Event()
-        """Set, and replaced, when something was pushed or there is no topic."""
+        """Set, and replaced, when something was pushed or the topic does not exist."""
         self.recorded: dict[str, frozenset[int] | None] = {}
-        """The registrations in the metadata store, None where it is not known what they say."""
+        """The registrations in the metadata store; None where their content is unknown."""
         self.writing = trio.Lock()
         self._moving = 0
         self._drained: set[int] = set()
         self._watched: dict[int, trio.CancelScope] = {}
-        # Sealed segments at whose cursor nobody has looked yet: nothing is assigned before. Else the first assignment
-        # after a restart would take the children from whoever reads them, and the next give them back.
+        # Sealed segments whose cursors were not checked yet. Nothing is assigned before they are. Otherwise the first
+        # assignment after a restart would take children from their consumers, and the next one would return them.
         self._unseen: set[int] = set()
         self._is_following = False
         self._shares_changed = shares_changed
@@ -91,20 +91,20 @@ class ConsumerGroup:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anybody is in it, or about to be, or its subscription is being moved."""
+        """Whether it has members, or consumers that are joining, or its subscription is being moved."""
         return bool(self.members or self.joining or self._moving)
 
     def follow(self) -> None:
-        """Know the topic from now on; nothing to do if it is known."""
+        """Follow the topic from now on. Does nothing if it is followed already."""
         if not self._is_following:
             self._is_following = True
             self._feeds.follow(self.id.topic, self._layout_changed)
         if self.layout is None and self.is_known:
-            # As what it was asked for is known only now.
+            # Only now is it known whether a consumer asked for a regular topic.
             self._layout_changed(None)
 
     def unfollow(self) -> None:
-        """Forget what is known of the topic: the last member has left."""
+        """Stop following the topic and forget its state, because the last member has left."""
         assert self._is_following, "a group follows its topic from its first member to its last"
         self._is_following = False
         self._feeds.unfollow(self.id.topic, self._layout_changed)
@@ -113,12 +113,12 @@ class ConsumerGroup:
         self.assignment.clear()
 
     def begin_move(self) -> None:
-        """The subscription is about to be moved: nobody reads until that is done."""
+        """Begin to move the subscription: no consumer reads until the move is done."""
         self._moving += 1
         self.reassign()
 
     def end_move(self) -> None:
-        """It stands where it is to go on. Everything is handed out anew, once every parent was looked at."""
+        """End the move of the subscription. All segments are assigned again, once every parent's cursor was checked."""
         self._moving -= 1
         if not self._moving and self.layout is not None:
             sealed = [segment for segment in self.layout.segments.values() if segment.id in self._watched]
@@ -128,7 +128,7 @@ class ConsumerGroup:
             self.reassign()
 
     def reassign(self) -> None:
-        """Divide the segments and tell everybody whose share has changed."""
+        """Divide the segments, and tell each member whose share has changed."""
         if self.layout is None:
             return
         if self._moving:
@@ -151,14 +151,14 @@ class ConsumerGroup:
         self._turn()
 
     def _push(self, layout: Layout, name: str, segments: frozenset[int]) -> None:
-        """Tell a member its share, unless it knows that or is away."""
+        """Tell a member its share, unless it already knows it or is away."""
         member, told = self.members[name], (layout.epoch, segments)
         if member is not None and self.pushed.get(name) != told:
             self.pushed[name] = told
             member.assigned(layout, segments)
 
     def _turn(self) -> None:
-        """Wake who waits for what is pushed."""
+        """Wake the tasks that wait for a push."""
         turned, self.turned = self.turned, trio.Event()
         turned.set()
 
@@ -169,11 +169,11 @@ class ConsumerGroup:
         self.layout, self.is_known = layout, True
         is_new = before is None or layout is None or before.creation_id != layout.creation_id
         if is_new:
-            # What is drained of a deleted topic says nothing of one made again under its name.
+            # A new topic with the name of a deleted one has nothing drained yet.
             self._forget_segments()
         if layout is None:
             if before is not None:
-                # If it was deleted, its registrations went with it.
+                # If the topic was deleted, its registrations were deleted too.
                 self.recorded = dict.fromkeys(self.recorded)
             self._turn()
             return
@@ -210,14 +210,14 @@ class ConsumerGroup:
             await follow_drained(name, self.id.name, tell, topics=self._topics, metadata=self._metadata)
 
     def _seen(self, segment: Segment, *, is_drained: bool) -> None:
-        """Somebody has looked at its cursor, or cannot."""
+        """Note the result of a check of the segment's cursor."""
         if segment.id not in self._unseen and is_drained == (segment.id in self._drained):
             return
         self._unseen.discard(segment.id)
         if is_drained:
             self._drained.add(segment.id)
         else:
-            # A seek has gone back into it: it comes before its children once more.
+            # A seek went back into the segment, so it must again be read before its children.
             self._drained.discard(segment.id)
         log.debug("segment drained or sought", topic=str(self.id.topic), segment=segment.id, drained=is_drained)
         self.reassign()

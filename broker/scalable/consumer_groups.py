@@ -1,14 +1,14 @@
-"""Consumers that share a scalable topic's segments: who reads which segment, pushed at every change.
+"""Groups of consumers that share a scalable topic's segments. Each change of an assignment is pushed.
 
-A group (`broker.scalable.consumer_group`) is the consumers of one ordered subscription, or the checkpoint consumers of
-one name. Whenever the layout changes, a segment is drained, or a consumer comes or goes, the assignment is computed
-anew (`broker.scalable.assignment`, pure) and pushed to those for whom it changed. A child of an ordered subscription is
-handed out only when its parents are drained, that is when the subscription's durable mark-delete stands at their sealed
-end (`broker.scalable.draining`).
+A group (`broker.scalable.consumer_group`) has the consumers of one ordered subscription, or the checkpoint consumers
+with one group name. The assignment is recomputed (`broker.scalable.assignment`, pure) when the layout changes, a
+segment is drained, or a consumer joins or leaves. It is pushed to the consumers for which it changed. In an ordered
+subscription, a child is assigned only when its parents are drained: the subscription's durable mark-delete has reached
+their sealed ends (`broker.scalable.draining`).
 
-A consumer whose connection is lost keeps its segments for a grace period, so that nothing moves when it comes back; one
-that closes leaves at once. Its registration outlives this process (`broker.layouts.registrations`): whoever takes the
-topic over gives every consumer that was registered a grace period to come back in.
+A consumer keeps its segments for a grace period after its connection is lost, so nothing moves if it returns. A
+consumer that closes gives them up at once. Registrations outlive this process (`broker.layouts.registrations`). A new
+controller gives every registered consumer a grace period in which to return.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +31,7 @@ from broker.topics import Topics
 from storage.metadata.store import Check, Conflict, MetadataError, MetadataStore
 
 MEMBERS_MAX: Final = 4096
-"""Consumers of one group, those in their grace period counted too; one more is refused."""
+"""Most consumers of one group, including those in their grace period. Further ones are refused."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,10 +54,10 @@ class ConsumerGroups:
         Args:
             topics: the segments.
             feeds: the layouts.
-            elections: a topic's controller alone hands out its segments.
-            metadata: where cursors are watched and registrations stand.
-            nursery: runs the watching, the writing and the grace periods.
-            grace_seconds: how long a consumer whose connection is lost keeps its segments.
+            elections: only a topic's controller assigns its segments.
+            metadata: the store of the cursors and registrations.
+            nursery: runs the watches, the writes and the grace periods.
+            grace_seconds: how long a consumer keeps its segments after its connection is lost.
         """
         self._topics = topics
         self._feeds = feeds
@@ -68,16 +68,16 @@ class ConsumerGroups:
         self._graces: GracePeriods[tuple[GroupId, str]] = GracePeriods(grace_seconds, self._expired, nursery)
         self._groups: dict[GroupId, ConsumerGroup] = {}
         self._taken_over: dict[TopicName, Check] = {}
-        """The election of this broker after which the registrations of before were read, by topic."""
+        """By topic, the election of this broker under which the earlier registrations were read."""
         self._locks: KeyedLocks[TopicName] = KeyedLocks()
         self._unwritten: dict[GroupId, None] = {}
-        """Groups whose registrations may differ from what is recorded, longest first."""
+        """Groups whose assignment may differ from the recorded one, oldest first."""
         self._is_writing = False
         self._listeners: list[Callable[[TopicName], None]] = []
         elections.attach(self._controller_changed)
 
     def attach(self, listener: Callable[[TopicName], None]) -> None:
-        """Call `listener` with a topic whenever consumers of it have come or gone. It must not block."""
+        """Call `listener` with a topic whenever its consumers have changed. It must not block."""
         self._listeners.append(listener)
 
     def detach(self, listener: Callable[[TopicName], None]) -> None:
@@ -85,7 +85,7 @@ class ConsumerGroups:
         self._listeners.remove(listener)
 
     def consumers_of(self, topic: TopicName) -> dict[str, int]:
-        """How many consumers share the topic in each group, those away counted too; empty groups are left out."""
+        """Count the consumers of each of the topic's groups, including those away. Empty groups are left out."""
         return {
             f"{id_.kind} {id_.name}": len(group.members)
             for id_, group in self._groups.items()
@@ -93,7 +93,7 @@ class ConsumerGroups:
         }
 
     def connected_count(self, id_: GroupId) -> int:
-        """How many consumers of the group are connected here; each may read several segments, or none."""
+        """Count the group's consumers that are connected to this broker, whatever segments they have."""
         group = self._groups.get(id_)
         return 0 if group is None else sum(member is not None for member in group.members.values())
 
@@ -111,15 +111,15 @@ class ConsumerGroups:
         return group
 
     async def recover(self) -> None:
-        """Take over every group that an earlier run had, so that whoever does not come back is forgotten."""
+        """Take over the groups of an earlier run, so that consumers which do not return are removed."""
         for topic in {id_.topic for id_ in await self._registrations.load()}:
             try:
                 await self._take_over(topic)
             except OwnedElsewhere as elsewhere:
-                log.info("consumers are left to their controller", topic=str(topic), reason=str(elsewhere))
+                log.info("another broker controls the topic's consumers", topic=str(topic), reason=str(elsewhere))
 
     async def _take_over(self, topic: TopicName) -> Check:
-        """Be the topic's controller, and take in what was registered before, with a grace period from now."""
+        """Become the topic's controller, and load the earlier registrations with a grace period from now."""
         async with self._locks.hold(topic):
             claim = await self._elections.elect(topic)
             if self._taken_over.get(topic) == claim:
@@ -130,26 +130,26 @@ class ConsumerGroups:
                     group.members[name] = None
                     group.recorded[name] = group.assignment[name] = shares[name]
                     self._graces.begin((id_, name))
-                log.info("ordered consumers may come back", topic=str(topic), group=id_.name, consumers=len(shares))
+                log.info("waiting for consumers to return", topic=str(topic), group=id_.name, consumers=len(shares))
                 group.follow()
             self._taken_over[topic] = claim
             return claim
 
     def _controller_changed(self, topic: TopicName) -> None:
         if self._elections.controller_of(topic) is None:
-            # Given up with the topic, whose registrations are gone; or lost, and others see to them.
+            # Either the topic and its registrations are gone, or another controller handles them now.
             self._taken_over.pop(topic, None)
 
     async def join(self, id_: GroupId, member: Member, *, regular: TopicName | None = None) -> None:
-        """Add a consumer; its assignment was handed to it when this returns, and is again whenever it changes.
+        """Add a consumer. On return it has its assignment; it gets every later change, too.
 
-        Its registration is durable before. One that comes back, or takes another's place, goes on with its segments.
-        Without a layout the topic is the `regular` one, if the consumer asked for that.
+        Its registration is durable before it gets the assignment. A consumer that returns, or replaces another one,
+        keeps the segments. If there is no layout, the `regular` topic is used, if the consumer asked for one.
 
         Raises:
             TopicNotFound: there is no such topic.
             OwnedElsewhere: another broker is its controller.
-            NotSupported: the group is full, or the name too long.
+            NotSupported: the group is full, or the consumer's name is too long.
         """
         claim = await self._take_over(id_.topic)
         group = self._group(id_)
@@ -176,9 +176,9 @@ class ConsumerGroups:
 
     async def _register(self, group: ConsumerGroup, name: str, claim: Check) -> None:
         if len(group.members) >= MEMBERS_MAX:
-            raise NotSupported(f"{group.id.name} has {MEMBERS_MAX} consumers, and no more may share it")
+            raise NotSupported(f"{group.id.name} already has {MEMBERS_MAX} consumers, the most that may share it")
         if len(name.encode()) > NAME_BYTES_MAX:
-            raise NotSupported(f"a consumer's name is at most {NAME_BYTES_MAX} bytes long")
+            raise NotSupported(f"a consumer's name must be at most {NAME_BYTES_MAX} bytes long")
         async with group.writing:
             group.recorded[name] = None
             try:
@@ -188,7 +188,7 @@ class ConsumerGroups:
             group.recorded[name] = frozenset()
 
     def lose(self, id_: GroupId, member: Member) -> None:
-        """A consumer's connection is lost: it keeps its segments for a while. Harmless if another has its name."""
+        """Start the grace period of a consumer that lost its connection. Does nothing if another has replaced it."""
         group = self._groups.get(id_)
         if group is None or group.members.get(member.name) is not member:
             return
@@ -200,14 +200,14 @@ class ConsumerGroups:
         self._graces.begin((id_, member.name))
 
     def leave(self, id_: GroupId, member: Member) -> None:
-        """Remove a consumer; its segments go to the others at once. Harmless if another has taken its name."""
+        """Remove a consumer. The others get its segments at once. Does nothing if another has replaced it."""
         group = self._groups.get(id_)
         if group is not None and group.members.get(member.name) is member:
             self._remove(group, member.name)
 
     def _expired(self, key: tuple[GroupId, str]) -> None:
         id_, name = key
-        log.info("a consumer did not come back", topic=str(id_.topic), group=id_.name, consumer=name)
+        log.info("a consumer did not return in its grace period", topic=str(id_.topic), group=id_.name, consumer=name)
         self._remove(self._groups[id_], name)
 
     def _remove(self, group: ConsumerGroup, name: str) -> None:
@@ -226,10 +226,9 @@ class ConsumerGroups:
 
     @asynccontextmanager
     async def held(self, id_: GroupId) -> AsyncIterator[None]:
-        """Let nobody read in the block, in which an ordered subscription is moved; then hand out anew, parents first.
+        """Stop all consumers for the block, which moves an ordered subscription. Then assign again, parents first.
 
-        Else whoever reads a child would go on with it, from its new place, before anybody has heard that its parent
-        has to be read again.
+        Otherwise a consumer could continue a child at its new position before the child's parent is read again.
 
         Raises:
             OwnedElsewhere: another broker is the topic's controller.
@@ -246,7 +245,7 @@ class ConsumerGroups:
     # Registrations
 
     def _note_unwritten(self, group: ConsumerGroup) -> None:
-        """See to it that the registrations are written as they are, soon."""
+        """Have the group's current registrations written soon."""
         self._unwritten[group.id] = None
         if not self._is_writing:
             self._is_writing = True
@@ -270,7 +269,7 @@ class ConsumerGroups:
         shares = {name: group.assignment.get(name, frozenset()) for name in group.members}
         changed = {name: share for name, share in shares.items() if group.recorded.get(name) != share}
         if group.layout is None:
-            # Nothing is kept of a topic that is deleted, nor changed of one that is not known yet.
+            # A deleted topic keeps no registrations, and those of a topic that is not known yet do not change.
             changed = {}
         if not gone and not changed:
             return
@@ -280,8 +279,8 @@ class ConsumerGroups:
         try:
             await self._registrations.write(group.id, claim, changed, gone)
         except MetadataError as error:
-            # Tried again with the next change; until then a restart would move segments or wait for who is gone.
-            log.warning("registrations were not written", topic=str(group.id.topic), reason=str(error))
+            # The next change retries it. A restart before that would move segments, or wait for consumers that left.
+            log.warning("consumer registrations were not written", topic=str(group.id.topic), reason=str(error))
             return
         for name in gone:
             del group.recorded[name]

@@ -1,20 +1,20 @@
-"""The controller of scalable topics: create, delete, split and merge, each step resumable from the layout record alone.
+"""The controller of scalable topics: create, delete, split and merge. Each can be resumed from the layout record alone.
 
-A split or merge (docs/design.md#topics) is a sequence in which every step may be repeated, so that whoever finds its
-intent in the layout can carry it on:
+Every step of a split or merge (docs/design.md#topics) may be repeated, so any controller that finds the intent in the
+layout can continue it:
 
     1. CAS the intent: parents, children and their ranges          nothing has happened yet
-    2. create the children                                         they exist, nobody sends to them
-    3. create every subscription's cursor on the children          at their beginning: it all comes after the parents
-    4. CAS the new layout                                          a subscription made meanwhile sends this back to 3
-    5. push it to every follower                                   clients turn to the children; what they had sent to
-                                                                   the parents is still taken, so it dooms nothing
-    6. wait until the parents' producers have left, but not long
-    7. seal the parents                                            those who did not leave are refused, and closed
+    2. create the children                                         they exist, but no producer knows them
+    3. create every subscription's cursor on the children          at their start: all of it comes after the parents
+    4. CAS the new layout                                          a subscription created meanwhile goes back to 3
+    5. push it to every follower                                   clients move to the children; the parents still take
+                                                                   sends in flight, so no transaction fails
+    6. wait for the parents' producers to leave, for a short time
+    7. seal the parents                                            producers that stayed are refused and closed
     8. CAS: the intent is done
 
-A child may hold messages before its parent is sealed, and key order does not suffer: nobody reads a child before its
-parent is read to its sealed end.
+A child may take messages before its parent is sealed. The order of a key is kept, because no consumer reads a child
+before its parent is read to its sealed end.
 """
 
 import uuid
@@ -52,23 +52,23 @@ from storage.metadata.store import Check, MetadataStore
 from storage.position import EARLIEST
 
 LEAVING_SECONDS_MAX: Final = 5.0
-"""How long producers may take to leave a segment that was replaced. A client leaves as soon as it has heard of it and
-what it had sent is answered; one that does not is not waited for."""
+"""How long producers may take to leave a replaced segment. A client leaves as soon as it has the new layout and the
+acknowledgements of its sends. After this time it is no longer waited for."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)
 class _Change:
-    """A split, merge or migration that somebody asked for."""
+    """A requested split, merge or migration."""
 
     topic: TopicName
     make: Callable[[], Awaitable[Layout]]
-    """Does all of it."""
+    """Carries out the whole change."""
     layout: Layout | None = None
     error: Exception | None = None
     ended: trio.Event = field(default_factory=trio.Event)
-    """Set when there is a layout or an error."""
+    """Set when the change has a layout or an error."""
     is_awaited: bool = True
 
 
@@ -91,15 +91,15 @@ class Controller:
         """Set up.
 
         Args:
-            layouts: what is changed.
+            layouts: the layouts to change.
             topics: the segments.
-            feeds: who has to know of a layout before producers are sent away.
+            feeds: the followers that must get a layout before producers are closed.
             groups: the consumers that share a topic.
-            elections: who may do all this for which topic.
-            now_ms: the clock of the layouts' times.
+            elections: they decide which broker may change which topic.
+            now_ms: the clock of the times in layouts.
             nursery: runs the splits and merges.
-            metadata: where everything stands that a topic takes along when it becomes scalable.
-            auto_scale: the policy of topics that do not say otherwise.
+            metadata: the store of the records that a migrated topic keeps.
+            auto_scale: the policy of topics without their own settings.
         """
         self.elections = elections
         self._groups = groups
@@ -116,7 +116,7 @@ class Controller:
         self._unfinished = UnfinishedChanges(layouts, topics, elections, self.locks, self._finish_all, nursery)
 
     async def recover(self) -> None:
-        """Finish everything that an earlier controller left half done (D10); see `UnfinishedChanges.recover`."""
+        """Finish all changes that an earlier controller left unfinished (D10); see `UnfinishedChanges.recover`."""
         await self._unfinished.recover()
 
     async def _finish_all(self, topic: TopicName, layout: Layout) -> None:
@@ -139,11 +139,11 @@ class Controller:
         """Create a scalable topic with segments that divide the hash space evenly; durable on return.
 
         Raises:
-            TopicExists, SegmentCountInvalid: nothing was changed. A regular topic has the name too: it is to be
-                migrated, as else its clients would be sent away from its messages.
+            TopicExists, SegmentCountInvalid: nothing was changed. `TopicExists` is also raised for a regular topic of
+                this name. It must be migrated; otherwise its clients would lose access to its messages.
         """
         if await self._layouts.is_made(topic.as_regular):
-            raise TopicExists(f"{topic.as_regular} exists; migrate it to have a scalable topic of its name")
+            raise TopicExists(f"{topic.as_regular} exists. Migrate it to get a scalable topic of this name")
         layout = create(segments, self._now_ms(), creation_id=uuid.uuid4().hex, properties=properties)
         await self._layouts.create(topic, layout)
 
@@ -164,10 +164,11 @@ class Controller:
         return await self._change_segments(topic, lambda layout: layout.begin_merge(first_id, second_id))
 
     async def migrate(self, topic: TopicName, *, force: bool) -> Layout:
-        """Make a scalable topic of the `persistent://` one of its name; durable and pushed on return.
+        """Turn the `persistent://` topic of this name into a scalable one; durable and pushed on return.
 
-        Its messages, subscriptions and their cursors are the new topic's. Clients that follow its layout go on; with
-        `force`, others are not waited for: their producers are closed for good, their consumers read what is there.
+        The new topic has its messages, subscriptions and cursors. Clients that follow its layout continue. With
+        `force`, other clients do not prevent the migration. Their producers are closed and refused from then on. Their
+        consumers can read the old messages.
 
         Raises:
             TopicNotFound, TopicExists, OldClientsConnected, TopicClosed: see `Migrations.make_scalable`.
@@ -181,7 +182,7 @@ class Controller:
         return await self._finish_open(topic)
 
     async def auto_scale_override(self, topic: TopicName) -> AutoScaleOverride | None:
-        """What the topic wants otherwise than the broker's settings for automatic splits and merges; None: nothing.
+        """Return the topic's own settings for automatic splits and merges; None if it has none.
 
         Raises:
             TopicNotFound
@@ -189,30 +190,30 @@ class Controller:
         return (await self._layouts.get(topic)).auto_scale
 
     async def set_auto_scale_override(self, topic: TopicName, override: AutoScaleOverride | None) -> None:
-        """Replace it, or remove it by None; durable on return.
+        """Replace the topic's own settings, or remove them with None; durable on return.
 
         Raises:
-            TopicNotFound, LayoutTooLarge: nothing was changed.
-            AutoScalePolicyInvalid: with the broker's settings it would make no policy; nothing was changed.
+            TopicNotFound, LayoutTooLarge: nothing was changed. AutoScalePolicyInvalid: together with the broker's
+            settings they are not a valid policy; nothing was changed.
         """
         if override is not None:
             override.over(self._auto_scale)
         await self._layouts.change(topic, lambda layout: layout.with_auto_scale(override))
 
     def auto_scale_policy(self, layout: Layout) -> AutoScalePolicy:
-        """What holds for a topic: the broker's settings with the topic's override.
+        """Return the policy for a topic: the broker's settings, overridden by the topic's own.
 
         Raises:
-            AutoScalePolicyInvalid: the settings have changed since it was set, and it does not go with them any more.
+            AutoScalePolicyInvalid: the broker's settings have changed, and the topic's own no longer fit them.
         """
         return self._auto_scale if layout.auto_scale is None else layout.auto_scale.over(self._auto_scale)
 
     async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
-        """Remove the topic with all its segments; durable on return.
+        """Delete the topic with all its segments; durable on return.
 
-        From the moment at which this cannot fail any more the topic does not exist, but its name is taken until
-        everything of it is gone. If that is interrupted, calling this again goes on with it, as `recover` does, and
-        this broker itself if what interrupted it passes.
+        Once the layout is marked, the topic no longer exists, but its name is in use until everything is removed. If
+        the removal is interrupted, another call continues it, and so does `recover`. After a retriable error this
+        broker continues it by itself.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -230,7 +231,9 @@ class Controller:
             names = names_left(topic, layout)
             in_use = not layout.is_deleting and any(self._topics.is_in_use(name) for name in names)
             if in_use and not force:
-                raise TopicInUse(f"{topic} has connected producers or consumers; delete it with force=true to end them")
+                raise TopicInUse(
+                    f"{topic} has connected producers or consumers. Delete it with force=true to disconnect them"
+                )
             claim = await self.elections.elect(topic)
             with self._topics.deleting(names):
                 if not layout.is_deleting:
@@ -246,7 +249,7 @@ class Controller:
             await self._resign(topic)
 
     async def _resign(self, topic: TopicName) -> None:
-        """There is no such topic, so it needs no controller; unless consumers wait here for one of its name."""
+        """Resign, because the topic does not exist; unless consumers wait here for a topic of this name."""
         if not self._groups.consumers_of(topic):
             await self.elections.resign(topic)
 
@@ -255,19 +258,19 @@ class Controller:
 
     async def _begin_and_finish(self, topic: TopicName, begin: Callable[[Layout], Layout]) -> Layout:
         with suppress(IntentOpen):
-            # What is refused elects nobody.
+            # Check first, so that a refused change elects no controller.
             begin(await self._layouts.get(topic))
         claim = await self.elections.elect(topic)
         try:
             await self._layouts.change(topic, begin, claim=claim)
         except IntentOpen:
-            # Left by a controller that is gone: in this process the lock admits one at a time.
+            # An open intent was left by an earlier controller: the lock admits one change at a time in this process.
             await self._finish_open(topic)
             await self._layouts.change(topic, begin, claim=claim)
         return await self._finish_open(topic)
 
     async def _in_background(self, topic: TopicName, make: Callable[[], Awaitable[Layout]]) -> Layout:
-        # Whoever asked may hang up half-way; what is begun goes on here, because nobody else would finish it.
+        # The caller may disconnect halfway. The change continues here, because nothing else would finish it.
         change = _Change(topic, make)
         self._nursery.start_soon(self._run, change)
         try:
@@ -286,18 +289,18 @@ class Controller:
             async with self.locks.hold(topic):
                 change.layout = await change.make()
         except trio.Cancelled:
-            change.error = TopicClosed(f"{topic}: the broker is ending")
+            change.error = TopicClosed(f"{topic}: the broker is stopping")
             raise
         except Exception as error:
             change.error = error
             self._unfinished.failed(topic, error)
             if not change.is_awaited:
-                log.warning("a split, merge or migration is not finished", topic=str(topic), reason=str(error))
+                log.warning("a split, merge or migration did not finish", topic=str(topic), reason=str(error))
         finally:
             change.ended.set()
 
     async def _finish_open(self, topic: TopicName) -> Layout:
-        """Steps 2 to 8 of the open intent."""
+        """Carry out steps 2 to 8 of the open intent."""
         claim = await self.elections.elect(topic)
         layout = await self._layouts.get(topic)
         intent = layout.intent
@@ -323,7 +326,7 @@ class Controller:
         ready: set[str] = set()
 
         def replaced(layout: Layout) -> Layout:
-            # Unchanged while a subscription lacks its cursors; then the loop below creates them and asks again.
+            # While a subscription lacks its cursors, nothing changes; the loop below creates them and tries again.
             return layout.replace_segments(intent, self._now_ms()) if ready >= layout.living_subscriptions() else layout
 
         while True:

@@ -1,8 +1,8 @@
-"""Whether a subscription has drained a sealed segment: told at each change, from the cursor's record.
+"""Tells whether a subscription has drained a sealed segment, at each change of the cursor's record.
 
-Drained is what is durably acknowledged to its sealed end. The end is asked of the segment, once; after that any broker
-may own it, since the record says the rest. What keeps the segment from being asked is waited for if it passes: its
-children stay back until then, and would else stay back for good.
+A segment is drained when it is durably acknowledged up to its sealed end. The segment is asked for its end once. After
+that any broker may own it, because the cursor's record has the rest. If the segment cannot be asked now, a retriable
+error is waited out. Until then its children are not assigned; without a retry they never would be.
 """
 
 from collections.abc import Callable
@@ -28,15 +28,15 @@ async def follow_drained(
 ) -> None:
     """Call `tell` with whether the sealed segment `name` is drained, at first and at each change, until cancelled.
 
-    Returns when nobody can look at it: it was deleted meanwhile, or is damaged. Then it is not drained.
+    It returns if the segment was deleted meanwhile or is damaged. Then the segment does not count as drained.
     """
     while True:
         try:
             topic = await _sealed(name, tell, topics)
             break
         except ExpectedError as error:
-            # Its children stay back, and everything else goes on.
-            log.warning("a sealed segment cannot be looked at", topic=str(name), reason=str(error))
+            # The segment's children are not assigned. Everything else continues.
+            log.warning("a sealed segment cannot be read, so its children wait", topic=str(name), reason=str(error))
             tell(False)
             if not error.retriable:
                 return
@@ -51,10 +51,10 @@ async def follow_drained(
 
 
 async def _sealed(name: TopicName, tell: Callable[[bool], None], topics: Topics) -> Topic:
-    """The segment, loaded and sealed."""
+    """Load the segment, and wait until it is sealed."""
     topic = await topics.get(name)
     if topic.sealed_end is None:
-        # Its clients are turning to its children; so it is not drained, and what they do may take a moment.
+        # Its producers are still moving to its children, so it is not drained yet.
         tell(False)
         with topic.held():
             await topic.wait_sealed()
@@ -62,11 +62,11 @@ async def _sealed(name: TopicName, tell: Callable[[bool], None], topics: Topics)
 
 
 def _stands_behind(end: Position, cursor: Record, topic: Topic) -> bool:
-    """Whether a cursor's record says that everything up to `end` is acknowledged."""
+    """Return whether a cursor's record says that everything up to `end` is acknowledged."""
     try:
         _identity, acknowledged = decode(cursor.value, topic.next_after)
     except CursorCorrupt as corrupt:
-        # Its segment's children stay back, and everything else goes on.
+        # The segment's children are not assigned. Everything else continues.
         log.warning("a cursor cannot be read", topic=str(topic.name), key=cursor.key, reason=str(corrupt))
         return False
     return topic.next_after(acknowledged.mark_delete) > end

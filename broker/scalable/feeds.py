@@ -1,9 +1,8 @@
-"""Layout changes, pushed: one metadata watch per followed topic, shared by every session that wants to know.
+"""Pushes layout changes: one metadata watch per followed topic, shared by all sessions that follow it.
 
-Once a feed has reached an epoch, every connection of this broker has the update in its outbox, and whatever is put
-there next reaches the client after it; a split relies on that when it closes producers (docs/design.md#topics). There
-may be thousands of followers, so they are handed a layout some at a time, and the epoch counts as reached when all have
-it.
+Once a feed has reached an epoch, every connection of this broker has the update in its outbox. Whatever is sent later
+reaches the client after the update. A split relies on this order when it closes producers (docs/design.md#topics). A
+topic may have thousands of followers, so they get a layout in batches. The epoch counts as reached when all have it.
 """
 
 from collections.abc import Callable
@@ -20,24 +19,25 @@ from broker.names import TopicName
 from storage.metadata.store import MetadataStore, Record
 
 Follower = Callable[[Layout | None], None]
-"""Takes the topic's newest layout, None when it was deleted or cannot be read; must not block."""
+"""Called with the topic's newest layout; None if the topic was deleted or its layout cannot be read. It must not
+block."""
 
 FOLLOWERS_AT_ONCE: Final = 256
-"""Followers that are handed a layout in one step of the event loop, some 3 ms."""
+"""Followers that get a layout in one step of the event loop, which takes about 3 ms."""
 
 log = structlog.get_logger(__name__)
 
 
 class _Feed:
-    """One topic's layout as last seen, and who wants to hear of the next."""
+    """One topic's last known layout, and its followers."""
 
     def __init__(self) -> None:
         self.followers: set[Follower] = set()
         self.layout: Layout | None = None
         self.handed: Layout | None = None
-        """What every follower has been handed, or a later one."""
+        """The layout that every follower has; some may have a later one."""
         self.was_handed = False
-        """Whether every follower has been handed a layout at all."""
+        """Whether every follower has been given a layout, or its absence, at all."""
         self.known = trio.Event()
         self.changed = trio.Event()
         self.scope = trio.CancelScope()
@@ -50,7 +50,7 @@ class LayoutFeeds:
         """Set up.
 
         Args:
-            metadata: where the layouts stand.
+            metadata: the store of the layouts.
             nursery: runs one watching task per followed topic.
         """
         self._metadata = metadata
@@ -60,7 +60,7 @@ class LayoutFeeds:
     def follow(self, topic: TopicName, follower: Follower) -> None:
         """Call `follower` with the topic's layout, as soon as it is known and at each change, until `unfollow`.
 
-        Calls may repeat an epoch: the record also changes by intents and subscriptions.
+        Calls may repeat an epoch, because intents and subscriptions also change the record.
         """
         feed = self._feeds.get(topic)
         if feed is None:
@@ -71,19 +71,19 @@ class LayoutFeeds:
             follower(feed.layout)
 
     def unfollow(self, topic: TopicName, follower: Follower) -> None:
-        """Undo `follow`; the last follower's leaving ends the watch."""
+        """Undo `follow`. When the last follower leaves, the watch ends."""
         feed = self._feeds[topic]
         feed.followers.discard(follower)
         if not feed.followers:
             feed.scope.cancel()
             del self._feeds[topic]
-            # Whoever waits for an epoch looks again and finds that nobody here needs it.
+            # A task that waits for an epoch checks again, and finds that no follower is left.
             feed.changed.set()
 
     async def reached(self, topic: TopicName, epoch: int) -> None:
-        """Return once every follower here has been handed the topic's layout of `epoch`, a later one, or its end.
+        """Wait until every follower here has the topic's layout of `epoch` or a later one, or knows of its deletion.
 
-        Followers of a regular topic have been handed no layout; they are waited for until they have got its first.
+        Followers of a regular topic have no layout yet. This waits until they have its first one.
         """
         while True:
             feed = self._feeds.get(topic)
@@ -108,7 +108,7 @@ class LayoutFeeds:
 
 
 async def _hand(feed: _Feed) -> None:
-    """Hand the layout to all who follow now; those who begin meanwhile are handed it as they begin."""
+    """Give the layout to all current followers. New followers get it when they begin."""
     for number, follower in enumerate(tuple(feed.followers), 1):
         if follower in feed.followers:
             follower(feed.layout)
@@ -117,13 +117,13 @@ async def _hand(feed: _Feed) -> None:
 
 
 def _layout_of(topic: TopicName, record: Record) -> Layout | None:
-    """The layout to be pushed; None if there is none any more, or none that can be read."""
+    """Return the layout to push; None if it was deleted or cannot be read."""
     try:
         layout = from_json(record.value)
     except LayoutUnreadable as unreadable:
-        # This topic alone is not to be had; a record written over the damaged one is taken up again.
+        # Only this topic is unavailable. If the damaged record is replaced, the new layout is pushed.
         log.error(
-            "topic is unavailable, its layout is damaged", topic=str(topic), key=record.key, reason=str(unreadable)
+            "a topic is unavailable: its layout is damaged", topic=str(topic), key=record.key, reason=str(unreadable)
         )
         return None
     return None if layout.is_deleting else layout

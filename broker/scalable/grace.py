@@ -1,4 +1,4 @@
-"""Grace periods: what happens to somebody who is away for too long. One timer, and none while everybody is here."""
+"""Grace periods for absent consumers: one timer for all of them, and none while nobody is absent."""
 
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -15,23 +15,23 @@ class GracePeriods(Generic[Key]):
         """Set up.
 
         Args:
-            seconds: how long each lasts.
-            expired: called with a key whose period has run out. Must not block.
+            seconds: the length of each period.
+            expired: called with a key whose period has expired. It must not block.
             nursery: runs the timer.
         """
         self.seconds = seconds
         self._expired = expired
         self._nursery = nursery
-        # All last equally long, so who came first is first to go.
+        # All periods have the same length, so the oldest one expires first.
         self._until: dict[Key, float] = {}
         self._timer: trio.CancelScope | None = None
 
     def __len__(self) -> int:
-        """How many are running."""
+        """Return the number of running periods."""
         return len(self._until)
 
     def begin(self, key: Key) -> None:
-        """Begin a period for the key, anew if one is running."""
+        """Begin a period for the key. Restart it if one is running."""
         self.end(key)
         self._until[key] = trio.current_time() + self.seconds
         if self._timer is None:
@@ -39,7 +39,7 @@ class GracePeriods(Generic[Key]):
             self._nursery.start_soon(self._run, self._timer)
 
     def end(self, key: Key) -> None:
-        """The key is back, or needs no period any more; harmless if none is running."""
+        """End the key's period, because it is back or no longer needed. Does nothing if none is running."""
         self._until.pop(key, None)
         if not self._until and self._timer is not None:
             self._timer.cancel()

@@ -1,11 +1,12 @@
-"""How busy each segment is, reported into the metadata store when it has changed noticeably (PIP-483).
+"""Reports each segment's load to the metadata store when it has changed noticeably (PIP-483).
 
-The owner of a segment samples its counters and keeps a minute of samples, so a rate is that of the last minute and a
-short burst is not taken for load. It writes a record when a rate has moved by a quarter since the last one, so steady
-traffic is reported once; whoever decides on splits watches the records, wherever he runs. They are ephemeral: a broker
-that is gone reports nothing.
+A segment's owner samples its counters and keeps a minute of samples. So a rate is an average over the last minute, and
+a short burst does not count as load. The owner writes a record when a rate has changed by a quarter since the last
+record, so steady traffic is reported once. The broker that decides on splits watches the records. They are ephemeral,
+so a broker that has ended leaves none.
 
-Sampling begins with the first message and ends when a minute has passed without one. Until the next, nothing runs.
+Sampling begins with the first message, and ends after a minute without messages. After that nothing runs until the next
+message.
 """
 
 from collections import deque
@@ -27,21 +28,22 @@ from storage.metadata.store import Delete, MetadataError, MetadataStore, Op, Put
 from storage.signal import Signal
 
 SAMPLE_SECONDS: Final = 10
-"""How often the counters are looked at while there is traffic."""
+"""The sampling interval while there is traffic."""
 SAMPLES_KEPT: Final = 6
-"""Over how many samples a rate is taken: a minute."""
+"""The number of samples that a rate covers: a minute."""
 CHANGE_MIN: Final = 0.25
-"""By which part a rate must have moved to be reported again."""
+"""The fraction by which a rate must have changed to be reported again."""
 RATES_MIN: Final = (10.0, 50_000.0, 10.0, 50_000.0)
-"""Below these, messages and bytes in and out, rates are taken for this: what hardly anything uses is not watched."""
+"""Lower rates (messages and bytes in, messages and bytes out) count as these, so almost idle segments are not
+reported."""
 REPORTS_AT_ONCE: Final = 64
-"""Records in one change set; any store takes that many."""
+"""Records in one change set; every store takes this many."""
 
 log = structlog.get_logger(__name__)
 
 
 class _Rates(NamedTuple):
-    """Per second."""
+    """Rates per second."""
 
     msg_in: float
     bytes_in: float
@@ -54,16 +56,16 @@ _NO_RATES: Final = _Rates(0, 0, 0, 0)
 
 @dataclass(eq=False, slots=True)
 class _Sampled:
-    """One segment: its counters as they were, the oldest first, and what was reported of it."""
+    """One segment: samples of its counters, oldest first, and its last report."""
 
     counts: deque[SegmentTraffic] = field(
         default_factory=lambda: deque([SegmentTraffic()] * (SAMPLES_KEPT + 1), SAMPLES_KEPT + 1)
     )
     reported: _Rates | None = None
-    """What the store has; None while nobody knows, or it has nothing."""
+    """The report in the store; None if there is none or it is unknown."""
 
     def take(self, traffic: SegmentTraffic) -> _Rates:
-        """Take a sample; the rates since the oldest one."""
+        """Take a sample. Return the rates since the oldest sample."""
         self.counts.append(traffic.copy())
         first, last = self.counts[0], self.counts[-1]
         seconds = SAMPLE_SECONDS * SAMPLES_KEPT
@@ -90,11 +92,11 @@ class LoadReporter:
         """Set up.
 
         Args:
-            topics: those loaded here, whenever it is iterated.
-            activity: set with every message that comes or goes.
-            metadata: where reports stand.
-            session: the broker's; reports go with it.
-            now_ms: the clock of the reports' times.
+            topics: iterates over the topics that are loaded at that moment.
+            activity: set at every message in or out.
+            metadata: the store of the reports.
+            session: the broker's session; the reports end with it.
+            now_ms: the clock of the times in reports.
         """
         self._topics = topics
         self._activity = activity
@@ -103,7 +105,7 @@ class LoadReporter:
         self._now_ms = now_ms
         self._sampled: dict[TopicName, _Sampled] = {}
         self._removing: set[TopicName] = set()
-        """Segments whose report is to go, and may still be there."""
+        """Segments whose report must be removed, and may still exist."""
 
     async def run(self) -> None:
         """Sample and report until cancelled."""
@@ -115,9 +117,9 @@ class LoadReporter:
                 is_busy = await self._sample()
 
     async def _sample(self) -> bool:
-        """Take one sample of every active segment and report what changed.
+        """Take one sample of every active segment, and report what changed.
 
-        True if there was any traffic, or the store did not take every report.
+        Return True if there was any traffic, or if the store did not take every report.
         """
         due: dict[TopicName, _Rates | None] = {}
         is_busy = False
@@ -125,7 +127,7 @@ class LoadReporter:
         active = {name: topic for name, topic in loaded.items() if _is_active(topic)}
         for gone in self._sampled.keys() - active.keys():
             last = self._sampled.pop(gone).reported
-            # A segment that was unloaded since nobody uses it stays cold, which may let it be merged.
+            # A segment that was unloaded because it is unused counts as cold, so it may be merged.
             if gone in loaded or last is None or _differs(last, _NO_RATES):
                 self._removing.add(gone)
         due.update(dict.fromkeys(self._removing))
@@ -143,7 +145,7 @@ class LoadReporter:
         return is_busy or not is_reported
 
     async def _report(self, due: Mapping[TopicName, _Rates | None]) -> bool:
-        """Write these reports, or remove them where None; whether the store took all of them."""
+        """Write these reports; remove those that are None. Return whether the store took all of them."""
         names = list(due)
         is_reported = True
         for first in range(0, len(names), REPORTS_AT_ONCE):
@@ -151,7 +153,7 @@ class LoadReporter:
             try:
                 await self._metadata.commit([self._op(name, rates) for name, rates in some.items()])
             except MetadataError as error:
-                # Advice only: it is sampled and reported again, and a store that is gone ends the broker elsewhere.
+                # Reports are only advice and are repeated later. Other code ends the broker if the store has ended.
                 log.warning("the load of segments was not reported", reason=str(error))
                 is_reported = False
                 for name in some.keys() & self._sampled.keys():
@@ -169,7 +171,7 @@ class LoadReporter:
 
 
 def segment_of(key: str) -> TopicName | None:
-    """The segment whose load stands under `key`; None if no segment's does."""
+    """Return the segment whose load has this key; None if it is not a segment's key."""
     try:
         name = TopicName.parse(unquote(key.removeprefix(LOAD_PREFIX)))
     except InvalidTopicName:
@@ -178,7 +180,7 @@ def segment_of(key: str) -> TopicName | None:
 
 
 def decode_load(value: bytes) -> SegmentLoad | None:
-    """A report; None for what is none."""
+    """Decode a report; None if the value is not one."""
     try:
         raw = orjson.loads(value)
         return SegmentLoad(
@@ -209,6 +211,6 @@ def _is_active(topic: Topic) -> bool:
 
 
 def _differs(reported: _Rates, now: _Rates) -> bool:
-    """Whether a rate has moved noticeably."""
+    """Return whether a rate has changed noticeably."""
     pairs = zip(reported, now, RATES_MIN, strict=True)
     return any(abs(new - old) > CHANGE_MIN * max(old, least) and max(old, new) > least for old, new, least in pairs)

@@ -1,15 +1,15 @@
-"""Migration: a regular topic becomes a scalable one, without copying a message or moving a cursor (PIP-475).
+"""Migration: turns a regular topic into a scalable one, without copying a message or moving a cursor (PIP-475).
 
-    1. create the segment that takes over                  nobody knows of it yet
-    2. create every subscription's cursor on it            at its beginning: it all comes after what is there
-    3. CAS: the layout, where none was                     the topic is scalable from here on, for good
+    1. create the segment that takes over                  no client knows it yet
+    2. create every subscription's cursor on it            at its start: all of it comes after the old messages
+    3. CAS: create the layout                              from here on, the topic is scalable
 
-What follows is what follows the fourth step of a split, and whoever finds the layout carries it on: `Controller`. If it
-ends before the third step, the regular topic is as it was; what was prepared is found and removed by the next attempt,
-and in no other topic's way, as no other topic has a segment of that name.
+The rest is the same as after the fourth step of a split, and any controller that finds the layout continues it
+(`Controller`). If a migration ends before its third step, the regular topic is unchanged. The next attempt removes what
+was prepared. It is in no other topic's way, because no other topic has a segment of that name.
 
-No subscription is opened or deleted between the second step and the third, so each has its cursors or belongs to the
-scalable topic from its beginning. Producers and consumers go on all the while.
+No subscription is opened or deleted between the second and the third step. So each subscription either has its cursors,
+or is created on the scalable topic. Producers and consumers continue meanwhile.
 """
 
 import uuid
@@ -47,18 +47,18 @@ class Migrations:
         self._now_ms = now_ms
 
     async def make_scalable(self, topic: TopicName, *, force: bool) -> None:
-        """Write the first layout of `topic`, a `topic://` name; durable on return. One at a time for each topic.
+        """Write the first layout of `topic`, a `topic://` name; durable on return. Only one call per topic may run.
 
-        The layout has an intent open, which is to be finished. Nothing to do when it has it already.
+        The layout has an open intent, which the caller must finish. If that intent exists already, nothing is written.
 
         Raises:
             TopicNotFound: there is no regular topic of this name.
-            TopicExists: it is scalable already, or another scalable topic has the name.
-            OldClientsConnected: there are clients that will not follow, and `force` was not given; nothing was changed.
-            TopicClosed: the regular topic is going away here; nothing was changed.
+            TopicExists: the topic is already scalable, or another scalable topic has the name.
+            OldClientsConnected: some clients cannot follow, and `force` was not given; nothing was changed.
+            TopicClosed: this broker no longer serves the regular topic; nothing was changed.
         """
         if await self._is_begun(topic):
-            # Written, but the answer was lost; or by a broker that is gone.
+            # It was written and the answer was lost, or an earlier controller wrote it.
             (await self._topics.get(topic.as_regular)).scalable_topic = topic
             return
         if not await self._layouts.is_made(topic.as_regular):
@@ -85,17 +85,17 @@ class Migrations:
                 raise
 
     async def _is_begun(self, topic: TopicName) -> bool:
-        """Whether the topic's layout is a migration's that is not finished.
+        """Return whether the topic's layout belongs to an unfinished migration.
 
         Raises:
-            TopicExists: it is another one.
+            TopicExists: the layout is another one.
         """
         try:
             layout = await self._layouts.stored(topic)
         except TopicNotFound:
             return False
         if layout.intent is None or LEGACY_SEGMENT_ID not in layout.intent.parents or not _is_legacy(layout):
-            raise TopicExists(f"{topic} is a scalable topic already")
+            raise TopicExists(f"{topic} is already a scalable topic")
         return True
 
     async def _write(self, topic: TopicName, regular: Topic, here: Mapping[str, TopicSubscription]) -> None:
@@ -112,7 +112,7 @@ class Migrations:
             except Conflict as conflict:
                 if conflict.key == regular.claim.key:
                     raise TopicClosed(f"{regular.name} is no longer served here") from conflict
-                # A schema was added meanwhile; it goes with the topic too.
+                # A schema was added meanwhile. The next attempt includes it.
                 continue
             log.info("topic migrated", topic=str(topic), subscriptions=sorted(subscriptions))
             return
@@ -122,8 +122,8 @@ def _require_followers(regular: Topic) -> None:
     count = regular.old_client_count
     if count:
         raise OldClientsConnected(
-            f"{regular.name} has {count} producers or consumers of v4 clients, which cannot follow it;"
-            " close them, or migrate with force=true"
+            f"{regular.name} has {count} producers or consumers of v4 clients, which cannot follow the migration."
+            " Close them, or migrate with force=true"
         )
 
 

@@ -1,8 +1,8 @@
-"""Which scalable topics a namespace has, pushed: one metadata watch per followed namespace, for all who follow.
+"""Pushes which scalable topics a namespace has: one metadata watch per followed namespace, shared by its followers.
 
-A follower has filters of its own: it is told of the topics that have all of some properties. What it has not been told
-yet is a set of names, looked up when it asks; so a follower that asks late is told the difference between what it knows
-and what is there now, and costs no more memory than the namespace has topics.
+Each follower has a filter: it gets only topics that have all of some properties. The broker remembers the names that
+have changed since the follower last asked, and looks them up when it asks again. So a slow follower gets the difference
+between what it knows and the current state, and its memory is bounded by the number of topics.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from storage.metadata.store import MetadataStore, starting_with
 from storage.signal import Signal
 
 RECORDS_AT_ONCE: Final = 128
-"""Layouts that are read in one step of the event loop; the first time there may be a hundred thousand."""
+"""Layouts that are read in one step of the event loop. At first there may be a hundred thousand of them."""
 
 log = structlog.get_logger(__name__)
 
@@ -27,14 +27,14 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
 class Membership(NamedTuple):
-    """What changed for a follower: full names, sorted."""
+    """The topics that a follower gains and loses: full names, sorted."""
 
     added: list[str]
     removed: list[str]
 
 
 class NamespaceFollower:
-    """One follower's knowledge of a namespace. Made by `NamespaceFeeds.follow`; one task asks it."""
+    """What one follower knows of a namespace. `NamespaceFeeds.follow` makes it; only one task may use it."""
 
     def __init__(self, filters: Mapping[str, str], topics: Mapping[str, Mapping[str, str]]) -> None:
         self._filters = dict(filters)
@@ -45,13 +45,13 @@ class NamespaceFollower:
         self._wake = Signal()
 
     async def listing(self) -> list[str]:
-        """Every topic that matches, as soon as the namespace is known; to be asked once, before `next`."""
+        """Return all matching topics, once the namespace is known. Call it once, before `next`."""
         while not self._is_listed:
             await self._wake.wait()
         return self._difference().added
 
     async def next(self) -> Membership:
-        """The next difference to what was told; of changes that nobody asked for meanwhile, only their sum."""
+        """Wait for the next difference from what was returned so far. It may combine several changes."""
         while True:
             await self._wake.wait()
             difference = self._difference()
@@ -59,7 +59,7 @@ class NamespaceFollower:
                 return difference
 
     def touched(self, names: Iterable[str]) -> None:
-        """These topics were written or are gone. The first call means that the namespace is known."""
+        """Note that these topics were written or deleted. The first call means that the namespace is known."""
         self._is_listed = True
         self._touched.update(names)
         self._wake.set()
@@ -78,7 +78,7 @@ class NamespaceFollower:
 
 
 class _Feed:
-    """One namespace: its topics with their properties, and who follows."""
+    """One namespace: its topics with their properties, and its followers."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Mapping[str, str]] = {}
@@ -94,7 +94,7 @@ class NamespaceFeeds:
         """Set up.
 
         Args:
-            metadata: where the layouts stand.
+            metadata: the store of the layouts.
             nursery: runs one watching task per followed namespace.
         """
         self._metadata = metadata
@@ -133,7 +133,7 @@ class NamespaceFeeds:
                             await trio.lowlevel.checkpoint()
                         topic = topic_of(record.key)
                         if topic is None:
-                            # No topic's layout stands under such a key.
+                            # The key does not name a topic.
                             continue
                         name = str(topic)
                         properties = _properties(name, record.value)
@@ -143,17 +143,17 @@ class NamespaceFeeds:
                             feed.topics[name] = properties
                         touched.append(name)
                     feed.is_known = True
-                    # In one step: nobody who comes now is told of some of them only.
+                    # This is one step, so a new follower cannot get only a part of the changes.
                     for follower in tuple(feed.followers):
                         follower.touched(touched)
 
 
 def _properties(name: str, value: bytes) -> Mapping[str, str] | None:
-    """The topic's; None if it is being deleted."""
+    """Return the topic's properties; None if it is being deleted."""
     try:
         layout = from_json(value)
     except LayoutUnreadable as error:
-        # One damaged record must not hide the other topics; who opens this one is told what is wrong with it.
+        # One damaged record must not hide the other topics. A client that opens this topic gets the error.
         log.warning("a topic's layout cannot be read", topic=name, reason=str(error))
         return _NO_PROPERTIES
     return None if layout.is_deleting else layout.properties

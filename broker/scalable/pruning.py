@@ -1,15 +1,15 @@
-"""Pruning: a sealed segment that every subscription has drained, and that was kept long enough, goes with its data.
+"""Pruning: removes a sealed segment and its data once it is old enough and every subscription has drained it.
 
-Two steps, each by itself. A segment is taken out of the layout by compare-and-set, on the condition that the
-subscriptions are still those whose cursors were looked at; from then on no client is told of it. What is taken out
-stands in the layout's record among `pruned` until its data is gone, so that whoever finds it there goes on.
+There are two separate steps. First, a compare-and-set takes the segment out of the layout, if the subscriptions are
+still those whose cursors were checked. From then on clients do not see the segment. It stays in the layout's record
+under `pruned` until its data is removed, so that any controller can continue the removal.
 
-Ancestors go first (`Layout.prune` says why), so only segments without parents are looked at. One task waits for each:
-first for its time, asleep, then for its cursors, parked on their records. A topic without subscriptions keeps
-everything: nobody has said that he is done with it.
+Ancestors are pruned first (`Layout.prune` says why), so only segments without parents are examined. One task waits for
+each: first it sleeps until the retention time is over, then it waits for changes of the cursors' records. A topic
+without subscriptions keeps everything, because no reader has declared that it is done.
 
-A segment that cannot be looked at or removed because of a retriable error is tried again. After any other error it
-stays until the layout changes, or until the next start.
+After a retriable error a segment is tried again. After any other error it stays until the layout changes, or until the
+next start.
 """
 
 from collections.abc import Mapping, Set
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Watched:
-    """The segments of one topic that a task waits for."""
+    """The segments of one topic that tasks wait for."""
 
     segments: dict[int, trio.CancelScope] = field(default_factory=dict)
     creation_id: str = ""
@@ -68,14 +68,14 @@ class Pruner:
         """Set up.
 
         Args:
-            layouts: what is changed.
+            layouts: the layouts to change.
             topics: the segments.
-            feeds: who has to know of a layout before data goes.
+            feeds: the followers that must get a layout before data is removed.
             locks: held by changes of a topic's segments.
-            elections: a topic's controller alone prunes it.
-            metadata: where cursors and layouts are watched.
-            retention_ms: how long a segment is kept at least, from when it was replaced.
-            now_ms: the clock of the layouts' times.
+            elections: only a topic's controller prunes it.
+            metadata: the store in which cursors and layouts are watched.
+            retention_ms: the least time for which a segment is kept after it was replaced.
+            now_ms: the clock of the times in layouts.
         """
         self._layouts = layouts
         self._topics = topics
@@ -87,10 +87,10 @@ class Pruner:
         self._now_ms = now_ms
         self._watched: dict[TopicName, _Watched] = {}
         self._removing: set[TopicName] = set()
-        """Topics of which a task removes what was pruned."""
+        """Topics whose pruned segments a task is removing."""
 
     async def run(self) -> None:
-        """Prune until cancelled; also remove what an earlier run has taken out of a layout but not removed."""
+        """Prune until cancelled. Also remove data that an earlier run pruned but did not remove."""
         self._watched.clear()
         self._removing.clear()
         async with trio.open_nursery() as nursery, self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
@@ -102,7 +102,7 @@ class Pruner:
                     try:
                         self._follow(record.key, from_json(record.value), nursery)
                     except LayoutUnreadable:
-                        # Said where the topic is asked for.
+                        # The error is reported when a client opens the topic.
                         self._follow(record.key, None, nursery)
 
     def _follow(self, key: str, layout: Layout | None, nursery: trio.Nursery) -> None:
@@ -129,7 +129,7 @@ class Pruner:
             nursery.start_soon(self._remove, topic)
 
     async def _watch(self, topic: TopicName, segment: Segment, scope: trio.CancelScope) -> None:
-        """Take the segment out of the layout once its time has come and it is drained."""
+        """Take the segment out of the layout once it is old enough and drained."""
         assert segment.sealed_at_ms is not None, "it is sealed"
         with scope:
             due = Alarm(self._now_ms, delay_ms=self._retention_ms)
@@ -141,12 +141,14 @@ class Pruner:
                     await self._prune_when_drained(topic, segment)
                     return
                 except ExpectedError as error:
-                    log.warning("a sealed segment is kept", topic=str(topic), segment=segment.id, reason=str(error))
+                    log.warning(
+                        "a sealed segment cannot be pruned", topic=str(topic), segment=segment.id, reason=str(error)
+                    )
                     if not error.retriable:
                         break
                 await trio.sleep(RETRY_SECONDS)
                 await self._topics.wait_not_elsewhere(segment_topic(topic, segment))
-            # The next change of the layout makes another task; the last one may have called this one off.
+            # The next change of the layout starts another task. The last change may have cancelled this one.
             watched = self._watched.get(topic)
             if watched is not None and watched.segments.get(segment.id) is scope:
                 del watched.segments[segment.id]
@@ -170,7 +172,7 @@ class Pruner:
                     return
 
     async def _take_out(self, topic: TopicName, segment_id: int, drained: Set[str]) -> bool:
-        """Prune the segment if every subscription's cursor is among those drained; whether nothing is left to do."""
+        """Prune the segment if all subscriptions are among the drained ones. Return whether nothing is left to do."""
 
         def pruned(layout: Layout) -> Layout:
             segment = layout.segments.get(segment_id)
@@ -192,18 +194,18 @@ class Pruner:
         return segment_id not in layout.segments
 
     async def _remove(self, topic: TopicName) -> None:
-        """Remove the data of what was taken out."""
+        """Remove the data of pruned segments."""
         while True:
             try:
                 await self._elections.wait_not_elsewhere(topic)
                 await self._remove_all(topic)
                 break
             except TopicNotFound:
-                # The whole topic is being deleted, and what is left of its segments with it.
+                # The whole topic is being deleted, including its pruned segments.
                 log.debug("topic deleted while pruning", topic=str(topic))
                 break
             except ExpectedError as error:
-                log.warning("a pruned segment is not removed yet", topic=str(topic), reason=str(error))
+                log.warning("a pruned segment could not be removed yet", topic=str(topic), reason=str(error))
                 if not error.retriable:
                     break
             await trio.sleep(RETRY_SECONDS)
@@ -213,7 +215,7 @@ class Pruner:
         async with self._locks.hold(topic):
             claim = await self._elections.elect(topic)
             while (layout := await self._layouts.get(topic)).pruned:
-                # Clients turn away from it before it turns them away.
+                # Clients must learn that the segment is gone before it refuses them.
                 await self._feeds.reached(topic, layout.epoch)
                 segment = next(iter(layout.pruned.values()))
                 name = segment_topic(topic, segment)
@@ -223,7 +225,7 @@ class Pruner:
 
 
 def _roots(layout: Layout) -> Mapping[int, Segment]:
-    """The segments that could be pruned, as far as the layout knows."""
+    """Return the segments that the layout allows to prune."""
     busy = () if layout.intent is None else layout.intent.parents
     return {
         segment.id: segment

@@ -1,11 +1,13 @@
 """Subscriptions of scalable topics: one registration in the layout, one cursor on every segment.
 
-Creating registers first, so that a split under way meets the changed layout and gives its children the cursors too. The
-registration bears a mark until the other segments have theirs: whoever finds it makes those that are missing, so that
-nobody is told of a subscription that would begin on some segments when it is opened there, and miss what came before.
-Deleting marks the registration first, then removes the cursors, then the registration: whoever finds the mark goes on
-from there, and no subscription of the same name begins on cursors of the one before (D16). In one process both, and
-opening the subscription on a segment, hold the lock of its name, so that no cursor is made behind a deletion's back.
+A creation registers the subscription first. So a split in progress meets the changed layout, and creates cursors on its
+children too. The registration is marked until all segments have a cursor, and any controller that finds the mark
+creates the missing ones. No client sees the subscription before that. Otherwise a cursor could be created later, when
+the subscription is opened on a segment, and earlier messages of the segment would be skipped.
+
+A deletion marks the registration, removes the cursors, then removes the registration. Any controller that finds the
+mark continues. So no new subscription of the same name starts on old cursors (D16). Within one process, creations,
+deletions and opening on a segment hold the lock of the subscription's name. So no cursor is created during a deletion.
 """
 
 import uuid
@@ -31,13 +33,13 @@ from storage.clock import WallClock
 from storage.position import EARLIEST, LATEST, Position
 
 SEGMENTS_AT_ONCE: Final = 16
-"""Segments of one topic that an operation over all of them works on at a time."""
+"""How many segments of a topic an operation on all of them handles concurrently."""
 
 _STARTS: Final = {StartPosition.EARLIEST: EARLIEST, StartPosition.LATEST: LATEST}
 
 
 class ScalableSubscriptions:
-    """Creates, opens, deletes and moves subscriptions of scalable topics. Durable on return, all of it."""
+    """Creates, opens, deletes and moves subscriptions of scalable topics. Every change is durable on return."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class ScalableSubscriptions:
         *,
         now_ms: WallClock,
     ) -> None:
-        """Set up; `locks` are held by changes of a topic's segments."""
+        """Set up. Changes of a topic's segments hold `locks`."""
         self._groups = groups
         self._layouts = layouts
         self._topics = topics
@@ -57,9 +59,9 @@ class ScalableSubscriptions:
         self._now_ms = now_ms
 
     async def add(self, topic: TopicName, name: str, kind: SubscriptionKind, start: StartPosition) -> None:
-        """Make sure that the subscription exists, with a cursor on every segment.
+        """Create the subscription if it does not exist, with a cursor on every segment.
 
-        A new one starts on each segment at `start`; one that exists is left as it is.
+        A new one starts on each segment at `start`. An existing one is not changed.
 
         Raises:
             TopicNotFound, SubscriptionEnding
@@ -70,44 +72,46 @@ class ScalableSubscriptions:
     async def open(
         self, segment: TopicName, name: str, kind: SubscriptionKind, start: StartPosition
     ) -> tuple[Topic, SegmentSubscription]:
-        """The subscription on one segment, for a consumer; created on all of them if there is none.
+        """Open the subscription on one segment, for a consumer. If it does not exist, create it on all segments.
 
         Raises:
-            TopicNotFound: there is no such topic, or no such segment of it; nothing was created.
-            SubscriptionEnding: one of the name is being deleted.
+            TopicNotFound: the topic or its segment does not exist; nothing was created.
+            SubscriptionEnding: a subscription of this name is being deleted.
         """
         scalable, _segment_id = segment_of(segment)
-        # First, so that a name which is no segment of the topic leaves no subscription there.
+        # The segment is opened first, so that the name of a missing segment creates no subscription.
         topic = await self._topics.get(segment)
         async with self._locks.hold((scalable, name)):
             await self._add(scalable, name, kind, start)
             return topic, await topic.subscribe(name, _STARTS[start])
 
     async def delete(self, topic: TopicName, name: str, *, force: bool = False) -> None:
-        """Delete the subscription with its cursors. May be repeated if it was interrupted.
+        """Delete the subscription with its cursors. An interrupted deletion may be repeated.
 
         Raises:
             TopicNotFound, SubscriptionNotFound
             SubscriptionInUse: consumers are connected, and `force` was not given; nothing was changed.
         """
-        # No split meanwhile: it would make cursors of the subscription on its children.
+        # The topic's lock excludes a split, which would create cursors of the subscription on its children.
         async with self._topic_locks.hold(topic), self._locks.hold((topic, name)):
             layout = await self._layouts.get(topic)
             if name not in layout.subscriptions:
                 raise SubscriptionNotFound(f"{topic} has no subscription {name}")
             if not force and self._has_consumers(topic, layout, name):
-                raise SubscriptionInUse(f"subscription {name} has consumers; delete it with force=true to end them")
+                raise SubscriptionInUse(
+                    f"subscription {name} has consumers. Delete it with force=true to disconnect them"
+                )
             layout = await self._layouts.change(topic, lambda layout: layout.begin_removing_subscription(name))
             await self.finish_deletion(topic, layout, name)
 
     async def finish_creation(self, topic: TopicName, layout: Layout, name: str) -> None:
-        """Make the cursors that a subscription marked as being created lacks, and take the mark away."""
+        """Create the missing cursors of a subscription that is marked as being created, and remove the mark."""
         where = _STARTS[layout.subscriptions[name].start]
 
         async def subscribe(segment: TopicName) -> None:
             await (await self._topics.get(segment)).subscribe(name, where)
 
-        # The children of an open intent get theirs from whoever carries it out, at their beginning.
+        # The controller that carries out an open intent creates the cursors on its children.
         segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
         await self._on_segments(topic, segments, subscribe)
         await self._layouts.change(topic, lambda layout: layout.confirm_subscription(name))
@@ -122,7 +126,7 @@ class ScalableSubscriptions:
         await self._layouts.change(topic, lambda layout: _without(layout, name))
 
     async def skip_all(self, topic: TopicName, name: str) -> None:
-        """Acknowledge everything that is readable now, on every segment. Connected consumers subscribe anew.
+        """Acknowledge everything that is readable now, on every segment. Connected consumers must resubscribe.
 
         Raises:
             TopicNotFound, SubscriptionNotFound
@@ -131,10 +135,10 @@ class ScalableSubscriptions:
         await self._seek(topic, name, _behind_all)
 
     async def seek_to_time(self, topic: TopicName, name: str, timestamp_ms: int) -> None:
-        """Go on, on every segment, with the first entry taken at this time or later. Consumers subscribe anew.
+        """Move to the first entry published at this time or later, on every segment. Consumers must resubscribe.
 
         Raises:
-            TopicNotFound, SubscriptionNotFound, OwnedElsewhere: as `skip_all`.
+            TopicNotFound, SubscriptionNotFound, OwnedElsewhere: see `skip_all`.
         """
 
         async def before(segment: Topic) -> Position:
@@ -174,7 +178,7 @@ class ScalableSubscriptions:
     async def _on_segments(
         self, topic: TopicName, segments: list[TopicName], act: Callable[[TopicName], Awaitable[None]]
     ) -> None:
-        """Act on each segment; one that was pruned meanwhile is passed over."""
+        """Call `act` for each segment. A segment that was pruned meanwhile is skipped."""
         places = trio.CapacityLimiter(SEGMENTS_AT_ONCE)
 
         async def act_on(name: TopicName) -> None:
@@ -196,7 +200,7 @@ class ScalableSubscriptions:
                 error = error.exceptions[0]
         else:
             return
-        # One says enough; raised out here, because in there it would come in a group.
+        # One error is enough. It is raised outside the nursery, which would wrap it in a group.
         raise error
 
     def _has_consumers(self, topic: TopicName, layout: Layout, name: str) -> bool:
@@ -214,7 +218,7 @@ async def _behind_all(_segment: Topic) -> Position:
 
 
 def _every_segment(topic: TopicName, layout: Layout) -> list[TopicName]:
-    """Those of the layout, and the children that an open intent has perhaps made."""
+    """Return the segments of the layout, and the children that an open intent may have created."""
     children = [] if layout.intent is None else layout.intent.children
     segments = (segment_topic(topic, segment) for segment in layout.segments.values())
     return list(dict.fromkeys([*segments, *(topic.segment_name(child.descriptor) for child in children)]))

@@ -1,8 +1,8 @@
-"""Changes of scalable topics that were begun and not finished: who finds them, and when somebody finishes them.
+"""Finds and finishes changes of scalable topics that were begun and not finished.
 
-A broker finds them in the layouts when it starts and when a topic's controller has gone. It also takes up a change
-that failed here by a retriable error, after a pause: the metadata store gave no answer, the disk was full, or another
-broker still had a segment. In the last case it waits until that broker has let go.
+A broker finds them in the layouts at its start, and when a topic's controller has gone. It also retries a change that
+failed here with a retriable error: the metadata store did not answer, the disk was full, or another broker still owned
+a segment. In the last case it waits until that broker has released the segment; otherwise it pauses.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class UnfinishedChanges:
-    """Sees to it that what was begun ends."""
+    """Finishes changes that were begun."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class UnfinishedChanges:
         """Set up.
 
         Args:
-            layouts: where it is found.
-            topics: the segments, which may be another broker's.
-            elections: whoever goes on with it is the topic's controller.
+            layouts: the layouts, which mark unfinished changes.
+            topics: the segments; another broker may own some of them.
+            elections: the broker that finishes a change becomes the topic's controller.
             locks: held by changes of a topic's segments.
-            finish: does what is left; called in the topic's turn, by its controller.
-            nursery: runs what is taken up later.
+            finish: finishes a topic's changes; called with the topic's lock held, by its controller.
+            nursery: runs retries.
         """
         self._layouts = layouts
         self._topics = topics
@@ -54,23 +54,23 @@ class UnfinishedChanges:
         self._finish = finish
         self._nursery = nursery
         self._later: set[TopicName] = set()
-        """Topics that a task takes up later."""
+        """Topics that a task will retry."""
 
     async def recover(self) -> None:
-        """Finish everything that an earlier controller left half done (D10), and from now on what others leave so.
+        """Finish all changes that an earlier controller left unfinished (D10), and from now on those of others.
 
-        A topic of which that cannot be done, because its layout or a segment is damaged, is left as it is and said so;
-        the others are served.
+        If a topic's layout or segment is damaged, its change stays unfinished and an error is logged. Other topics are
+        served.
         """
         for topic, layout in (await self._layouts.scan()).items():
             if isinstance(layout, LayoutUnreadable):
-                log.error("topic is unavailable, its layout is damaged", topic=str(topic), reason=str(layout))
+                log.error("a topic is unavailable: its layout is damaged", topic=str(topic), reason=str(layout))
             else:
                 await self._take_up(topic, layout)
         self._elections.attach(self._controller_changed)
 
     def failed(self, topic: TopicName, error: Exception) -> None:
-        """A change of the topic has failed here, and may have begun; in the latter case it may have to be finished."""
+        """Note that a change of the topic has failed here. If it had begun, it may have to be finished."""
         if isinstance(error, ExpectedError) and error.retriable:
             self._take_up_later(topic, ())
 
@@ -79,7 +79,7 @@ class UnfinishedChanges:
             self._nursery.start_soon(self._take_up, topic)
 
     async def _take_up(self, topic: TopicName, layout: Layout | None = None) -> None:
-        """Finish what was begun on a topic that has no other controller; its open mark elects this broker."""
+        """Finish a topic's changes, unless another broker controls it. If a change is open, become its controller."""
         try:
             async with self._locks.hold(topic):
                 layout = layout or await self._layouts.stored(topic)
@@ -87,20 +87,20 @@ class UnfinishedChanges:
                     await self._elections.elect(topic)
                     await self._finish(topic, layout)
         except TopicNotFound:
-            # Nothing is left of it.
+            # The topic has been deleted completely.
             return
         except OwnedElsewhere as elsewhere:
             if self._elections.is_elsewhere(topic):
-                log.info("what was begun on a topic is left to its controller", topic=str(topic), reason=str(elsewhere))
+                log.info("another broker finishes a topic's change", topic=str(topic), reason=str(elsewhere))
             else:
-                log.warning("what was begun on a topic waits for a segment", topic=str(topic), reason=str(elsewhere))
+                log.warning("a topic's unfinished change waits for a segment", topic=str(topic), reason=str(elsewhere))
                 self._take_up_later(topic, _needed(topic, layout) if layout else ())
         except ExpectedError as error:
             if error.retriable:
-                log.warning("what was begun on a topic is not finished yet", topic=str(topic), reason=str(error))
+                log.warning("a topic's unfinished change will be retried", topic=str(topic), reason=str(error))
                 self._take_up_later(topic, ())
             else:
-                log.error("what was begun on a topic cannot be finished", topic=str(topic), reason=str(error))
+                log.error("a topic's unfinished change cannot be finished", topic=str(topic), reason=str(error))
 
     def _take_up_later(self, topic: TopicName, segments: Sequence[TopicName]) -> None:
         if topic not in self._later:
@@ -116,7 +116,7 @@ class UnfinishedChanges:
 
 
 def _needed(topic: TopicName, layout: Layout) -> list[TopicName]:
-    """The segments without which what was begun cannot be finished."""
+    """Return the segments that are needed to finish the topic's changes."""
     of_all = layout.is_deleting or any(made.is_deleting or made.is_creating for made in layout.subscriptions.values())
     if of_all or layout.intent is None:
         return names_left(topic, layout)
@@ -126,7 +126,7 @@ def _needed(topic: TopicName, layout: Layout) -> list[TopicName]:
 
 
 def names_left(topic: TopicName, layout: Layout) -> list[TopicName]:
-    """Every segment of which something may be there: of a split that was never made, or pruned, too."""
+    """Return every segment that may have data, including pruned ones and children that were never completed."""
     children = [] if layout.intent is None else layout.intent.children
     segments = [*layout.segments.values(), *layout.pruned.values()]
     names = [segment_topic(topic, segment) for segment in segments]

@@ -1,1 +1,1 @@
-"""Schemas of topics: what they are, which follow which, and where their versions are kept."""
+"""Schemas of topics: their types, the rules of compatibility, and the store of their versions."""

@@ -1,13 +1,13 @@
-"""Avro definitions: reading one, telling whether two are the same, and whether data of one can be read by another.
+"""Avro definitions: parses them, compares them, and tells whether one can read another's data.
 
-Whether a reader understands a writer is answered by Apache Avro's own library. Two things are done here. Names may
-hold `$` and letters of any script, as Pulsar allows, because Java names nested classes so. And equality is Java's,
-which neither of the library's is: documentation and aliases do not count, defaults, order and further attributes do.
+Apache Avro's own library decides whether a reader can read a writer's data. Two things are done here. Names may contain
+`$` and letters of any script, as in Pulsar, because Java's nested classes have such names. Equality is that of Java's
+Avro, which the library does not offer: documentation and aliases do not count; defaults, order and other attributes do.
 
-Logical types are removed before the library sees a definition: it warns of those it does not know, and no rule of
-compatibility looks at them. They count for equality.
+Logical types are removed before the library sees a definition. The library warns about unknown ones, and no rule of
+compatibility uses them. They count for equality.
 
-Pure, but slow for definitions of many kilobytes: the caller decides where it may run.
+This module is pure, but slow for definitions of many kilobytes. The caller decides in which thread it runs.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ from broker.errors import IncompatibleSchema
 
 PARSED_MAX: Final = 64
 LARGE_PARSED_MAX: Final = 4
-"""Definitions, and those above LARGE_BYTES, that are kept as they were read; clients that reconnect declare the same
-ones again. Read, a definition takes some 25 times its bytes."""
+"""Parsed definitions in the caches: small ones, and those above LARGE_BYTES. Clients declare the same definitions again
+when they reconnect. A parsed definition takes about 25 times its bytes."""
 
 LARGE_BYTES: Final = 16 * 1024
 
 PAIRS_MAX: Final = 20_000
-"""Pairs of a reader's and a writer's parts that one comparison looks at: a second or two, if all of them differ."""
+"""Most pairs of parts that one comparison examines: a second or two, if all of them differ."""
 
 _NAME: Final = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
@@ -46,23 +46,23 @@ Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 
 class AvroSchema(NamedTuple):
-    """A definition that was read."""
+    """A parsed definition."""
 
     parsed: avro.schema.Schema
     fingerprint: str
-    """Equal for two definitions exactly when they are equal as Java's Avro compares them."""
+    """Equal for two definitions exactly when Java's Avro considers them equal."""
 
     @property
     def is_union(self) -> bool:
-        """Whether it is a union at its top."""
+        """Whether its top level is a union."""
         return bool(self.parsed.type == "union")
 
 
 def parse(definition: bytes) -> AvroSchema:
-    """Read a definition.
+    """Parse a definition.
 
     Raises:
-        IncompatibleSchema: it is none.
+        IncompatibleSchema: it is not a valid definition.
     """
     return _parse_large(definition) if len(definition) > LARGE_BYTES else _parse_usual(definition)
 
@@ -77,8 +77,8 @@ def _parse(definition: bytes) -> AvroSchema:
     except RecursionError:
         raise IncompatibleSchema("the schema is nested too deeply") from None
     except Exception as error:
-        # The library meets definitions that make no sense with whatever error comes of it, so no list of them is whole.
-        raise IncompatibleSchema(f"the schema is no Avro definition: {_shortened(str(error))}") from error
+        # The library raises many kinds of errors for invalid definitions, so no list of them would be complete.
+        raise IncompatibleSchema(f"the schema is not a valid Avro definition: {_shortened(str(error))}") from error
     canonical = json.dumps(form, sort_keys=True, separators=(",", ":")).encode()
     return AvroSchema(parsed, hashlib.sha256(canonical).hexdigest())
 
@@ -88,7 +88,7 @@ _parse_large: Final = lru_cache(maxsize=LARGE_PARSED_MAX)(_parse)
 
 
 def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> str | None:
-    """Why `reader` cannot read all that `writer` may write; None when it can."""
+    """Say why `reader` cannot read everything that `writer` may write; None if it can."""
     try:
         # The library's constructor has no annotations.
         checker = _BoundedChecker()  # type: ignore[no-untyped-call]
@@ -96,7 +96,7 @@ def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> str | None:
     except RecursionError:
         return "they are nested too deeply to be compared"
     except _TooManyPairs:
-        return f"comparing them takes more than {PAIRS_MAX} steps"
+        return f"comparing them would take more than {PAIRS_MAX} steps"
     if result.compatibility is SchemaCompatibilityType.compatible:
         return None
     kinds = sorted({kind.value.replace("_", " ") for kind in result.incompatibilities})
@@ -109,7 +109,7 @@ class _TooManyPairs(Exception):
 
 
 class _BoundedChecker(ReaderWriterCompatibilityChecker):
-    """The library's, which compares every branch of a union with every branch of the other, but not without end."""
+    """The library's checker, which compares all branches of two unions with each other, with a bound on its work."""
 
     _pairs = 0
 
@@ -139,14 +139,14 @@ def _without_logical_types(node: Json) -> Json:
 
 
 def _form(node: Json, namespace: str | None) -> Json:
-    """The definition with what does not count left out and every name in full. Its sense was checked before."""
+    """Return the normal form of a valid definition: with full names, and without the parts that do not count."""
     if isinstance(node, str):
         return node if node in PRIMITIVE_TYPES else _full_name(node, namespace)
     if isinstance(node, list):
         return [_form(branch, namespace) for branch in node]
-    assert isinstance(node, dict), "the library takes names, unions and objects alone"
+    assert isinstance(node, dict), "the library accepts only names, unions and objects"
     kind = node["type"]
-    assert isinstance(kind, str), "the library takes the name of a type alone"
+    assert isinstance(kind, str), "the library accepts only the name of a type"
     form = {key: value for key, value in node.items() if key not in _IGNORED}
     if kind in _NAMED:
         own = node.get("namespace")
@@ -161,13 +161,13 @@ def _form(node: Json, namespace: str | None) -> Json:
         part = "items" if kind == "array" else "values"
         form[part] = _form(node[part], namespace)
     elif form == {"type": kind}:
-        # Written as an object without attributes: the same as its name.
+        # An object without attributes is the same as the name of its type.
         return _form(kind, namespace)
     return form
 
 
 def _field(node: Json, namespace: str | None) -> Json:
-    assert isinstance(node, dict), "the library takes objects as fields alone"
+    assert isinstance(node, dict), "the library accepts only objects as fields"
     form: dict[str, Json] = {key: value for key, value in node.items() if key not in _IGNORED}
     _require_name(str(node["name"]))
     form["type"] = _form(node["type"], namespace)
@@ -184,4 +184,4 @@ def _full_name(name: str, namespace: str | None) -> str:
 
 def _require_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
-        raise IncompatibleSchema(f"{_shortened(name)!r} is no name that a schema may use")
+        raise IncompatibleSchema(f"{_shortened(name)!r} is not a legal name in a schema")

@@ -1,8 +1,8 @@
-"""Schemas of pairs: two schemas in one, each with its length before it; their types stand in the pair's properties.
+"""Schemas of key-value pairs: two definitions with their lengths; the pair's properties have their types. Pure.
 
     data = [i32 length][key's definition][i32 length][value's definition]
 
-A part whose type is not named is plain bytes, as it is for Pulsar. Pure.
+As in Pulsar, a part without a type is plain bytes.
 """
 
 import struct
@@ -15,17 +15,17 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class KeyValue(NamedTuple):
-    """The schemas of a pair's parts."""
+    """The schemas of a pair's key and value."""
 
     key: Schema
     value: Schema
 
 
 def split(schema: Schema) -> KeyValue:
-    """The schemas of key and value.
+    """Split a pair's schema into those of key and value.
 
     Raises:
-        IncompatibleSchema: the data is not made of two parts, or a part has a type that no pair holds.
+        IncompatibleSchema: the data does not have two parts, or a part's type is not allowed in a pair.
     """
     key_data, rest = _take(schema.data)
     value_data, rest = _take(rest)
@@ -47,9 +47,9 @@ def _take(data: bytes) -> tuple[bytes, bytes]:
 def _part(schema: Schema, part: str, data: bytes) -> Schema:
     name = schema.properties.get(f"{part}.schema.type", "BYTES")
     if name == "BYTES":
-        # Bytes have no number in the protocol; whatever is said of them is nothing.
+        # The type bytes has no number in the protocol, and its definition has no meaning.
         return Schema(SchemaType.NONE)
     kind = SchemaType.__members__.get(name)
     if kind is None or kind in {SchemaType.KEY_VALUE, SchemaType.AUTO_CONSUME}:
-        raise IncompatibleSchema(f"a key-value schema has no {part} of type {name[:100]!r}")
+        raise IncompatibleSchema(f"a key-value schema cannot have a {part} of type {name[:100]!r}")
     return Schema(kind, data)

@@ -1,12 +1,13 @@
-"""Versions of topics' schemas in the metadata store: found, judged and added by compare-and-set.
+"""The versions of topics' schemas in the metadata store: looked up, checked, and added by compare-and-set.
 
     /schemas/<topic>                {"latest": n}
     /schemas/<topic>/<20 digits>    one version: type, definition, properties, fingerprint; never changed
     index schema-by-fingerprint     <topic>:<fingerprint> -> its version
 
-A new version is one change set, conditioned on the record that names the latest, so versions are dense and each was
-judged against the one before it; whoever loses decides again on what won. What a request costs does not grow with the
-number of versions. A segment's schemas are those of its scalable topic, a partition's those of its partitioned topic.
+A new version is one change set, conditioned on the record that names the latest version. So versions are dense, and
+each was checked against the one before it. A writer that loses the race checks again against the winner. The cost of a
+request does not grow with the number of versions. A segment has the schemas of its scalable topic, and a partition
+those of its partitioned topic.
 """
 
 import base64
@@ -41,25 +42,25 @@ KEY_PREFIX: Final = "/schemas/"
 FINGERPRINT_INDEX: Final = "schema-by-fingerprint"
 
 _SLOW: Final = AVRO_LIKE | {SchemaType.KEY_VALUE, SchemaType.PROTOBUF_NATIVE}
-"""Types whose definitions take a while to judge, in proportion to the square of their size at worst."""
+"""Types whose checks can be slow: at worst the time grows with the square of the definition's size."""
 
 _T = TypeVar("_T")
 
 
 def owner_of(name: TopicName) -> TopicName:
-    """The topic whose schemas apply to this one."""
+    """Return the topic whose schemas apply to this one."""
     return name.scalable_topic if name.domain is not Domain.PERSISTENT else name.partitioned_topic
 
 
 def removal_of(owner: TopicName) -> tuple[Op, Op]:
-    """What removes every version of a topic's schemas."""
+    """Return the operations that remove all versions of a topic's schemas."""
     return Delete(_head_key(owner)), DeleteRange(*starting_with(_head_key(owner) + "/"))
 
 
 async def taking_over(source: TopicName, target: TopicName, metadata: MetadataStore) -> list[Op]:
-    """What makes the latest schema of one topic that of another, under its number, on condition that it is the latest.
+    """Return operations that copy a topic's latest schema to another topic, with its number, if it is still the latest.
 
-    So the other's next schema is judged against it. Messages that are there know theirs by the topic they are in.
+    So the other topic's next schema is checked against it. Existing messages keep their schemas in the old topic.
     """
     head = await metadata.get(_head_key(source))
     if head is None:
@@ -86,11 +87,11 @@ class Schemas:
         """Set up: `now_ms` dates new versions."""
         self._metadata = metadata
         self._now_ms = now_ms
-        # One at a time: a definition made to be slow may take a thread, and not all of them.
+        # One check at a time, so that definitions which are slow on purpose block one thread, not all of them.
         self._judging = trio.CapacityLimiter(1)
 
     async def latest(self, owner: TopicName) -> StoredSchema | None:
-        """The newest version; None when the topic has no schema."""
+        """Return the newest version; None if the topic has no schema."""
         while True:
             head = await self._metadata.get(_head_key(owner))
             if head is None:
@@ -101,23 +102,23 @@ class Schemas:
             # The topic was deleted in between.
 
     async def version(self, owner: TopicName, version: int) -> StoredSchema | None:
-        """One version; None when there is none of that number."""
+        """Return the version with this number; None if there is none."""
         record = await self._metadata.get(_version_key(owner, version))
         return None if record is None else _from_json(record.value)
 
     async def add(self, owner: TopicName, schema: Schema, claim: Check) -> int:
-        """The version of a schema, which becomes the topic's next when it has none like it; durable on return.
+        """Return the version of a schema. If the topic has no equal schema, add it as the next one; durable on return.
 
-        `claim` is that of the topic, or segment, for which it was asked.
+        `claim` is the claim of the topic or segment for which the client declared the schema.
 
         Raises:
-            IncompatibleSchema: it makes no sense, or does not follow the latest; nothing was changed.
-            OwnershipLost: the topic is no longer this broker's; nothing was changed.
+            IncompatibleSchema: it is invalid, or incompatible with the latest; nothing was changed.
+            OwnershipLost: this broker no longer owns the topic; nothing was changed.
         """
         fingerprint = await self._judge(schema, partial(compatibility.fingerprint, schema))
         by_fingerprint = _fingerprint_key(owner, fingerprint)
         while True:
-            # In this order: what is added between the two readings makes the condition on the first fail.
+            # The order matters: if a version is added between the two reads, the condition on the first one fails.
             head = await self._metadata.get(_head_key(owner))
             hits = await self._metadata.query(FINGERPRINT_INDEX, *exactly(by_fingerprint), limit=1)
             if hits:
@@ -146,15 +147,15 @@ class Schemas:
             except Conflict as conflict:
                 if conflict.key == claim.key:
                     raise OwnershipLost(str(owner)) from conflict
-                # Decided again on what won: the loop ends because each turn somebody makes progress.
+                # Check again against the winner. The loop ends, because in each turn some writer succeeds.
                 continue
             return version
 
     async def require_reader(self, owner: TopicName, consumer: Schema) -> bool:
-        """Check that a consumer's schema reads what is written by the latest; False when the topic has none.
+        """Check that a consumer's schema can read messages of the latest schema. Return False if the topic has none.
 
         Raises:
-            IncompatibleSchema: it does not, or makes no sense.
+            IncompatibleSchema: it cannot, or it is invalid.
         """
         await self._judge(consumer, partial(compatibility.fingerprint, consumer))
         latest = await self.latest(owner)

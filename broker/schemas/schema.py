@@ -1,7 +1,7 @@
-"""A schema as producers and consumers declare it: a type, its definition, and properties that the broker passes on.
+"""A schema that a producer or consumer declares: its type, its definition, and properties for other clients. Pure.
 
-Pure. The types and their numbers are those of Pulsar's protocol; what is done with each is one table, so that a type
-that is added to the protocol is refused until somebody has decided about it here.
+The types and their numbers are those of Pulsar's protocol. One table says how each type is handled. So a type that is
+new in the protocol is refused until it is added to the table.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from enum import IntEnum
 from typing import Final
 
 SCHEMA_BYTES_MAX: Final = 256 * 1024
-"""The largest definition, so that its record, in which it stands in base64, is one that every metadata store takes."""
+"""The largest definition. Its record holds it in base64, and every metadata store must take that record."""
 
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
-"""The most that a schema's properties may hold, keys and values together, in UTF-8."""
+"""The largest size of a schema's properties: keys and values together, in UTF-8."""
 
 
 class SchemaType(IntEnum):
@@ -45,7 +45,7 @@ class SchemaType(IntEnum):
 
 
 AVRO_LIKE: Final = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
-"""Types whose definition is an Avro schema, whatever the messages are encoded in."""
+"""Types whose definition is an Avro schema, whatever the encoding of the messages."""
 
 PRIMITIVE: Final = frozenset(
     {
@@ -65,16 +65,16 @@ PRIMITIVE: Final = frozenset(
         SchemaType.LOCAL_DATE_TIME,
     }
 )
-"""Types that their name describes fully."""
+"""Types without a definition: the type says everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a client declared."""
+    """A schema that a client has declared."""
 
     type: SchemaType
     data: bytes = b""
-    """The definition; what stands in it depends on the type."""
+    """The definition; its format depends on the type."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -83,7 +83,7 @@ class StoredSchema:
     """One version of a topic's schema."""
 
     version: int
-    """Counts from 0 for each topic."""
+    """The number of the version; each topic counts from 0."""
     schema: Schema
     fingerprint: str
-    """The same for two schemas of a topic exactly when they mean the same; see `broker.schemas.compatibility`."""
+    """Equal for two schemas of a topic exactly when the schemas are; see `broker.schemas.compatibility`."""

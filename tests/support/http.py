@@ -147,7 +147,7 @@ class FakeTopics:
     async def create_topic(self, name: TopicName, *, segments: int | None, properties: Mapping[str, str]) -> None:
         await self._begin()
         if name in self.layouts:
-            raise TopicExists(f"{name} exists already.")
+            raise TopicExists(f"{name} already exists.")
         count = self.initial_segments if segments is None else segments
         self.layouts[name] = create(count, NOW_MS, creation_id="c", properties=properties)
 

@@ -101,7 +101,7 @@ async def test_a_connection_is_refused_while_every_place_is_being_answered(
     await started.wait()
     with capture_logs() as logs:
         assert await is_closed((await connect(server)).stream)
-    assert [entry["event"] for entry in logs] == ["http connection refused"]
+    assert [entry["event"] for entry in logs] == ["http connection refused: too many are open"]
     go.set()
     assert b"200" in await busy.stream.receive_some(100)
     await busy.stream.aclose()

@@ -49,7 +49,7 @@ async def test_creating_what_exists_conflicts(server: Address, topics: FakeTopic
     topics.layouts[NAME] = create(1, NOW_MS, creation_id="c")
     answer = await request(server, "PUT", f"{BASE}/x")
     assert answer.status == 409
-    assert answer.reason == "topic://public/default/x exists already."
+    assert answer.reason == "topic://public/default/x already exists."
 
 
 @pytest.mark.parametrize("count", ["0", "1025", "-1", "x", "", "1.0", "%D9%A3", "9" * 5000])
@@ -151,12 +151,12 @@ async def test_a_topic_in_use_is_deleted_by_force_only(
     [
         ("split/0", 412, "Segment 0 is SEALED"),
         ("split/7", 404, "no segment 7"),
-        ("split/-1", 404, "named by its number"),
-        ("split/x", 404, "named by its number"),
-        ("split/" + "9" * 5000, 404, "named by its number"),
-        ("merge/1/3", 412, "touch"),
+        ("split/-1", 404, "not a segment's number"),
+        ("split/x", 404, "not a segment's number"),
+        ("split/" + "9" * 5000, 404, "not a segment's number"),
+        ("merge/1/3", 412, "not adjacent"),
         ("merge/0/1", 412, "Segment 0 is SEALED"),
-        ("merge/1/1", 412, "touch"),
+        ("merge/1/1", 412, "not adjacent"),
         ("merge/1/7", 404, "no segment 7"),
     ],
 )
@@ -213,7 +213,7 @@ async def test_an_error_that_no_request_should_meet_is_not_asked_for_again(serve
     """E11: damage does not pass, and the log has what is to be repaired."""
     topics.failure = LedgerCorrupt(Path("/data/1.ledger"), 7, "a flipped bit")
     answer = await request(server, "POST", f"{BASE}/x/split/0")
-    assert (answer.status, answer.reason) == (500, "The broker failed to handle this request; its log says why.")
+    assert (answer.status, answer.reason) == (500, "The broker failed to handle this request. Its log says why.")
 
 
 async def test_names_are_listed_by_namespace_and_property(server: Address, topics: FakeTopics) -> None:
@@ -299,7 +299,7 @@ async def test_a_regular_topic_is_migrated(server: Address, topics: FakeTopics) 
 async def test_pulsars_other_calls_are_refused_clearly(server: Address, method: str, path: str) -> None:
     answer = await request(server, method, f"{BASE}/x/{path}")
     assert answer.status == 501
-    assert answer.reason == f"This broker does not offer {method} {path} of a topic."
+    assert answer.reason == f"This broker does not support {method} {path} for topics."
 
 
 @pytest.mark.parametrize("path", ["/", "/admin/v2/scalable", "/admin/v2/scalable/public", f"{BASE}/", "/nothing/here"])

@@ -168,7 +168,7 @@ async def test_segments_are_not_made_and_ended_from_outside(
     before = dict(subscribed.layouts)
     answer = await request(server, method, SEGMENT + path)
     assert answer.status == 501
-    assert answer.reason.startswith("segment://public/default/x/8000-ffff-1 is made, sealed and removed with")
+    assert answer.reason.startswith("segment://public/default/x/8000-ffff-1 is created, sealed and deleted by")
     assert subscribed.layouts == before
 
 

@@ -397,7 +397,7 @@ async def test_a_split_that_fails_when_nobody_waits_for_it_is_logged(broker: Roo
                 # Once together with `fail`, and once for what follows it.
                 await wait_all_tasks_blocked()
         said = [entry["event"] for entry in logs]
-        assert ("a split, merge or migration is not finished" in said) is hangs_up
+        assert ("a split, merge or migration did not finish" in said) is hangs_up
 
 
 async def test_a_sealed_segment_of_an_earlier_run_refuses_sends_at_once(store: SteeredStore) -> None:

@@ -54,9 +54,9 @@ from tests.support.pipeline import Pipeline
 from tests.support.transactional_load import Load
 from tidewire.client.client import Client, connect
 from tidewire.client.consumers import Receiving
-from tidewire.client.names import segment_topic
 from tidewire.client.producer import Producer
 from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.topic_names import segment_name, segment_topic
 
 TOPIC: Final = "topic://public/default/kill-loop"
 STREAM_COPIES: Final = "topic://public/default/kill-loop-stream-copies"
@@ -222,7 +222,7 @@ class _KillLoop:
         reached = self._reached
         try:
             topics = {
-                view.segment_id: segment_topic(TOPIC, view.start, view.end, view.segment_id)
+                view.segment_id: segment_topic(TOPIC, segment_name(view.start, view.end, view.segment_id))
                 for view in await changes.segments(TOPIC)
             }
             for segment_id, place in self._reader.last.items():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         SendUnanswered,
         TransactionEnded,
     )
-    from tidewire.client.message import Message, MessageId, Position
+    from tidewire.client.message import Message
     from tidewire.client.producer import Producer
     from tidewire.client.queue_consumer import QueueConsumer
     from tidewire.client.reader import Reader
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         TidewireError,
         UnsupportedBroker,
     )
+    from tidewire.protocol.positions import MessageId, Position
     from tidewire.protocol.refusals import (
         BrokerBusy,
         IncompatibleSchema,
@@ -78,7 +79,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
         "SendUnanswered",
         "TransactionEnded",
     ),
-    "client.message": ("Message", "MessageId", "Position"),
+    "client.message": ("Message",),
     "client.producer": ("Producer",),
     "client.queue_consumer": ("QueueConsumer",),
     "client.reader": ("Reader",),
@@ -96,6 +97,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
         "TidewireError",
         "UnsupportedBroker",
     ),
+    "protocol.positions": ("MessageId", "Position"),
     "protocol.refusals": (
         "BrokerBusy",
         "IncompatibleSchema",

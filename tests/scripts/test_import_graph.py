@@ -35,7 +35,7 @@ def test_the_page_draws_what_the_code_imports() -> None:
         ("broker.names", BASICS),
         ("storage.metadata.store", "storage"),
         ("tidewire", "tidewire"),
-        ("tidewire.client.names", "tidewire.client"),
+        ("tidewire.client.reader", "tidewire.client"),
     ],
 )
 def test_a_module_is_in_one_room(module: str, room: str) -> None:

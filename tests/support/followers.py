@@ -13,10 +13,11 @@ import trio
 from tests.support.history import Read
 from tests.support.transactional_load import place_of
 from tidewire.client.errors import MessageCorrupted
-from tidewire.client.message import Message, Position
+from tidewire.client.message import Message
 from tidewire.client.reader import Reader
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.protocol.errors import ConnectionLost, TidewireError
+from tidewire.protocol.positions import Position
 
 CONFIRMED_EVERY: Final = 20
 """A consumer acknowledges each message, and every so many it waits until that is durable."""

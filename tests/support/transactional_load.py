@@ -25,10 +25,10 @@ from tests.support.history import History, Place, Sent, Transaction
 from tests.support.layout_changes import SegmentView
 from tests.support.outcomes import LEFT_SECONDS, TIMEOUT_SECONDS, Outcomes, Running
 from tidewire.client.client import Client
-from tidewire.client.message import MessageId
 from tidewire.client.producer import Producer
 from tidewire.client.sending import Receipt
 from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.positions import MessageId
 
 WORKERS: Final = 8
 KEYS_PER_WORKER: Final = 6

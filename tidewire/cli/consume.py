@@ -106,7 +106,7 @@ def _receiving(
     *,
     queue: bool,
 ) -> "AbstractAsyncContextManager[Receiving]":
-    from tidewire.client.names import is_scalable
+    from tidewire.protocol.topic_names import is_scalable
 
     if subscription is None:
         return client.reader(topic, beginning.value)

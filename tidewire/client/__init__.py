@@ -11,8 +11,8 @@ Users import from `tidewire`. The files, from the outside in:
 - `topic_consumer`, `subscribing`, `seeking`, `inbox`: one segment's session, how it begins and moves, what has arrived
 - `acknowledgements`, `confirmations`: what was dealt with, and having that confirmed
 - `transactions`, `coordinators`: one transaction, and who decides it
-- `layout`, `layout_watch`: a topic's segments, and how we know of them
-- `network`, `connection`, `names`: brokers by address and by topic, and one connection
+- `layout_watch`: how we know of a topic's segments
+- `network`, `connection`: brokers by address and by topic, and one connection
 - `message`, `errors`: what users get to see
 - `waking`, `backoff`, `background`: how tasks wait, and how they end
 """

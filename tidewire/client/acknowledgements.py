@@ -11,7 +11,7 @@ what the application holds unacknowledged.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from tidewire.client.message import Position
+from tidewire.protocol.positions import Position
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import ack_set_of_bits, message_id
 

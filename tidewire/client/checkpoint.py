@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Self
 
-from tidewire.client.message import Position
+from tidewire.protocol.positions import Position
 
 _FORMAT: Final = 1
 _MAGIC: Final = b"TWCP"

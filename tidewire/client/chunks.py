@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import anyio
 
-from tidewire.client.message import Position
+from tidewire.protocol.positions import Position
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -8,8 +8,8 @@ from functools import partial
 
 from tidewire.client.acknowledgements import AckCommand, Acknowledgements
 from tidewire.client.connection import Connection
-from tidewire.client.message import Position
 from tidewire.protocol.errors import ConnectionLost
+from tidewire.protocol.positions import Position
 from tidewire.protocol.refusals import Refused
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

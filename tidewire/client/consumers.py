@@ -14,16 +14,17 @@ import anyio
 from tidewire.client.confirmations import Confirmation
 from tidewire.client.errors import Closed
 from tidewire.client.inbox import Inbox
-from tidewire.client.layout import Layout
 from tidewire.client.layout_watch import partitions_of
-from tidewire.client.message import Message, MessageId
-from tidewire.client.names import is_scalable
+from tidewire.client.message import Message
 from tidewire.client.network import Network
 from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import SeekTarget, places_of, seek_all
 from tidewire.client.subscribing import SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.protocol.errors import InvalidName, OperationTimedOut, TidewireError, fresh
+from tidewire.protocol.layout import Layout
+from tidewire.protocol.positions import MessageId
+from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 Initial: TypeAlias = Literal["earliest", "latest"]
@@ -180,7 +181,7 @@ class Consumer(Receiving[T]):
         self._layout = await partitions_of(self._network, self.topic)
         for segment in self._layout.active:
             consumer = TopicConsumer(
-                self._network, self._inbox, self._plan, segment_id=segment.segment_id, topic=segment.topic
+                self._network, self._inbox, self._plan, segment_id=segment.segment_id, topic=segment.wire_name
             )
             self._segments[segment.segment_id] = consumer
             consumer.start()

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidewire.client.background import BackgroundTask
-from tidewire.client.message import Message, MessageId
+from tidewire.client.message import Message
 from tidewire.client.network import Network
 from tidewire.client.producer import Producer
 from tidewire.client.schema import Schema
 from tidewire.client.sending import Receipt
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.positions import MessageId
 
 _log: Final = logging.getLogger(__name__)
 

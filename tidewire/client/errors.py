@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tidewire.protocol.errors import ConnectionLost, TidewireError
 
 if TYPE_CHECKING:
-    from tidewire.client.message import MessageId
+    from tidewire.protocol.positions import MessageId
 
 
 class SendUnanswered(ConnectionLost):

@@ -15,10 +15,11 @@ from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from tidewire.client.chunks import Chunks
 from tidewire.client.errors import MessageCorrupted
-from tidewire.client.message import Message, MessageId, Position
+from tidewire.client.message import Message
 from tidewire.client.schema import BYTES, Schema, T
 from tidewire.client.waking import Changes, Fairness
 from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.positions import MessageId, Position
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError

@@ -14,13 +14,13 @@ import anyio
 
 from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection
-from tidewire.client.layout import Layout
-from tidewire.client.names import is_scalable
 from tidewire.client.network import Network
 from tidewire.client.recipients import Kind
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh
+from tidewire.protocol.layout import Layout
 from tidewire.protocol.refusals import TRANSIENT, refusal
+from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -125,11 +125,10 @@ class LayoutWatch:
         if update.HasField("error"):
             self._finish(refusal(update.error, update.message))
         elif update.HasField("dag"):
-            resolved = update.resolved_topic_name
-            topic = resolved if resolved.startswith("topic://") else self.layout.topic
+            layout = Layout.of_update(self.layout.topic, update)
             self.trouble = None
             self._backoff.reset()
-            self.layout.offer(Layout.of_dag(topic, update.dag))
+            self.layout.offer(layout)
 
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""

@@ -15,15 +15,15 @@ import anyio
 
 from tidewire.client.background import BackgroundTask
 from tidewire.client.errors import Closed, MessageTooLarge
-from tidewire.client.layout import Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
-from tidewire.client.message import MessageId
 from tidewire.client.network import Network
 from tidewire.client.schema import Schema, T
 from tidewire.client.segment_producer import SegmentProducer
 from tidewire.client.sending import Batching, Chunking, Outgoing, Receipt, Tally, size_of
 from tidewire.client.transactions import Transaction
 from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import MessageId
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -227,9 +227,9 @@ class Producer(Generic[T]):
     async def _route_in(self, txn: Transaction, hashed: int | None) -> Segment:
         while True:
             segment = self._route(hashed)
-            if txn.includes(segment.topic):
+            if txn.includes(segment.wire_name):
                 return segment
-            await txn.include(segment.topic)
+            await txn.include(segment.wire_name)
             # The layout may have changed meanwhile; a message without key would also get another turn.
             if self.layout.current.is_active(segment.segment_id):
                 return segment

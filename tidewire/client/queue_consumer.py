@@ -27,8 +27,7 @@ from tidewire.client.consumers import (
 )
 from tidewire.client.dead_letters import SUFFIX, DeadLetterPolicy, DeadLetters
 from tidewire.client.layout_watch import TopicLayout, open_layout
-from tidewire.client.message import Message, MessageId, Position
-from tidewire.client.names import is_scalable
+from tidewire.client.message import Message
 from tidewire.client.network import Network
 from tidewire.client.redelivery import BackoffPolicy, EntryKey, Redeliveries
 from tidewire.client.schema import BYTES, Schema, T
@@ -38,7 +37,9 @@ from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import InvalidName, TidewireError
+from tidewire.protocol.positions import MessageId, Position
 from tidewire.protocol.refusals import TopicNotFound, TransactionConflict
+from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 NEGATIVE_ACK_BACKOFF_DEFAULT: Final = BackoffPolicy.exponential(1.0, 60.0)
@@ -164,7 +165,7 @@ class QueueConsumer(Receiving[T]):
                 self._inbox,
                 plan,
                 segment_id=segment_id,
-                topic=segment.topic,
+                topic=segment.wire_name,
                 on_loss=self._redeliveries.forget_segment,
             )
             consumer.start()

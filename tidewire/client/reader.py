@@ -5,20 +5,20 @@ stored id. On a scalable topic it reads parents to their end before their childr
 broker says when a sealed segment is read to its end.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from secrets import token_hex
 from typing import Final, Literal, Self, TypeAlias
 
 from tidewire.client.background import BackgroundTask
 from tidewire.client.consumers import Receiving
-from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout, open_layout
-from tidewire.client.message import MessageId, Position
 from tidewire.client.network import Network
 from tidewire.client.schema import Schema, T
-from tidewire.client.subscribing import AFTER_ALL, BEFORE_ALL, SubscriptionPlan
+from tidewire.client.subscribing import SubscriptionPlan
 from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.layout import Layout, ancestors, due
+from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, MessageId, Position
 from tidewire.protocol.refusals import TopicNotFound
 
 Start: TypeAlias = Literal["earliest", "latest"] | MessageId
@@ -35,19 +35,8 @@ def finished_at_start(layout: Layout, start: Start) -> set[int]:
     if start == "latest":
         return {segment.segment_id for segment in layout.segments.values() if not segment.is_active}
     if isinstance(start, MessageId):
-        return layout.ancestors(start.vector())
+        return ancestors(start.vector(), layout.segments)
     return set()
-
-
-def segments_due(layout: Layout, begun: Collection[int], finished: Collection[int]) -> list[Segment]:
-    """The segments to begin with now: not begun, and all of their parents finished or no longer known."""
-    return [
-        segment
-        for segment_id, segment in sorted(layout.segments.items())
-        if segment_id not in begun
-        and segment_id not in finished
-        and all(parent in finished or parent not in layout.segments for parent in segment.parent_ids)
-    ]
 
 
 class Reader(Receiving[T]):
@@ -98,7 +87,7 @@ class Reader(Receiving[T]):
         layout = self._layout.current
         self._finished = finished_at_start(layout, self._start)
         # Also what those came of that were begun, since they had been read to their end.
-        self._finished |= layout.ancestors([*self._places, *self._start_finished])
+        self._finished |= ancestors([*self._places, *self._start_finished], layout.segments)
         self._finished |= self._start_finished & layout.segments.keys()
         self._advance()
         # What appears from now on is new, and wanted from its beginning.
@@ -130,13 +119,16 @@ class Reader(Receiving[T]):
         for gone in [known for known in self._finished if known not in layout.segments]:
             self._finished.discard(gone)
             self._inbox.forget(gone)
-        for segment in segments_due(layout, self._segments, self._finished):
+        for segment_id in due(layout.segments.keys() - self._finished, layout.segments):
+            if segment_id in self._segments:
+                continue
+            segment = layout.segments[segment_id]
             consumer = TopicConsumer(
                 self._network,
                 self._inbox,
                 self._plan,
                 segment_id=segment.segment_id,
-                topic=segment.topic,
+                topic=segment.wire_name,
                 start_after=self._places.get(segment.segment_id, self._otherwise),
                 since_ms=None if segment.segment_id in self._is_past_since else self._since_ms,
                 on_change=self._layout.changes.notify,

@@ -1,8 +1,7 @@
 """How far a reader has come on one segment, since the broker keeps nothing of it. Pure."""
 
 from tidewire.client.chunks import Chunks
-from tidewire.client.message import Position
-from tidewire.client.subscribing import AFTER_ALL
+from tidewire.protocol.positions import AFTER_ALL, Position
 
 
 class ReadingPlace:

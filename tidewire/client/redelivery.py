@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Final, NamedTuple, Self
 
-from tidewire.client.message import MessageId
+from tidewire.protocol.positions import MessageId
 
 JITTER_PERCENT_DEFAULT: Final = 10.0
 

@@ -11,12 +11,11 @@ from typing import Literal, TypeAlias
 
 import anyio
 
-from tidewire.client.layout import Layout
-from tidewire.client.message import MessageId, Position
 from tidewire.client.network import Network
-from tidewire.client.subscribing import AFTER_ALL, BEFORE_ALL
 from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.layout import Layout, ancestors
+from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, MessageId, Position
 
 SeekTarget: TypeAlias = Literal["earliest", "latest"] | MessageId | datetime
 """Before all there is, behind all there is, behind a message, or at the first message that came at a time."""
@@ -66,7 +65,7 @@ def places_of(layout: Layout, to: SeekTarget) -> dict[int, Place]:
     if not isinstance(to, MessageId):
         return dict.fromkeys(layout.segments, place_of(to))
     vector = to.vector()
-    finished = layout.ancestors(vector)
+    finished = ancestors(vector, layout.segments)
     return {
         segment_id: vector.get(segment_id, AFTER_ALL if segment_id in finished else BEFORE_ALL)
         for segment_id in layout.segments

@@ -24,7 +24,6 @@ import anyio
 from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection
 from tidewire.client.errors import SendUnanswered
-from tidewire.client.layout import Layout, Segment
 from tidewire.client.layout_watch import TopicLayout
 from tidewire.client.network import Network
 from tidewire.client.outbox import Outbox
@@ -33,6 +32,7 @@ from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.layout import Layout, Segment
 from tidewire.protocol.refusals import TRANSIENT, NameTaken, TopicNotFound, TopicTerminated, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -99,7 +99,7 @@ class SegmentProducer:
         Raises:
             Closed: the client is closed.
         """
-        self._task = self._network.start(self.run(), f"producer of {self.segment.topic}", self._owner.fail)
+        self._task = self._network.start(self.run(), f"producer of {self.segment.wire_name}", self._owner.fail)
 
     @property
     def is_connected(self) -> bool:
@@ -150,7 +150,7 @@ class SegmentProducer:
                 try:
                     await self._hold_session()
                 except TRANSIENT as error:
-                    _log.info("the producer of %s lost its session: %s", self.segment.topic, error)
+                    _log.info("the producer of %s lost its session: %s", self.segment.wire_name, error)
                 except NameTaken:
                     # Unless this was the first attempt: our own session of before, which the broker still believes in.
                     if self._attempts == 1:
@@ -172,7 +172,7 @@ class SegmentProducer:
 
     async def _until_replaced(self, error: TidewireError) -> None:
         # The broker pushes the layout first, and an older one soon after; a topic that has none is gone for good.
-        if not self.segment.topic.startswith("segment://"):
+        if not self.segment.wire_name.startswith("segment://"):
             raise error
         try:
             with anyio.fail_after(self._network.settings.operation_timeout_seconds):
@@ -188,20 +188,20 @@ class SegmentProducer:
             frame.fail(SendUnanswered(reason))
 
     async def _hold_session(self) -> None:
-        connection = await self._network.owner_of(self.segment.topic)
+        connection = await self._network.owner_of(self.segment.wire_name)
         self._lost, self._is_closed_by_broker, self._is_terminated = None, False, False
         self._producer_id = connection.attach(Kind.PRODUCER, self)
         try:
             remembered_upto = await self._open(connection)
             self._backoff.reset()
             # The broker closed the session before and opens this one: the segment has moved, or there was no space.
-            reason = f"{self.segment.topic} moved to another broker before the answer came"
+            reason = f"{self.segment.wire_name} moved to another broker before the answer came"
             self._doubt(reason, remembered_upto=remembered_upto)
             self._connection = connection
             try:
                 await self._send(connection)
             except TRANSIENT:
-                self._doubt(f"{self.segment.topic}: the connection was lost before the answer came")
+                self._doubt(f"{self.segment.wire_name}: the connection was lost before the answer came")
                 raise
             self._outbox.rest()
             if self._is_stopping:
@@ -220,7 +220,7 @@ class SegmentProducer:
         answer = await connection.request(
             partial(
                 commands.producer,
-                self.segment.topic,
+                self.segment.wire_name,
                 self._producer_id,
                 name=self._name,
                 epoch=epoch,
@@ -247,7 +247,7 @@ class SegmentProducer:
     def _is_over(self) -> bool:
         # A refusal that came before the connection was lost is still true: nothing that is unanswered was appended.
         if self._is_terminated:
-            raise TopicTerminated(f"{self.segment.topic} is sealed", pb.ServerError.TopicTerminatedError)
+            raise TopicTerminated(f"{self.segment.wire_name} is sealed", pb.ServerError.TopicTerminatedError)
         if self._lost is not None:
             raise fresh(self._lost)
         if self._is_stopping or self._is_closed_by_broker:
@@ -264,9 +264,9 @@ class SegmentProducer:
                 await connection.writable()
                 continue
             (txn,) = head
-            if txn is not None and not txn.includes(self.segment.topic):
+            if txn is not None and not txn.includes(self.segment.wire_name):
                 try:
-                    await txn.include(self.segment.topic)
+                    await txn.include(self.segment.wire_name)
                 except TidewireError as error:
                     self._drop_frame(txn, error)
                 continue

@@ -13,10 +13,10 @@ from typing import Any, Final
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from tidewire.client.message import MessageId
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Room
 from tidewire.protocol.errors import TidewireError, fresh
+from tidewire.protocol.positions import MessageId
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import build_batch, build_chunks, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.frames import MAX_MESSAGE_SIZE, encode_payload_command

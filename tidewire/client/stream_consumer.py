@@ -29,8 +29,7 @@ from tidewire.client.consumers import (
     new_name,
 )
 from tidewire.client.layout_watch import controller_of
-from tidewire.client.message import Message, MessageId, Position
-from tidewire.client.names import is_scalable
+from tidewire.client.message import Message
 from tidewire.client.network import Network
 from tidewire.client.recipients import Kind
 from tidewire.client.schema import Schema, T
@@ -40,7 +39,9 @@ from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import ConnectionLost, InvalidName, TidewireError, fresh
+from tidewire.protocol.positions import MessageId, Position
 from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy, TopicNotFound
+from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

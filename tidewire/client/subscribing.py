@@ -5,7 +5,7 @@ from math import ceil
 from time import time_ns
 from typing import Final
 
-from tidewire.client.message import Position
+from tidewire.protocol.positions import Position
 from tidewire.protocol.refusals import Refused
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -22,13 +22,13 @@ from tidewire.client.confirmations import Confirmation, acknowledge_answered
 from tidewire.client.definitions import definition_of
 from tidewire.client.errors import DataDamaged
 from tidewire.client.inbox import Delivery, Inbox, Trouble
-from tidewire.client.message import MessageId, Position
 from tidewire.client.network import Network
 from tidewire.client.reading_place import ReadingPlace
-from tidewire.client.subscribing import AFTER_ALL, SubscriptionPlan, seek_command, subscribe_command
+from tidewire.client.subscribing import SubscriptionPlan, seek_command, subscribe_command
 from tidewire.client.topic_session import DELIVERS, OVER, USABLE, Event, Phase, TopicSession
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import ConnectionLost, TidewireError, fresh
+from tidewire.protocol.positions import AFTER_ALL, MessageId, Position
 from tidewire.protocol.refusals import TRANSIENT, NotAllowed, SubscriptionBusy
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command

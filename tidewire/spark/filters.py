@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from tidewire.spark.layouts import Part
+from tidewire.protocol.layout import Segment
 from tidewire.wire.pulsar.hashing import key_hash
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +41,7 @@ class Pushed(NamedTuple):
     published_from_us: int | None = None
     published_upto_us: int | None = None
 
-    def wants(self, part: Part) -> bool:
+    def wants(self, part: Segment) -> bool:
         """Whether the part may have such rows."""
         if self.topics is not None and part.topic not in self.topics:
             return False

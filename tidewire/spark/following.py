@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from tidewire.protocol.layout import Segment, ancestors
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
+from tidewire.protocol.topic_names import segment_id_of
 from tidewire.spark.errors import DataLost, no_topic
 from tidewire.spark.frontier import advance
-from tidewire.spark.layouts import Part
 from tidewire.spark.limits import Limit
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, ancestors, beginning, number_of, sharing
+from tidewire.spark.offsets import BEGINNING, Offsets, Place, Places, admitted, beginning, sharing
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.spark.views import View
 
 ADVICE: Final = "set fail_on_data_loss to false to go on with what there is"
@@ -27,7 +28,7 @@ MADE_AGAIN: Final = (
 """What happened when places are of another topic, and what to do."""
 
 
-def made_again(part: Part, where: str = "the checkpoint") -> str:
+def made_again(part: Segment, where: str = "the checkpoint") -> str:
     """What to say of a part that is another one than the places name."""
     return f"{part.wire_name} is not the segment that {where} names: {MADE_AGAIN}"
 
@@ -60,7 +61,7 @@ class _Segment(NamedTuple):
 
     topic: str
     name: str
-    part: Part
+    part: Segment
     place: Place
     backlog: BacklogRange
 
@@ -98,7 +99,7 @@ class Follower:
                     raise DataLost(f"starting_position names {topic}, which is not read; {ADVICE}")
         return {topic: self._first(topic) for topic in topics}
 
-    def resumed(self, read_to: Callable[[Part], EntryPosition]) -> Offsets:
+    def resumed(self, read_to: Callable[[Segment], EntryPosition]) -> Offsets:
         """Where a stream goes on of which it is known how far each segment was read, of all that there are.
 
         Raises:
@@ -122,11 +123,13 @@ class Follower:
             return self._from(parts, {}, lambda part: EARLIEST)
         if starting.everywhere == LATEST:
             # Also what open transactions wrote to segments that were split meanwhile is read when it is committed.
-            ends = {part.number: self._view.behind(part, EARLIEST) for part in parts.values()}
+            ends = {part.segment_id: self._view.behind(part, EARLIEST) for part in parts.values()}
             given = {
-                part.number: _end_of(ends[part.number]) for part in parts.values() if not ends[part.number].is_final
+                part.segment_id: _end_of(ends[part.segment_id])
+                for part in parts.values()
+                if not ends[part.segment_id].is_final
             }
-            return self._from(parts, given, lambda part: ends[part.number].end)
+            return self._from(parts, given, lambda part: ends[part.segment_id].end)
         if isinstance(starting.everywhere, int):
             since_ms = starting.everywhere
             return self._from(parts, {}, lambda part: self._view.since(part, since_ms))
@@ -135,9 +138,9 @@ class Follower:
             if place.is_elsewhere(starting.creation_of(topic, name)):
                 self._lost(made_again(parts[name], "starting_position"))
                 return self._from(parts, {})
-        return self._from(parts, {parts[name].number: place for name, place in named.items()})
+        return self._from(parts, {parts[name].segment_id: place for name, place in named.items()})
 
-    def _named(self, topic: str, parts: dict[str, Part]) -> dict[str, EntryPosition]:
+    def _named(self, topic: str, parts: dict[str, Segment]) -> dict[str, EntryPosition]:
         named = {name: place for topic_, name, place in self._options.starting.places if topic_ == topic}
         for name in named.keys() - parts.keys():
             if self._options.fail_on_data_loss:
@@ -146,11 +149,11 @@ class Follower:
 
     def _from(
         self,
-        parts: dict[str, Part],
+        parts: dict[str, Segment],
         given: dict[int, Place],
-        start_of: Callable[[Part], EntryPosition] = lambda part: EARLIEST,
+        start_of: Callable[[Segment], EntryPosition] = lambda part: EARLIEST,
     ) -> Places:
-        by_number = {part.number: part for part in parts.values()}
+        by_number = {part.segment_id: part for part in parts.values()}
         starts: dict[int, EntryPosition] = {}
 
         def is_over(number: int) -> bool:
@@ -159,12 +162,12 @@ class Follower:
 
         there, _ = beginning(by_number, given, is_over)
         return {
-            part.name or "": given.get(part.number) or self._place(part, starts[part.number])
+            part.name or "": given.get(part.segment_id) or self._place(part, starts[part.segment_id])
             for part in parts.values()
-            if part.number in there
+            if part.segment_id in there
         }
 
-    def _place(self, part: Part, position: EntryPosition) -> Place:
+    def _place(self, part: Segment, position: EntryPosition) -> Place:
         if position == LATEST:
             found = self._view.behind(part, EARLIEST)
             return _end_of(found)
@@ -215,9 +218,11 @@ class Follower:
 
         One that waits for an open transaction as well has no such moment: nobody knows when that is decided.
         """
-        by_number = {part.number: part for part in (self._view.parts(topic) or {}).values()}
-        there = {one.part.number for one in segments}
-        ending = {one.part.number: one.backlog for one in segments if one.part.is_sealed and one.backlog.is_final}
+        by_number = {part.segment_id: part for part in (self._view.parts(topic) or {}).values()}
+        there = {one.part.segment_id for one in segments}
+        ending = {
+            one.part.segment_id: one.backlog for one in segments if not one.part.is_active and one.backlog.is_final
+        }
         done = set(ending)
         while done and (come := admitted(there, done, by_number)):
             there = (there - done) | come
@@ -226,9 +231,9 @@ class Follower:
                 opening = self._view.opening(by_number[number])
                 if opening.messages and opening.first_time_ms is not None:
                     # What was sent to a child was sent after its parents ended, whatever the clocks of brokers say.
-                    before = [ending[at].last_time_ms or 0 for at in ancestors(number, by_number) & ending.keys()]
+                    before = [ending[at].last_time_ms or 0 for at in ancestors([number], by_number) & ending.keys()]
                     yield max(opening.first_time_ms, *before)
-                elif opening.is_final and by_number[number].is_sealed:
+                elif opening.is_final and not by_number[number].is_active:
                     done.add(number)
 
     def _left(self, one: _Segment, got: BacklogRange | None) -> BacklogRange | None:
@@ -253,15 +258,15 @@ class Follower:
         # It came after the stream began, so it is read from its beginning.
         return self._behind(topic, parts, self._from(parts, {}))
 
-    def _behind(self, topic: str, parts: dict[str, Part], places: Places) -> list[_Segment]:
-        by_number = {part.number: part for part in parts.values()}
-        left = {number_of(name): place for name, place in places.items() if name in parts}
+    def _behind(self, topic: str, parts: dict[str, Segment], places: Places) -> list[_Segment]:
+        by_number = {part.segment_id: part for part in parts.values()}
+        left = {segment_id_of(name): place for name, place in places.items() if name in parts}
         removed = [name for name in places if name not in parts]
         came_of_them: set[int] = set()
         for name in removed:
             related = sharing(name, parts)
             # Ancestors are removed first.
-            if number_of(name) in by_number or any(number < number_of(name) for number in related):
+            if segment_id_of(name) in by_number or any(number < segment_id_of(name) for number in related):
                 raise _MadeAgain(f"{topic} has no segment {name} any more: {MADE_AGAIN}")
             if not self._was_read(topic, name, places[name].position):
                 self._lost(f"segment {name} of {topic} was removed, and maybe not all of it was read")
@@ -283,7 +288,7 @@ class Follower:
                 del left[number]
         return [found[number] for number in sorted(found)]
 
-    def _segment(self, topic: str, part: Part, place: Place) -> _Segment:
+    def _segment(self, topic: str, part: Segment, place: Place) -> _Segment:
         backlog = self._view.behind(part, place.position)
         first = backlog.first_index
         if place.is_elsewhere(backlog.creation) or (not place.is_beginning and first < place.next_index):
@@ -299,13 +304,13 @@ class Follower:
             raise DataLost(f"{sentence}; {ADVICE}")
 
 
-def _is_over(part: Part, place: EntryPosition, behind: BacklogRange) -> bool:
+def _is_over(part: Segment, place: EntryPosition, behind: BacklogRange) -> bool:
     """Whether there is nothing to read behind the place, now or ever, and it is known what came of the part.
 
     A layout that does not say that the part is sealed is older than the part's end: what follows it is not in there
     yet. Nothing follows a topic without segments; it stays, so that it is not taken for one that came anew.
     """
-    return part.is_sealed and behind.is_final and behind.end <= place
+    return not part.is_active and behind.is_final and behind.end <= place
 
 
 def _end_of(backlog_range: BacklogRange) -> Place:

@@ -13,13 +13,13 @@ from itertools import count
 from typing import Final, TypeVar
 
 from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers, Connect, Contact
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import TransactionId
-from tidewire.spark.layouts import Part
 from tidewire.spark.measuring import ask_end
-from tidewire.spark.positions import EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -80,7 +80,7 @@ class HeldSubscription:
                 self._hear(connection, frame)
         return len(self._consumers) < held
 
-    def hold(self, parts: Collection[Part]) -> bool:
+    def hold(self, parts: Collection[Segment]) -> bool:
         """Open what is not open; whether there was anything. What was open of other parts is forgotten.
 
         Raises:
@@ -97,11 +97,11 @@ class HeldSubscription:
             self.open(part)
         return bool(missing)
 
-    def is_open(self, part: Part) -> bool:
+    def is_open(self, part: Segment) -> bool:
         """Whether the part is held, so that nobody else moves the subscription there."""
         return part.wire_name in self._consumers
 
-    def open(self, part: Part) -> tuple[BlockingConnection, int]:
+    def open(self, part: Segment) -> tuple[BlockingConnection, int]:
         """The consumer of one part, which is opened if it is not open: its connection, and its id there.
 
         Raises:
@@ -109,7 +109,7 @@ class HeldSubscription:
         """
         return self._consumers.get(part.wire_name) or self._open(part)
 
-    def end(self, part: Part) -> EntryPosition:
+    def end(self, part: Segment) -> EntryPosition:
         """The last entry of a part that is visible.
 
         Raises:
@@ -117,7 +117,7 @@ class HeldSubscription:
         """
         return self._asked(part, lambda owner, consumer_id: ask_end(owner, consumer_id, None).last)
 
-    def position(self, part: Part) -> EntryPosition:
+    def position(self, part: Segment) -> EntryPosition:
         """Up to where all of a part is acknowledged, by every transaction that was committed before the call.
 
         Raises:
@@ -136,7 +136,7 @@ class HeldSubscription:
 
         return self._asked(part, ask)
 
-    def acknowledge(self, part: Part, upto: EntryPosition, transaction: TransactionId | None = None) -> None:
+    def acknowledge(self, part: Segment, upto: EntryPosition, transaction: TransactionId | None = None) -> None:
         """Let the subscription be there, when the transaction is committed if there is one; durable on return.
 
         Raises:
@@ -155,12 +155,12 @@ class HeldSubscription:
 
         self._asked(part, ask, reopens=transaction is None)
 
-    def is_passing_over(self, part: Part) -> bool:
+    def is_passing_over(self, part: Segment) -> bool:
         """Whether `pass_over` was called for a part that has been held since."""
         opened = self._consumers.get(part.wire_name)
         return opened is not None and opened[1] in self._passing_over
 
-    def pass_over(self, part: Part) -> None:
+    def pass_over(self, part: Segment) -> None:
         """Of a part that was read to its end: let the broker go over what is left, of transactions that were aborted.
 
         Raises:
@@ -170,7 +170,9 @@ class HeldSubscription:
         owner.send(commands.flow(consumer_id, 1))
         self._passing_over.add(consumer_id)
 
-    def _asked(self, part: Part, ask: Callable[[BlockingConnection, int], _Answer], *, reopens: bool = True) -> _Answer:
+    def _asked(
+        self, part: Segment, ask: Callable[[BlockingConnection, int], _Answer], *, reopens: bool = True
+    ) -> _Answer:
         """An answer to a consumer that was open before and after it was asked."""
         for _ in range(SENT_AWAY_MAX):
             if not reopens and part.wire_name not in self._consumers:
@@ -186,7 +188,7 @@ class HeldSubscription:
                 return answer
         raise ProtocolViolation(f"the broker of {part.wire_name} closes every consumer of subscription {self._name}")
 
-    def _open(self, part: Part) -> tuple[BlockingConnection, int]:
+    def _open(self, part: Segment) -> tuple[BlockingConnection, int]:
         owner = self._brokers.owner_of(part.wire_name)
         owner.unasked = partial(self._hear, owner)
         consumer_id = next(self._numbers)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from tidewire.protocol.errors import ProtocolViolation, TidewireError
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.committing import CommitGroup, abort
@@ -16,12 +18,12 @@ from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, SubscriptionTaken, no_topic
 from tidewire.spark.following import Follower
 from tidewire.spark.held_subscription import BUSY, HeldSubscription
-from tidewire.spark.layouts import LayoutChanged, Part, is_gone
+from tidewire.spark.layouts import LayoutChanged, is_gone
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, finished
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.persisting import passes
-from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, EntryPosition
+from tidewire.spark.positions import OTHERS
 from tidewire.spark.views import Snapshot, View
 from tidewire.spark.watching import Watch
 from tidewire.spark.write_options import WriteOptions
@@ -33,14 +35,14 @@ LAYOUT_CHANGES_MAX: Final = 20
 """How often in a row segments may go while they are asked about."""
 
 _Answer = TypeVar("_Answer")
-_Parts = dict[str, dict[str, Part]]
+_Parts = dict[str, dict[str, Segment]]
 """By topic and name."""
 
 
 class SegmentRange(NamedTuple):
     """What a batch reads of a segment."""
 
-    part: Part
+    part: Segment
     after: EntryPosition
     upto: EntryPosition
 
@@ -180,7 +182,7 @@ class JobProgress:
             return batch, self._acknowledged(Coordinator(brokers), batch.group, ends)
 
     def _acknowledged(
-        self, coordinator: Coordinator, group: CommitGroup, ends: Iterable[tuple[Part, EntryPosition]]
+        self, coordinator: Coordinator, group: CommitGroup, ends: Iterable[tuple[Segment, EntryPosition]]
     ) -> TransactionId:
         """A transaction of the group, in which segments are acknowledged up to these places."""
         timeout_ms = round(self._sink.transaction_timeout_seconds * 1000)
@@ -232,7 +234,7 @@ class JobProgress:
             found[topic] = {name: part for name, part in present.items() if name in seen}
         return found
 
-    def _hold(self, parts: Collection[Part]) -> bool:
+    def _hold(self, parts: Collection[Segment]) -> bool:
         try:
             return self._subscription.hold(parts)
         except Refused as refused:
@@ -244,7 +246,7 @@ class JobProgress:
                 f"subscription {self._name!r} cannot be held; another driver may run the job: {refused}"
             ) from refused
 
-    def _settled(self, parts: Collection[Part]) -> int:
+    def _settled(self, parts: Collection[Segment]) -> int:
         """The number of the next batch, of which nothing is open any more."""
         with Brokers(self._sink) as brokers:
             coordinator = Coordinator(brokers)
@@ -262,7 +264,7 @@ class JobProgress:
             coordinator.abort_group(CommitGroup(self._application, last + 1).on_the_wire)
             return last + 1
 
-    def _place(self, parts: _Parts, part: Part) -> EntryPosition:
+    def _place(self, parts: _Parts, part: Segment) -> EntryPosition:
         # One that was removed since was read before.
         is_there = (part.name or "") in parts.get(part.topic, {})
         return self._subscription.position(part) if is_there else LATEST

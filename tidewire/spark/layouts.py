@@ -1,20 +1,18 @@
-"""Which topics there are, and of which parts they are made.
-
-A scalable topic is made of segments, which come of each other by splits and merges; an older topic of partitions, or of
-itself. Everybody downstream sees `Part`s.
-"""
+"""Which topics there are, and of which segments or partitions they are made."""
 
 from collections.abc import Iterable
 from functools import partial
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.layout import Layout, Segment
 from tidewire.protocol.refusals import Refused, refusal
+from tidewire.protocol.topic_names import SCALABLE
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import no_topic
-from tidewire.spark.options import SCALABLE, Pattern, ReadOptions
+from tidewire.spark.options import Pattern, ReadOptions
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -24,23 +22,6 @@ _SESSION_IDS: Final = count(1)
 
 class LayoutChanged(Exception):
     """A segment left its layout while it was asked about."""
-
-
-class Part(NamedTuple):
-    """A segment of a scalable topic, a partition of a partitioned one, or all of a plain one."""
-
-    topic: str
-    name: str | None
-    """As the `segment` column shows it; None for all of a plain topic."""
-    wire_name: str
-    """The name under which brokers know it."""
-    number: int = 0
-    """Unique within its topic; children have higher ones than their parents."""
-    parents: tuple[int, ...] = ()
-    hashes: tuple[int, int] | None = None
-    """First and last hash of the keys that it takes; None when keys are not routed by their hash."""
-    is_sealed: bool = False
-    """It takes no more messages."""
 
 
 def selected(options: ReadOptions, brokers: Brokers) -> list[str]:
@@ -93,7 +74,7 @@ def came_and_went(
     return [name for name in added if pattern.matches(name)], [name for name in removed if pattern.matches(name)]
 
 
-def parts_of(brokers: Brokers, topic: str) -> list[Part]:
+def parts_of(brokers: Brokers, topic: str) -> list[Segment]:
     """The parts that a topic has now, ordered by their numbers.
 
     Raises:
@@ -110,7 +91,7 @@ def parts_of(brokers: Brokers, topic: str) -> list[Part]:
         if command.type == pb.BaseCommand.SCALABLE_TOPIC_UPDATE and update.session_id == session_id:
             break
     owner.send(commands.scalable_topic_close(session_id))
-    return segments(owner, topic, update)
+    return list(layout_of(owner, topic, update).segments.values())
 
 
 def open_layout(brokers: Brokers, topic: str, session_id: int) -> BlockingConnection:
@@ -126,40 +107,24 @@ def open_layout(brokers: Brokers, topic: str, session_id: int) -> BlockingConnec
     return owner
 
 
-def segments(owner: BlockingConnection, topic: str, update: pb.CommandScalableTopicUpdate) -> list[Part]:
-    """The parts in a layout that was pushed, ordered by their numbers.
+def layout_of(owner: BlockingConnection, topic: str, update: pb.CommandScalableTopicUpdate) -> Layout:
+    """The layout that was pushed.
 
     Raises:
         Refused: there is no such topic.
+        ProtocolViolation: the layout does not hold every key's hash once.
     """
     if update.HasField("error"):
         if update.error == pb.TopicNotFound:
             raise refusal(update.error, no_topic(topic, f" at {owner.address}"))
         raise refusal(update.error, f"{owner.address} has no layout of {topic}: {update.message}")
-    resolved = update.resolved_topic_name or topic
-    return [_segment(resolved, info) for info in sorted(update.dag.segments, key=lambda info: info.segment_id)]
+    return Layout.of_update(topic, update)
 
 
-def _segment(topic: str, info: pb.SegmentInfoProto) -> Part:
-    name = f"{info.hash_start:04x}-{info.hash_end:04x}-{info.segment_id}"
-    return Part(
-        topic,
-        name,
-        info.legacy_topic_name or f"segment://{topic.removeprefix(SCALABLE)}/{name}",
-        info.segment_id,
-        tuple(info.parent_ids),
-        # What is in a topic that was made before there were segments came there by other rules.
-        None if info.legacy_topic_name else (info.hash_start, info.hash_end),
-        info.state != pb.ACTIVE,
-    )
-
-
-def _partitions(brokers: Brokers, topic: str) -> list[Part]:
+def _partitions(brokers: Brokers, topic: str) -> list[Segment]:
     ask = partial(commands.partitioned_metadata, topic, auto_create=False)
     answer = brokers.owner_of(topic).request(ask, pb.CommandPartitionedTopicMetadataResponse)
-    if answer.partitions == 0:
-        return [Part(topic, None, topic)]
-    return [Part(topic, f"partition-{i}", f"{topic}-partition-{i}", i) for i in range(answer.partitions)]
+    return list(Layout.of_partitions(topic, answer.partitions).segments.values())
 
 
 def is_gone(error: Refused) -> bool:

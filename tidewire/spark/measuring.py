@@ -12,10 +12,10 @@ from typing import NamedTuple, Self
 from uuid import uuid4
 
 from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.positions import LATEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import DataLost
-from tidewire.spark.positions import LATEST, EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position

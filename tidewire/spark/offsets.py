@@ -16,11 +16,12 @@ Pure.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
-from tidewire.spark.positions import EARLIEST, EntryPosition
+from tidewire.protocol.layout import Segment, ancestors, due
+from tidewire.protocol.positions import EARLIEST, EntryPosition
+from tidewire.protocol.topic_names import hashes_of, segment_id_of
 
-_SEGMENT: Final = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-\d+")
 _PLACE: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})@(\d{1,19})(?:#([0-9a-f]{1,64}))?")
 
 
@@ -57,21 +58,6 @@ Offsets = dict[str, Places]
 """By topic."""
 
 
-class Related(Protocol):
-    """A segment in its topic's layout."""
-
-    @property
-    def number(self) -> int:
-        """Unique within the topic."""
-
-    @property
-    def parents(self) -> tuple[int, ...]:
-        """Those it came from."""
-
-
-_Part = TypeVar("_Part", bound=Related)
-
-
 def encode(offsets: Offsets) -> dict[str, dict[str, str]]:
     """As Spark keeps it."""
     return {topic: {name: str(places[name]) for name in sorted(places)} for topic, places in sorted(offsets.items())}
@@ -98,78 +84,52 @@ def parse_place(text: str) -> Place:
     return Place(EntryPosition(int(found[1]), int(found[2])), int(found[3]), found[4] or "")
 
 
-def number_of(name: str) -> int:
-    """The number of a segment or partition, from its name."""
-    return int(name.rpartition("-")[2]) if name else 0
-
-
 def sharing(name: str, others: Iterable[str]) -> set[int]:
-    """The numbers of those segments that hold some of a segment's hashes.
+    """The ids of those segments that hold some of a segment's hashes; none for a partition or a plain topic.
 
-    At any moment one segment holds a hash, so those with lower numbers are what it came from, and those with higher
-    ones came of it, however many between them were removed.
+    At any moment one segment holds a hash, so those with lower ids are what it came from, and those with higher ones
+    came of it, however many between them were removed.
     """
-    first, last = _hashes(name)
-    return {number_of(other) for other in others if (of := _hashes(other))[0] <= last and first <= of[1]}
-
-
-def _hashes(name: str) -> tuple[int, int]:
-    """First and last; none of a partition, or of a plain topic."""
-    found = _SEGMENT.fullmatch(name)
-    return (1 << 16, -1) if found is None else (int(found[1], 16), int(found[2], 16))
-
-
-def ancestors(number: int, parts: Mapping[int, Related]) -> set[int]:
-    """The segments that one came from, and those that these came from, as far as the layout has them."""
-    found: set[int] = set()
-    left = [number]
-    while left:
-        part = parts.get(left.pop())
-        if part is not None:
-            new = set(part.parents) - found
-            found |= new
-            left += new
-    return found
-
-
-def waiting(there: Iterable[int], parts: Mapping[int, Related]) -> set[int]:
-    """The segments of a layout whose turn has not come, while these are being read."""
-    present = set(there)
-    before = {number: ancestors(number, parts) for number in parts}
-    behind_present = {ancestor for number in present for ancestor in before.get(number, ())}
+    own = hashes_of(name)
     return {
-        number
-        for number, ancestors in before.items()
-        if number not in present and number not in behind_present and ancestors & present
+        segment_id_of(other)
+        for other in others
+        if own is not None and (held := hashes_of(other)) is not None and held[0] <= own[1] and own[0] <= held[1]
     }
 
 
-def finished(parts: Mapping[str, _Part], places: Places) -> list[_Part]:
+def waiting(there: Iterable[int], parts: Mapping[int, Segment]) -> set[int]:
+    """The segments of a layout whose turn has not come, while these are being read."""
+    present = set(there)
+    behind_present = ancestors(present, parts)
+    return {
+        number
+        for number in parts.keys() - present - behind_present
+        if not ancestors([number], parts).isdisjoint(present)
+    }
+
+
+def finished(parts: Mapping[str, Segment], places: Places) -> list[Segment]:
     """Of a topic's parts by name, those that were read to their end: nothing of them is in the places, or to come.
 
     None that is known, when one of the places is in a part that was removed: what came of it is to come, then.
     """
     if not places.keys() <= parts.keys():
         return []
-    by_number = {part.number: part for part in parts.values()}
-    to_come = waiting([parts[name].number for name in places if name in parts], by_number)
-    return [part for name, part in parts.items() if name not in places and part.number not in to_come]
+    by_number = {part.segment_id: part for part in parts.values()}
+    to_come = waiting([parts[name].segment_id for name in places if name in parts], by_number)
+    return [part for name, part in parts.items() if name not in places and part.segment_id not in to_come]
 
 
-def admitted(there: Iterable[int], finished: Iterable[int], parts: Mapping[int, Related]) -> set[int]:
+def admitted(there: Iterable[int], finished: Iterable[int], parts: Mapping[int, Segment]) -> set[int]:
     """The segments whose turn comes when these of those that are being read leave."""
     present = set(there)
     left = present - set(finished)
-    found: set[int] = set()
-    # Parents have lower numbers, so a child of one whose turn comes now finds it there.
-    for number in sorted(waiting(present, parts)):
-        if not ancestors(number, parts) & (left | found):
-            found.add(number)
-    return found
+    return set(due(waiting(present, parts) | left, parts)) - left
 
 
 def beginning(
-    parts: Mapping[int, Related], given: Iterable[int], is_over: Callable[[int], bool]
+    parts: Mapping[int, Segment], given: Iterable[int], is_over: Callable[[int], bool]
 ) -> tuple[set[int], set[int]]:
     """Where a stream begins that is to read everything but what is over.
 
@@ -182,10 +142,9 @@ def beginning(
         The segments that are read first, `given` among them, and those that are done.
     """
     there = set(given) & parts.keys()
-    behind_given = {ancestor for number in there for ancestor in ancestors(number, parts)}
-    done = behind_given - there
+    done = ancestors(there, parts) - there
     for number in sorted(parts):
-        if number in there or number in done or ancestors(number, parts) & there:
+        if number in there or number in done or ancestors([number], parts) & there:
             continue
         if is_over(number):
             done.add(number)

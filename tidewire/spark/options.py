@@ -38,6 +38,7 @@ from typing import Final, NamedTuple, Self
 
 from tidewire.protocol.addresses import BrokerAddress, parse_address
 from tidewire.protocol.errors import InvalidName
+from tidewire.protocol.topic_names import PERSISTENT, SCALABLE
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.positions import EARLIEST_START, LATEST_START, OTHERS, Boundary, parse_boundary
 from tidewire.spark.schema import SCHEMA
@@ -50,9 +51,6 @@ PARTITION_BYTES_MIN: Final = 64 * 1024
 """The broker knows sizes no finer than this."""
 
 ALL_COLUMNS: Final = frozenset(SCHEMA.fieldNames())
-
-SCALABLE: Final = "topic://"
-PERSISTENT: Final = "persistent://"
 
 _BATCH_ONLY: Final = ("ending_position", "push_filters")
 _STREAM_ONLY: Final = ("max_rows_per_trigger", "max_bytes_per_trigger", "subscription")

@@ -2,7 +2,7 @@
 
 from pyspark.sql.datasource import InputPartition
 
-from tidewire.spark.positions import EARLIEST, EntryPosition
+from tidewire.protocol.positions import EARLIEST, EntryPosition
 
 
 class SegmentRange(InputPartition):

@@ -9,15 +9,17 @@ Sealed segments are read like active ones; nothing moves out of them when they a
 
 from collections.abc import Callable, Iterable, Iterator
 
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.errors import DataLost, InvalidOption
 from tidewire.spark.filters import NOTHING_PUSHED, Pushed
-from tidewire.spark.layouts import Part, is_gone, parts_of, selected
+from tidewire.spark.layouts import is_gone, parts_of, selected
 from tidewire.spark.measuring import BacklogRange, Gauge
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.positions import EARLIEST, LATEST, OTHERS, Boundary, EntryPosition
+from tidewire.spark.positions import OTHERS, Boundary
 
 
 def plan(options: ReadOptions, brokers: Brokers, pushed: Pushed = NOTHING_PUSHED) -> list[SegmentRange]:
@@ -39,11 +41,11 @@ def plan(options: ReadOptions, brokers: Brokers, pushed: Pushed = NOTHING_PUSHED
                 raise
 
 
-def _parts(options: ReadOptions, brokers: Brokers) -> list[Part]:
+def _parts(options: ReadOptions, brokers: Brokers) -> list[Segment]:
     return [part for topic in selected(options, brokers) for part in parts_of(brokers, topic)]
 
 
-def _plan(options: ReadOptions, brokers: Brokers, pushed: Pushed, parts: Iterable[Part]) -> list[SegmentRange]:
+def _plan(options: ReadOptions, brokers: Brokers, pushed: Pushed, parts: Iterable[Segment]) -> list[SegmentRange]:
     if options.fail_on_data_loss:
         _check_named(options.starting, parts)
         _check_named(options.ending, parts)
@@ -56,7 +58,7 @@ def _plan(options: ReadOptions, brokers: Brokers, pushed: Pushed, parts: Iterabl
     return ranges
 
 
-def _ranges(options: ReadOptions, part: Part, gauge: Gauge) -> Iterator[SegmentRange]:
+def _ranges(options: ReadOptions, part: Segment, gauge: Gauge) -> Iterator[SegmentRange]:
     last = gauge.end()
     start = options.starting.of(part.topic, part.name, EARLIEST)
     end = options.ending.of(part.topic, part.name, LATEST)
@@ -72,7 +74,10 @@ def _ranges(options: ReadOptions, part: Part, gauge: Gauge) -> Iterator[SegmentR
 
 
 def divided(
-    part: Part, piece_behind: Callable[[EntryPosition], BacklogRange | None], start: EntryPosition, end: EntryPosition
+    part: Segment,
+    piece_behind: Callable[[EntryPosition], BacklogRange | None],
+    start: EntryPosition,
+    end: EntryPosition,
 ) -> Iterator[SegmentRange]:
     """What stands behind `start`, up to and with `end`, in ranges that are no larger than the pieces asked for.
 
@@ -91,7 +96,7 @@ def divided(
         start = stop
 
 
-def _check_named(boundary: Boundary, parts: Iterable[Part]) -> None:
+def _check_named(boundary: Boundary, parts: Iterable[Segment]) -> None:
     there = {(part.topic, part.name or "") for part in parts}
     for topic, segment, _ in boundary.places:
         if segment != OTHERS and (topic, segment) not in there:

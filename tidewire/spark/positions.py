@@ -20,22 +20,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-
-class EntryPosition(NamedTuple):
-    """The place of an entry, which holds one message or one batch. Ordered within a segment."""
-
-    ledger: int
-    entry: int
-
-    def __str__(self) -> str:
-        return f"{self.ledger}:{self.entry}"
-
-
-EARLIEST: Final = EntryPosition(-1, -1)
-"""Before every entry."""
-
-LATEST: Final = EntryPosition(2**63 - 1, 2**63 - 1)
-"""Behind every entry."""
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 
 Place = EntryPosition | int
 """A position, or a time in milliseconds since the epoch."""

@@ -18,13 +18,13 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError
+from tidewire.protocol.positions import EntryPosition
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import DataLost, UnreadableMessage
 from tidewire.spark.measuring import subscribe_reader
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.persisting import RETRY_SECONDS, passes
-from tidewire.spark.positions import EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError

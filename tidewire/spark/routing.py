@@ -3,15 +3,15 @@
 Pure.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.layout import Layout
 from tidewire.spark.encoding import NO_KEY, Numbers, Rows
-from tidewire.spark.layouts import Part
 from tidewire.wire.pulsar.hashing import HASH_SPACE_SIZE
 
 RUN_ROWS: Final = 512
@@ -21,24 +21,20 @@ RUN_ROWS: Final = 512
 class Routes:
     """The active segments of a layout, and whose turn it is among them."""
 
-    def __init__(self, topic: str, parts: Sequence[Part], turn: int = 0) -> None:
-        """Routes among `parts`, which are active and hold every hash once.
+    def __init__(self, layout: Layout, turn: int = 0) -> None:
+        """Routes among the layout's active segments.
 
         Raises:
-            ProtocolViolation: they do not.
+            ProtocolViolation: they are regular topics.
         """
-        self._numbers: Final = np.array([part.number for part in parts], np.int64)
+        self._numbers: Final = np.array([segment.segment_id for segment in layout.active], np.int64)
         self._turn = turn
-        owners: npt.NDArray[np.int32] = np.full(HASH_SPACE_SIZE, -1, np.int32)
-        held = 0
-        for place, part in enumerate(parts):
-            if part.hashes is None:
-                raise ProtocolViolation(f"{part.wire_name} of {topic} is a regular topic, which takes no transactions")
-            first, last = part.hashes
+        owners: npt.NDArray[np.int32] = np.empty(HASH_SPACE_SIZE, np.int32)
+        for place, segment in enumerate(layout.active):
+            if segment.hashes is None:
+                raise ProtocolViolation(f"{segment.wire_name} is a regular topic, which takes no transactions")
+            first, last = segment.hashes
             owners[first : last + 1] = place
-            held += last + 1 - first
-        if held != HASH_SPACE_SIZE or owners.min() < 0:
-            raise ProtocolViolation(f"the layout of {topic} does not hold every key's hash once")
         self._owners: Final = owners
 
     @property

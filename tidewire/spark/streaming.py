@@ -26,12 +26,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidewire.protocol.errors import ConnectionLost, TidewireError
+from tidewire.protocol.layout import Segment
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Connect
 from tidewire.spark.errors import DataLost, SubscriptionTaken
 from tidewire.spark.following import ADVICE, Follower, Step, made_again, now_ms
 from tidewire.spark.held_subscription import BUSY
-from tidewire.spark.layouts import LayoutChanged, Part
+from tidewire.spark.layouts import LayoutChanged
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Places, decode, encode
 from tidewire.spark.options import ReadOptions
@@ -280,7 +281,7 @@ class _Planner:
             raise
         self._kept = offsets
 
-    def _is_another(self, parts: Mapping[str, Part], places: Places) -> bool:
+    def _is_another(self, parts: Mapping[str, Segment], places: Places) -> bool:
         """Whether the places are of another topic of that name: what was read there says nothing about this one."""
         there = ((parts[name], place) for name, place in places.items() if name in parts)
         return any(place.creation and place.is_elsewhere(self._watch.creation(part)) for part, place in there)

@@ -6,13 +6,15 @@ that a micro-batch is processed. The query's planner holds it, which keeps a sec
 
 from collections.abc import Mapping
 
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EntryPosition
 from tidewire.protocol.refusals import Refused
+from tidewire.protocol.topic_names import segment_id_of
 from tidewire.spark.brokers import Connect
 from tidewire.spark.held_subscription import HeldSubscription
-from tidewire.spark.layouts import Part, is_gone
-from tidewire.spark.offsets import Places, finished, number_of
+from tidewire.spark.layouts import is_gone
+from tidewire.spark.offsets import Places, finished
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.positions import EntryPosition
 
 
 class QuerySubscription:
@@ -34,7 +36,7 @@ class QuerySubscription:
         """Forget the connections; others are made when they are needed."""
         self._held.reset()
 
-    def move(self, topic: str, parts: Mapping[str, Part], places: Places) -> None:
+    def move(self, topic: str, parts: Mapping[str, Segment], places: Places) -> None:
         """Move the cursors of a topic's segments to these places.
 
         Segments that are in none of them, and whose turn is not to come, were read.
@@ -52,7 +54,7 @@ class QuerySubscription:
                     if not (is_gone(refused) and self.held_until_read(topic, name, places[name].position)):
                         raise
         if any(self._held.is_open(part) for part in parts.values()):
-            self._newest.setdefault(topic, max(part.number for part in parts.values()))
+            self._newest.setdefault(topic, max(part.segment_id for part in parts.values()))
         for part in finished(parts, places):
             if not self._held.is_passing_over(part):
                 try:
@@ -66,16 +68,16 @@ class QuerySubscription:
         cursor = self._cursors.get((topic, name))
         if cursor is None:
             # Brokers begin the cursor of a part that is new at its beginning, and nobody else has moved it since.
-            return topic in self._newest and number_of(name) > self._newest[topic]
+            return topic in self._newest and segment_id_of(name) > self._newest[topic]
         # It may be further than the query, of which another one had its name, or which lost its checkpoint.
         return cursor <= position
 
-    def _finish(self, part: Part) -> None:
+    def _finish(self, part: Segment) -> None:
         self._acknowledge(part, self._held.end(part))
         # Nothing is left to be sent, but entries of aborted transactions.
         self._held.pass_over(part)
 
-    def _acknowledge(self, part: Part, position: EntryPosition) -> None:
+    def _acknowledge(self, part: Segment, position: EntryPosition) -> None:
         key = (part.topic, part.name or "")
         if key not in self._cursors or not self._held.is_open(part):
             # Where nothing was read yet the subscription is held, too.

@@ -34,13 +34,15 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
+from tidewire.protocol.topic_names import SCALABLE
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import TransactionId
 from tidewire.spark.errors import InvalidOption, SubscriptionTaken
 from tidewire.spark.job_progress import Batch, JobProgress
-from tidewire.spark.options import READ_NAMES, SCALABLE, ReadOptions, Use, by_name
+from tidewire.spark.options import READ_NAMES, ReadOptions, Use, by_name
 from tidewire.spark.persisting import passes, persistently
-from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, EntryPosition
+from tidewire.spark.positions import EARLIEST_START, LATEST_START
 from tidewire.spark.write_options import WRITE_NAMES, WriteOptions
 
 _PLANNED: Final = ("topic", "topic_pattern", "starting_position", "max_rows_per_trigger", "max_bytes_per_trigger")

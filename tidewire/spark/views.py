@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from tidewire.spark.layouts import LayoutChanged, Part
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, EntryPosition
+from tidewire.spark.layouts import LayoutChanged
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.positions import EARLIEST, EntryPosition
 
 
 class View(Protocol):
@@ -19,12 +20,12 @@ class View(Protocol):
     def topics(self) -> list[str]:
         """Those that are read."""
 
-    def parts(self, topic: str) -> dict[str, Part] | None:
+    def parts(self, topic: str) -> dict[str, Segment] | None:
         """A topic's parts by name; None when it does not exist."""
 
     def behind(
         self,
-        part: Part,
+        part: Segment,
         after: EntryPosition,
         *,
         messages_max: int | None = None,
@@ -37,21 +38,21 @@ class View(Protocol):
             LayoutChanged: the part is gone.
         """
 
-    def opening(self, part: Part) -> BacklogRange:
+    def opening(self, part: Segment) -> BacklogRange:
         """All of a part, or what it began with.
 
         Raises:
             LayoutChanged: the part is gone.
         """
 
-    def since(self, part: Part, time_ms: int) -> EntryPosition:
+    def since(self, part: Segment, time_ms: int) -> EntryPosition:
         """The place behind which stands what the broker took at this time or later.
 
         Raises:
             LayoutChanged: the part is gone.
         """
 
-    def forget(self, part: Part) -> None:
+    def forget(self, part: Segment) -> None:
         """The part is not read any more."""
 
 
@@ -76,17 +77,17 @@ class Snapshot:
         """See `View`."""
         return list(self._parts)
 
-    def parts(self, topic: str) -> dict[str, Part] | None:
+    def parts(self, topic: str) -> dict[str, Segment] | None:
         """See `View`."""
         return self._parts.get(topic)
 
-    def opening(self, part: Part) -> BacklogRange:
+    def opening(self, part: Segment) -> BacklogRange:
         """See `View`."""
         return self._ends[part.wire_name]
 
     def behind(
         self,
-        part: Part,
+        part: Segment,
         after: EntryPosition,
         *,
         messages_max: int | None = None,
@@ -105,13 +106,13 @@ class Snapshot:
             cut = self._view.behind(part, after, messages_max=max(1, whole.next_index - found.first_index))
             return cut._replace(is_final=whole.is_final)
 
-    def since(self, part: Part, time_ms: int) -> EntryPosition:
+    def since(self, part: Segment, time_ms: int) -> EntryPosition:
         """See `View`."""
         with self._noticing_changes(part):
             return min(self._view.since(part, time_ms), self._ends[part.wire_name].end)
 
     @contextmanager
-    def _noticing_changes(self, part: Part) -> Iterator[None]:
+    def _noticing_changes(self, part: Segment) -> Iterator[None]:
         try:
             yield
         except LayoutChanged:
@@ -120,6 +121,6 @@ class Snapshot:
             self._parts[part.topic] = None if left is None else {name: before[name] for name in before if name in left}
             raise
 
-    def forget(self, part: Part) -> None:
+    def forget(self, part: Segment) -> None:
         """See `View`."""
         self._view.forget(part)

@@ -17,23 +17,24 @@ from typing import Final
 
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ProtocolViolation, TidewireError
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.protocol.refusals import Refused
+from tidewire.protocol.topic_names import SCALABLE
 from tidewire.spark.brokers import Brokers, Connect, connect_by_tcp
 from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.held_subscription import SENT_AWAY_MAX
 from tidewire.spark.layouts import (
     LayoutChanged,
-    Part,
     came_and_went,
     is_gone,
+    layout_of,
     open_layout,
     open_namespace,
     parts_of,
-    segments,
 )
 from tidewire.spark.measuring import BacklogRange, ask_end, subscribe_reader, wanted
-from tidewire.spark.options import SCALABLE, ReadOptions
-from tidewire.spark.positions import EARLIEST, LATEST, EntryPosition
+from tidewire.spark.options import ReadOptions
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -45,7 +46,7 @@ _NAMESPACE_WATCH: Final = 1
 class _Followed:
     """One segment."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Segment) -> None:
         self.part = part
         self.owner: BlockingConnection | None = None
         self.consumer_id = 0
@@ -64,7 +65,7 @@ class _Topic:
         self.name = name
         self.session_id = 0
         self.owner: BlockingConnection | None = None
-        self.parts: dict[str, Part] | None = None
+        self.parts: dict[str, Segment] | None = None
         """By name; None until it is known."""
         self.is_gone = False
 
@@ -144,7 +145,7 @@ class Watch:
             self._wait_for(owner, f"the topics of {pattern.namespace}", lambda: self._matching is not None)
         return sorted(self._matching or ())
 
-    def parts(self, topic: str) -> dict[str, Part] | None:
+    def parts(self, topic: str) -> dict[str, Segment] | None:
         """The parts of a topic by their names, "" for all of a plain one; None when there is no such topic.
 
         Raises:
@@ -179,7 +180,7 @@ class Watch:
             topic.owner = None
             raise
 
-    def creation(self, part: Part) -> str:
+    def creation(self, part: Segment) -> str:
         """The creation id of a part, asked for if nobody has told it since the part was opened.
 
         Raises:
@@ -190,7 +191,7 @@ class Watch:
             return followed.known.creation
         return self._ask(followed, wanted(EARLIEST, until_ms=0)).creation
 
-    def opening(self, part: Part) -> BacklogRange:
+    def opening(self, part: Segment) -> BacklogRange:
         """All of a part, or what it began with: once something stands in it, nobody is asked again.
 
         Raises:
@@ -202,7 +203,7 @@ class Watch:
             known if known is not None and known.after == EARLIEST and known.messages else self.behind(part, EARLIEST)
         )
 
-    def _follow(self, part: Part) -> _Followed:
+    def _follow(self, part: Segment) -> _Followed:
         key = (part.topic, part.name or "")
         followed = self._followed.get(key)
         if followed is None or followed.part.wire_name != part.wire_name:
@@ -211,7 +212,7 @@ class Watch:
 
     def behind(
         self,
-        part: Part,
+        part: Segment,
         after: EntryPosition,
         *,
         messages_max: int | None = None,
@@ -239,7 +240,7 @@ class Watch:
             self._arm(followed, after)
         return known
 
-    def since(self, part: Part, time_ms: int) -> EntryPosition:
+    def since(self, part: Segment, time_ms: int) -> EntryPosition:
         """The place behind which stands what the broker took at this time or later.
 
         Raises:
@@ -247,7 +248,7 @@ class Watch:
         """
         return self._ask(self._follow(part), pb.BacklogRangeRequest(since_ms=time_ms)).after
 
-    def forget(self, part: Part) -> None:
+    def forget(self, part: Segment) -> None:
         """The part is not read any more."""
         followed = self._followed.pop((part.topic, part.name or ""), None)
         if followed is not None:
@@ -273,7 +274,7 @@ class Watch:
             )
         return found
 
-    def _explain(self, part: Part, refused: Refused) -> None:
+    def _explain(self, part: Segment, refused: Refused) -> None:
         """When a part cannot be opened since it is gone, find out what there is instead."""
         topic = self._topics.get(part.topic)
         if topic is None or not is_gone(refused):
@@ -331,8 +332,8 @@ class Watch:
             for topic in tuple(self._topics.values()):
                 if topic.owner is connection and topic.session_id == command.scalable_topic_update.session_id:
                     self._has_news = True
-                    made = segments(connection, topic.name, command.scalable_topic_update)
-                    topic.parts = {part.name or "": part for part in made}
+                    layout = layout_of(connection, topic.name, command.scalable_topic_update)
+                    topic.parts = {part.name or "": part for part in layout.segments.values()}
         elif command.type == _T.WATCH_SCALABLE_TOPICS_UPDATE and self._options.pattern is not None:
             update = command.watch_scalable_topics_update
             added, removed = came_and_went(connection, update, self._options.pattern)

@@ -37,11 +37,11 @@ from enum import Enum
 from typing import Final, Self
 
 from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.topic_names import SCALABLE
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.options import (
     OPERATION_TIMEOUT_SECONDS_DEFAULT,
     READ_NAMES,
-    SCALABLE,
     TOPIC,
     WRITE_ONLY_NAMES,
     Use,

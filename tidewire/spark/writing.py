@@ -30,7 +30,7 @@ from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.encoding import Rows
 from tidewire.spark.errors import WriteFailed
-from tidewire.spark.layouts import open_layout, segments
+from tidewire.spark.layouts import layout_of, open_layout
 from tidewire.spark.persisting import passes, persistently
 from tidewire.spark.routing import Routes
 from tidewire.spark.written import OpenProducer, Phase, WrittenSegment, WrittenTopic
@@ -218,7 +218,7 @@ class Attempt:
 
     def _follow(self, topic: WrittenTopic, turn: int) -> None:
         """Divide rows by the newest layout from now on."""
-        topic.routes = Routes(topic.name, list(topic.active.values()), turn)
+        topic.routes = Routes(topic.layout, turn)
         topic.is_new = False
 
     def _distribute(self, topic: WrittenTopic, rows: Rows) -> None:
@@ -226,7 +226,7 @@ class Attempt:
         for number, own in topic.routes.divide(rows):
             segment = topic.segments.get(number)
             if segment is None:
-                segment = topic.segments[number] = WrittenSegment(topic.active[number])
+                segment = topic.segments[number] = WrittenSegment(topic.layout.segments[number])
             segment.waiting.add(own)
 
     def _settle(self) -> bool:
@@ -245,11 +245,11 @@ class Attempt:
         assert topic.routes is not None, "set before the topic is written to"
         deadline = topic.connection.deadline()
         while True:
-            active = topic.active
-            if any(segment.is_sealed and number in active for number, segment in topic.segments.items()):
+            is_active = topic.layout.is_active
+            if any(segment.is_sealed and is_active(number) for number, segment in topic.segments.items()):
                 self._hear(topic.connection.receive(deadline, f"the layout of {topic.name} without a sealed segment"))
                 continue
-            replaced = [segment for number, segment in topic.segments.items() if number not in active]
+            replaced = [segment for number, segment in topic.segments.items() if not is_active(number)]
             answering = next((one for one in replaced if one.unanswered and not one.is_sealed), None)
             if answering is None:
                 break
@@ -266,7 +266,7 @@ class Attempt:
                 closing = commands.close_producer(segment.producer.producing.producer_id)
                 segment.producer.connection.send(closing)
             taken_back += segment.waiting.take_all()
-            del topic.segments[segment.part.number]
+            del topic.segments[segment.part.segment_id]
         self._follow(topic, topic.routes.turn)
         for rows in taken_back:
             self._distribute(topic, rows)
@@ -307,7 +307,7 @@ class Attempt:
     def _take_layout(
         self, topic: WrittenTopic, owner: BlockingConnection, update: pb.CommandScalableTopicUpdate
     ) -> None:
-        topic.parts = segments(owner, topic.name, update)
+        topic.layout = layout_of(owner, topic.name, update)
         topic.is_new = True
         for info in update.dag.segments:
             if topic.created_ms.setdefault(info.segment_id, info.created_at_ms) != info.created_at_ms:

@@ -7,9 +7,9 @@ from collections import deque
 from enum import Enum
 from typing import Final
 
+from tidewire.protocol.layout import Layout, Segment
 from tidewire.spark.batching import Producing, SentFrame, Waiting
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.layouts import Part
 from tidewire.spark.routing import Routes
 
 
@@ -45,7 +45,7 @@ class OpenProducer:
 class WrittenSegment:
     """What is on its way to one segment."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Segment) -> None:
         self.part: Final = part
         self.waiting: Final = Waiting()
         """Rows that were not sent. They come behind what is unanswered."""
@@ -105,16 +105,11 @@ class WrittenTopic:
         """The one on which layouts are pushed; None until one was asked for."""
         self.created_ms: Final[dict[int, int]] = {}
         """When its segments were made, by number."""
-        self.parts: list[Part] = []
+        self.layout = Layout(-1, {})
         """As pushed last."""
         self.is_new = False
-        """Whether rows are not divided by `parts` yet."""
+        """Whether rows are not divided by `layout` yet."""
         self.routes: Routes | None = None
         """By which rows are divided; None until the first layout came."""
         self.segments: Final[dict[int, WrittenSegment]] = {}
         """By number."""
-
-    @property
-    def active(self) -> dict[int, Part]:
-        """The segments that take rows, by number."""
-        return {part.number: part for part in self.parts if not part.is_sealed}

@@ -8,7 +8,8 @@ from tidewire.cli.clients import format_transaction_id, parse_transaction_id
 from tidewire.cli.consume import described
 from tidewire.cli.endings import CommandFailed, UsageError, one_sentence, pairs
 from tidewire.cli.produce import keyed, milliseconds
-from tidewire.client.message import Message, MessageId
+from tidewire.client.message import Message
+from tidewire.protocol.positions import MessageId
 
 WORDS = st.integers(0, 2**64 - 1)
 

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, Acknowledgements, together
-from tidewire.client.message import Position
+from tidewire.protocol.positions import Position
 from tidewire.wire.pulsar.message_ids import bits_of_ack_set, position
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewire.client.checkpoint import Checkpoint
-from tidewire.client.message import Position
+from tidewire.protocol.positions import Position
 
 ids = st.integers(-1, 2**40)
 places = st.builds(Position, st.integers(-1, 2**62), st.integers(-1, 2**62), st.integers(-1, 99), st.integers(0, 100))

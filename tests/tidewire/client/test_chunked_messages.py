@@ -5,8 +5,8 @@ import pytest
 
 from tests.support.backends import on_both_backends
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, scripted_broker
-from tidewire.client.message import MessageId
 from tidewire.client.sending import Chunking
+from tidewire.protocol.positions import MessageId
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.message_ids import position
 

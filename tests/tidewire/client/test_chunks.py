@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewire.client.chunks import INCOMPLETE_MAX, INCOMPLETE_SECONDS_MAX, Chunks, Whole
-from tidewire.client.message import Position
+from tidewire.protocol.positions import Position
 from tidewire.wire.pulsar.building import CHUNKED_MESSAGE_SIZE_MAX, build_chunks, message_metadata
 from tidewire.wire.pulsar.errors import MalformedMessage, MessageTooLarge
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -7,8 +7,8 @@ from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import ScriptedBroker, Segment, T, payload_of, scripted_broker
 from tidewire.client.errors import Closed
-from tidewire.client.message import MessageId
 from tidewire.protocol.errors import InvalidName
+from tidewire.protocol.positions import MessageId
 from tidewire.protocol.refusals import BrokerBusy, SubscriptionBusy, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

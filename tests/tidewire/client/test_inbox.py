@@ -8,7 +8,7 @@ from tests.support.scripted_broker import payload_of
 from tidewire.client.chunks import Chunks
 from tidewire.client.errors import Closed, MessageCorrupted
 from tidewire.client.inbox import Delivery, Inbox
-from tidewire.client.message import MessageId, Position
+from tidewire.protocol.positions import MessageId, Position
 from tidewire.wire.pulsar.building import build_batch, message_metadata, single_message_metadata
 from tidewire.wire.pulsar.message_ids import ack_set_of_bits
 

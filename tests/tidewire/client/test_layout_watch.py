@@ -149,7 +149,7 @@ async def test_a_plain_topic_has_a_layout_that_never_changes() -> None:
         broker.add_topic(name)
         layout, task = await open_layout(network, name)
         assert task is None
-        assert [segment.topic for segment in layout.current.active] == [name]
+        assert [segment.wire_name for segment in layout.current.active] == [name]
         broker.on(
             T.PARTITIONED_METADATA,
             lambda peer, frame: peer.send(

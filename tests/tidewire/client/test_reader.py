@@ -3,16 +3,15 @@
 import anyio
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.backends import on_both_backends
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import T, Topic, payload_of, scripted_broker
 from tidewire.client.errors import DataDamaged
-from tidewire.client.layout import Layout, Segment
-from tidewire.client.message import Message, MessageId, Position
-from tidewire.client.reader import Reader, finished_at_start, segments_due
+from tidewire.client.message import Message
+from tidewire.client.reader import Reader, finished_at_start
+from tidewire.protocol.layout import Layout, Segment
+from tidewire.protocol.positions import MessageId, Position
 from tidewire.protocol.refusals import NotPermitted, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -319,74 +318,12 @@ async def test_reading_cancelled_at_any_step_leaves_nothing_behind() -> None:
 # ------------------------------------------------------------------------------------------------------- the pure part
 
 
-def layout_of(parents: dict[int, tuple[int, ...]], active: set[int]) -> Layout:
-    return Layout(
-        1,
-        {
-            segment_id: Segment(segment_id, str(segment_id), 0, 0, segment_id in active, parent_ids)
-            for segment_id, parent_ids in parents.items()
-        },
-    )
-
-
-def test_due_are_segments_whose_parents_are_finished_or_gone() -> None:
-    layout = layout_of({0: (), 1: (0,), 2: (0,), 3: (1, 2), 4: (77,)}, {3, 4})
-
-    def due(begun: set[int], finished: set[int]) -> list[int]:
-        return [segment.segment_id for segment in segments_due(layout, begun, finished)]
-
-    assert due(set(), set()) == [0, 4]
-    assert due({0, 4}, set()) == []
-    assert due({4}, {0}) == [1, 2]
-    assert due({2, 4}, {0, 1}) == []
-    assert due({4}, {0, 1, 2}) == [3]
-
-
 def test_a_start_says_what_is_not_wanted() -> None:
-    layout = layout_of({0: (), 1: (0,), 2: (0,), 3: (1,)}, {2, 3})
+    parents: dict[int, tuple[int, ...]] = {0: (), 1: (0,), 2: (0,), 3: (1,)}
+    layout = Layout(
+        1, {own: Segment(X, str(own), str(own), own, above, is_active=own > 1) for own, above in parents.items()}
+    )
     assert finished_at_start(layout, "earliest") == set()
     assert finished_at_start(layout, "latest") == {0, 1}
     assert finished_at_start(layout, MessageId(3, 1, 1)) == {0, 1}
     assert finished_at_start(layout, MessageId(1, 1, 1, others={2: Position(1, 1)})) == {0}
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> dict[int, tuple[int, ...]]:
-    """Parents of each segment, as splits and merges leave them."""
-    parents: dict[int, tuple[int, ...]] = {0: ()}
-    active = [0]
-    for _ in range(draw(st.integers(0, 12))):
-        if len(active) > 1 and draw(st.booleans()):
-            place = draw(st.integers(0, len(active) - 2))
-            parents[len(parents)] = tuple(active[place : place + 2])
-            active[place : place + 2] = [len(parents) - 1]
-        else:
-            place = draw(st.integers(0, len(active) - 1))
-            children = [len(parents), len(parents) + 1]
-            for child in children:
-                parents[child] = (active[place],)
-            active[place : place + 1] = children
-    return parents
-
-
-@given(histories(), st.data())
-def test_every_segment_is_read_once_and_after_all_its_ancestors(
-    parents: dict[int, tuple[int, ...]], data: st.DataObject
-) -> None:
-    sealed = {parent for above in parents.values() for parent in above}
-    layout = layout_of(parents, set(parents) - sealed)
-    begun: list[int] = []
-    running: set[int] = set()
-    finished: set[int] = set()
-    while True:
-        for segment in segments_due(layout, running, finished):
-            assert layout.ancestors([segment.segment_id]) <= finished
-            begun.append(segment.segment_id)
-            running.add(segment.segment_id)
-        endable = sorted(running & sealed)
-        if not endable:
-            break
-        ended = data.draw(st.sampled_from(endable))
-        running.discard(ended)
-        finished.add(ended)
-    assert sorted(begun) == sorted(parents)

@@ -1,7 +1,6 @@
 from tests.tidewire.client.test_chunks import Segment, sent
-from tidewire.client.message import Position
 from tidewire.client.reading_place import ReadingPlace
-from tidewire.client.subscribing import AFTER_ALL, BEFORE_ALL
+from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, Position
 
 
 def test_it_goes_on_behind_what_was_delivered() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.client.message import MessageId
 from tidewire.client.redelivery import STALE_DEADLINES_MAX, BackoffPolicy, EntryKey, Redeliveries
+from tidewire.protocol.positions import MessageId
 
 
 def test_waits_grow_up_to_a_bound_and_jitter_by_a_part() -> None:

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from tests.support.backends import on_both_backends
 from tidewire.client.errors import Closed
-from tidewire.client.message import MessageId
 from tidewire.client.sending import Outgoing, Receipt, SendFrame, Tally, size_of
 from tidewire.client.transactions import Transaction
 from tidewire.protocol.errors import ConnectionLost
+from tidewire.protocol.positions import MessageId
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE, FrameDecoder
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

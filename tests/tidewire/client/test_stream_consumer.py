@@ -8,9 +8,10 @@ from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
 from tests.support.scripted_broker import Peer, ScriptedBroker, T, Topic, payload_of, scripted_broker
 from tidewire.client.errors import Closed, MessageCorrupted
-from tidewire.client.message import Message, MessageId
+from tidewire.client.message import Message
 from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.protocol.errors import ConnectionLost, InvalidName, OperationTimedOut
+from tidewire.protocol.positions import MessageId
 from tidewire.protocol.refusals import BrokerBusy, NotPermitted, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame

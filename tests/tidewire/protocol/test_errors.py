@@ -4,9 +4,9 @@ import pytest
 
 from tidewire.client import errors as client_errors
 from tidewire.client.errors import MessageCorrupted, SendUnanswered
-from tidewire.client.message import MessageId
 from tidewire.protocol import errors, refusals
 from tidewire.protocol.errors import ConnectionLost, InvalidName, TidewireError, fresh, is_retriable
+from tidewire.protocol.positions import MessageId
 from tidewire.protocol.refusals import (
     BrokerBusy,
     NotAllowed,

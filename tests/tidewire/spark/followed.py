@@ -11,20 +11,21 @@ the layout come late.
 from dataclasses import dataclass, field
 
 from tidewire.protocol.addresses import BrokerAddress
-from tidewire.spark.layouts import LayoutChanged, Part
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, EntryPosition
+from tidewire.spark.layouts import LayoutChanged
 from tidewire.spark.measuring import BacklogRange
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.positions import EARLIEST, EntryPosition
 
 X = "topic://public/default/x"
 OPTIONS = ReadOptions(BrokerAddress("b", 1), (X,))
 
 
 @dataclass
-class Segment:
+class StoredSegment:
     """Entries of some messages each, of 10 bytes, taken at rising times: at their numbers unless `times` says when."""
 
-    part: Part
+    part: Segment
     ledger: int
     entries: list[int] = field(default_factory=list)
     removed: int = 0
@@ -64,33 +65,33 @@ class Topics:
     """A view of topics in memory."""
 
     def __init__(self) -> None:
-        self.segments: dict[str, dict[str, Segment]] = {}
-        self.late_layouts: dict[str, dict[str, Part]] = {}
+        self.segments: dict[str, dict[str, StoredSegment]] = {}
+        self.late_layouts: dict[str, dict[str, Segment]] = {}
         """Layouts that are still known here and have changed."""
         self.asked = 0
         self._ledgers = 0
 
-    def add(self, name: str, *entries: int, parents: tuple[int, ...] = (), topic: str = X) -> Segment:
+    def add(self, name: str, *entries: int, parents: tuple[int, ...] = (), topic: str = X) -> StoredSegment:
         self._ledgers += 1
         first, last, number = name.split("-")
-        part = Part(topic, name, f"{topic}/{name}", int(number), parents, (int(first, 16), int(last, 16)))
-        made = self.segments.setdefault(topic, {})[name] = Segment(part, self._ledgers, list(entries))
+        part = Segment(topic, name, f"{topic}/{name}", int(number), parents, (int(first, 16), int(last, 16)))
+        made = self.segments.setdefault(topic, {})[name] = StoredSegment(part, self._ledgers, list(entries))
         return made
 
     def topics(self) -> list[str]:
         return list(self.segments) or [X]
 
-    def parts(self, topic: str) -> dict[str, Part] | None:
+    def parts(self, topic: str) -> dict[str, Segment] | None:
         segments = self.segments.get(topic)
         if segments is None:
             return None
         return self.late_layouts.get(topic) or {
-            name: segment.part._replace(is_sealed=segment.is_final and bool(name)) for name, segment in segments.items()
+            name: segment.part._replace(is_active=not (segment.is_final and name)) for name, segment in segments.items()
         }
 
     def behind(
         self,
-        part: Part,
+        part: Segment,
         after: EntryPosition,
         *,
         messages_max: int | None = None,
@@ -103,15 +104,15 @@ class Topics:
             raise LayoutChanged
         return found.behind(after, messages_max, bytes_max, until_ms)
 
-    def opening(self, part: Part) -> BacklogRange:
+    def opening(self, part: Segment) -> BacklogRange:
         return self.behind(part, EARLIEST)
 
-    def since(self, part: Part, time_ms: int) -> EntryPosition:
+    def since(self, part: Segment, time_ms: int) -> EntryPosition:
         segment = self.segments.get(part.topic, {}).get(part.name or "")
         if segment is None:
             raise LayoutChanged
         at = min(time_ms, len(segment.entries)) - 1
         return EARLIEST if at < 0 else EntryPosition(segment.ledger, at)
 
-    def forget(self, part: Part) -> None:
+    def forget(self, part: Segment) -> None:
         pass

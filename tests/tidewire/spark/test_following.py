@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tidewire.spark.followed import OPTIONS, Segment, Topics, X
+from tests.tidewire.spark.followed import OPTIONS, StoredSegment, Topics, X
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.spark.errors import DataLost
 from tidewire.spark.following import Follower, Lag
-from tidewire.spark.layouts import LayoutChanged, Part
+from tidewire.spark.layouts import LayoutChanged
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, encode
 from tidewire.spark.options import Pattern, ReadOptions
-from tidewire.spark.positions import EARLIEST, LATEST, LATEST_START, Boundary, EntryPosition, parse_boundary
+from tidewire.spark.positions import LATEST_START, Boundary, parse_boundary
 from tidewire.spark.views import Snapshot
 
 
@@ -69,7 +71,7 @@ def test_a_topic_without_segments_that_ends_is_read_once(starting: EntryPosition
     """As one ends that a scalable topic is made of; nothing says what came of it."""
     topics = Topics()
     plain = "persistent://public/default/x"
-    made = Segment(Part(plain, None, plain), 1, [2, 3])
+    made = StoredSegment(Segment(plain, None, plain), 1, [2, 3])
     topics.segments[plain] = {"": made}
     options = replace(OPTIONS, topics=(plain,), starting=Boundary(starting))
     end = go(topics, following(topics, options).first(), options=options)
@@ -257,7 +259,7 @@ def test_what_waits_for_a_segment_that_is_removed_is_read_and_what_was_read_is_n
     del topics.segments[X]["0000-7fff-0"]
     for name in ("0000-3fff-2", "4000-7fff-3"):
         segment = topics.segments[X][name]
-        segment.part = segment.part._replace(parents=())
+        segment.part = segment.part._replace(parent_ids=())
     end = Follower(OPTIONS, topics, lambda *place: True).step(start, Limit()).end
     assert encode(end) == {X: {"0000-3fff-2": "3:0@1", "4000-7fff-3": "4:0@1"}}
 

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tidewire.spark.followed import OPTIONS, Segment, Topics, X
+from tests.tidewire.spark.followed import OPTIONS, StoredSegment, Topics, X
 from tidewire.spark.following import Follower
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, decode, encode
@@ -20,7 +20,7 @@ class History(Topics):
         self.random = random
         self.steps_back = steps_back
         self.clock = 1_000
-        self.active: list[Segment] = []
+        self.active: list[StoredSegment] = []
         self.floor: dict[int, int] = {}
         """The latest moment of what a segment came from; nothing in it was sent earlier, whatever the clock said."""
         for first, last in ((0, 0x7FFF), (0x8000, 0xFFFF)):
@@ -29,15 +29,15 @@ class History(Topics):
         self.latest_read = 0
         self.place = Follower(OPTIONS, self).first()
 
-    def begin(self, first: int, last: int, *parents: Segment) -> None:
+    def begin(self, first: int, last: int, *parents: StoredSegment) -> None:
         number = len(self.segments.get(X, {}))
         self.floor[number] = 0
         for parent in parents:
             parent.is_final = True
             self.active.remove(parent)
-            ended = max([*parent.times, self.floor[parent.part.number]])
+            ended = max([*parent.times, self.floor[parent.part.segment_id]])
             self.floor[number] = max(self.floor[number], ended)
-        made = self.add(f"{first:04x}-{last:04x}-{number}", parents=tuple(one.part.number for one in parents))
+        made = self.add(f"{first:04x}-{last:04x}-{number}", parents=tuple(one.part.segment_id for one in parents))
         self.active.append(made)
 
     def act(self) -> None:
@@ -61,14 +61,14 @@ class History(Topics):
             lower, upper = self.active[at : at + 2]
             self.begin((lower.part.hashes or (0, 0))[0], (upper.part.hashes or (0, 0))[1], lower, upper)
 
-    def begin_all(self, *ranges: tuple[int, int], parents: list[Segment]) -> None:
+    def begin_all(self, *ranges: tuple[int, int], parents: list[StoredSegment]) -> None:
         for first, last in ranges:
             if parents[0] not in self.active:
                 self.active.append(parents[0])
             self.begin(first, last, *parents)
 
-    def sent_at(self, segment: Segment, entry: int) -> int:
-        return max(segment.times[entry], self.floor[segment.part.number])
+    def sent_at(self, segment: StoredSegment, entry: int) -> int:
+        return max(segment.times[entry], self.floor[segment.part.segment_id])
 
     def step(self, follower: Follower, limit: Limit) -> bool:
         """One micro-batch; whether it had anything."""
@@ -78,15 +78,15 @@ class History(Topics):
             if place.position > begin.position:
                 segment = self.segments[X][name]
                 assert self.read.get(name, 0) == begin.next_index
-                for parent in segment.part.parents:
-                    one = next(one for one in self.segments[X].values() if one.part.number == parent)
+                for parent in segment.part.parent_ids:
+                    one = next(one for one in self.segments[X].values() if one.part.segment_id == parent)
                     assert self.left(one) == [], "a key's messages come in order"
                 self.read[name] = place.next_index
                 self.latest_read = max(self.latest_read, self.sent_at(segment, place.position.entry))
         start, self.place = self.place, end
         return end != start
 
-    def left(self, segment: Segment) -> list[int]:
+    def left(self, segment: StoredSegment) -> list[int]:
         """When what is unread in a segment was sent."""
         upto = self.read.get(segment.part.name or "", 0)
         entries = range(len(segment.entries))

@@ -7,12 +7,13 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tidewire.spark.followed import OPTIONS, Segment, Topics, X
+from tests.tidewire.spark.followed import OPTIONS, StoredSegment, Topics, X
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EntryPosition
 from tidewire.spark.following import Follower
-from tidewire.spark.layouts import LayoutChanged, Part
+from tidewire.spark.layouts import LayoutChanged
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, decode, encode, finished
-from tidewire.spark.positions import EntryPosition
 from tidewire.spark.views import Snapshot
 
 Answer = TypeVar("Answer")
@@ -25,7 +26,7 @@ class Story(Topics):
         super().__init__()
         self.random = random
         self.sealed: set[int] = set()
-        self.gone: dict[str, Segment] = {}
+        self.gone: dict[str, StoredSegment] = {}
         self.parents: dict[int, tuple[int, ...]] = {}
         """Of all segments, also those that were removed."""
         self.moved_to: dict[str, EntryPosition] = {}
@@ -41,18 +42,18 @@ class Story(Topics):
         """The segments of one range after the other."""
 
     @property
-    def there(self) -> list[Segment]:
+    def there(self) -> list[StoredSegment]:
         return list(self.segments.get(X, {}).values())
 
     @property
-    def active(self) -> list[Segment]:
-        return [one for one in self.there if one.part.number not in self.sealed]
+    def active(self) -> list[StoredSegment]:
+        return [one for one in self.there if one.part.segment_id not in self.sealed]
 
-    def begin(self, first: int, last: int, *parents: Segment) -> None:
+    def begin(self, first: int, last: int, *parents: StoredSegment) -> None:
         number = len(self.there) + len(self.gone)
-        self.parents[number] = tuple(parent.part.number for parent in parents)
+        self.parents[number] = tuple(parent.part.segment_id for parent in parents)
         self.add(f"{first:04x}-{last:04x}-{number}", parents=self.parents[number])
-        self.sealed |= {parent.part.number for parent in parents}
+        self.sealed |= {parent.part.segment_id for parent in parents}
 
     def send(self) -> None:
         """Also to a sealed one: what was open there is committed."""
@@ -80,14 +81,14 @@ class Story(Topics):
             end = EntryPosition(segment.ledger, len(segment.entries) - 1) if segment.entries else BEGINNING.position
             if (
                 segment.is_final
-                and not segment.part.parents
+                and not segment.part.parent_ids
                 and self.moved_to.get(name) == end
                 and self.random.random() < 0.5
             ):
                 self.gone[name] = self.segments[X].pop(name)
                 for other in self.there:
-                    left = tuple(parent for parent in other.part.parents if parent != segment.part.number)
-                    other.part = other.part._replace(parents=left)
+                    left = tuple(parent for parent in other.part.parent_ids if parent != segment.part.segment_id)
+                    other.part = other.part._replace(parent_ids=left)
                 if self.random.random() < 0.5:
                     self.tell_layout()
 
@@ -110,12 +111,12 @@ class Story(Topics):
     def decide(self) -> None:
         """Nothing is open any more in some of the sealed ones."""
         for segment in self.there:
-            segment.is_final |= segment.part.number in self.sealed and self.random.random() < 0.5
+            segment.is_final |= segment.part.segment_id in self.sealed and self.random.random() < 0.5
 
     def tell_layout(self) -> None:
-        parts: dict[str, Part] = {}
+        parts: dict[str, Segment] = {}
         for name, segment in self.segments[X].items():
-            parts[name] = segment.part._replace(is_sealed=segment.part.number in self.sealed)
+            parts[name] = segment.part._replace(is_active=segment.part.segment_id not in self.sealed)
         self.late_layouts[X] = parts
 
     def stop_or_go_on(self) -> None:
@@ -157,15 +158,15 @@ def test_every_message_is_read_once_and_behind_those_of_its_segments_parents(ran
     while story.step():
         pass
     for segment in story.there:
-        segment.is_final = segment.part.number in story.sealed
+        segment.is_final = segment.part.segment_id in story.sealed
     story.tell_layout()
     while story.step():
         pass
     every = story.segments[X] | story.gone
     assert story.read == {name: sum(one.entries) for name, one in every.items() if one.entries}
-    names = {one.part.number: one.part.name for one in every.values()}
+    names = {one.part.segment_id: one.part.name for one in every.values()}
     for one in every.values():
-        for parent in story.parents[one.part.number]:
+        for parent in story.parents[one.part.segment_id]:
             before = [at for at, name in enumerate(story.order) if name == names[parent]]
             behind = [at for at, name in enumerate(story.order) if name == one.part.name]
             assert not before or not behind or before[-1] < behind[0]

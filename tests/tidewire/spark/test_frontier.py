@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tidewire.spark.followed import Segment, Topics
+from tests.tidewire.spark.followed import StoredSegment, Topics
+from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.spark.frontier import PROBES_ENOUGH, advance
 from tidewire.spark.limits import Limit
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.positions import EARLIEST, EntryPosition
 
 A_WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -18,7 +18,7 @@ class Asked:
 
     def __init__(self, *times: list[int]) -> None:
         topics = Topics()
-        self.segments: list[Segment] = []
+        self.segments: list[StoredSegment] = []
         for number, own in enumerate(times):
             made = topics.add(f"{number:04x}-{number:04x}-{number}", *[1] * len(own))
             made.times = own

@@ -7,10 +7,10 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
 from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.held_subscription import SENT_AWAY_MAX, HeldSubscription
-from tidewire.spark.layouts import Part
-from tidewire.spark.positions import EntryPosition
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -19,7 +19,7 @@ from tidewire.wire.pulsar.message_ids import message_id, position
 T = pb.BaseCommand.Type
 TXN = (3, (1 << 62) | 7)
 PARTS = [
-    Part(TOPIC, name, f"segment://public/default/x/{name}", number)
+    Segment(TOPIC, name, f"segment://public/default/x/{name}", number)
     for number, name in enumerate(("0000-7fff-0", "8000-ffff-1"))
 ]
 FIRST, SECOND = PARTS

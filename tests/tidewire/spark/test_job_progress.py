@@ -14,15 +14,15 @@ import trio
 import tidewire
 from tests.support.processes import RunningBroker, running_broker
 from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.coordinating import Coordinator, TransactionId
 from tidewire.spark.errors import DataLost, SubscriptionTaken
 from tidewire.spark.job_progress import Batch, JobProgress, SegmentRange
-from tidewire.spark.layouts import Part
 from tidewire.spark.options import ReadOptions, Use
 from tidewire.spark.persisting import persistently
-from tidewire.spark.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.spark.schema import SCHEMA
 from tidewire.spark.sink import TidewireWriter
 from tidewire.spark.write_options import WriteOptions
@@ -341,8 +341,8 @@ def test_a_topic_that_is_not_there_is_named(job: Job) -> None:
 
 
 def test_a_batch_says_spark_what_to_read_and_nothing_else_of_its_topics() -> None:
-    def part(topic: str, name: str) -> Part:
-        return Part(topic, name, f"segment://{topic}/{name}")
+    def part(topic: str, name: str) -> Segment:
+        return Segment(topic, name, f"segment://{topic}/{name}")
 
     batch = Batch(
         "a",

@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.spark.limits import Limit, divide
 from tidewire.spark.measuring import BacklogRange
-from tidewire.spark.positions import EARLIEST, EntryPosition
 
 
 class Topic:

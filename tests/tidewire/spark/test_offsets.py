@@ -2,33 +2,19 @@
 
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.spark.offsets import (
-    BEGINNING,
-    Place,
-    admitted,
-    beginning,
-    decode,
-    encode,
-    number_of,
-    parse_place,
-    waiting,
-)
-from tidewire.spark.positions import EARLIEST, EntryPosition, parse_boundary, parse_position
-
-
-class Segment(NamedTuple):
-    number: int
-    parents: tuple[int, ...] = ()
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, EntryPosition
+from tidewire.spark.offsets import BEGINNING, Place, admitted, beginning, decode, encode, parse_place, waiting
+from tidewire.spark.positions import parse_boundary, parse_position
 
 
 def layout(parents: Mapping[int, tuple[int, ...]]) -> dict[int, Segment]:
-    return {number: Segment(number, of) for number, of in parents.items()}
+    return {number: Segment("x", str(number), str(number), number, of) for number, of in parents.items()}
 
 
 SPLIT_AND_MERGE = layout({0: (), 1: (), 2: (0,), 3: (0,), 4: (3, 1)})
@@ -64,10 +50,6 @@ def test_offsets_carry_which_segment_they_are_in() -> None:
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no place in a segment"):
         parse_place(text)
-
-
-def test_the_number_of_a_part_is_in_its_name() -> None:
-    assert [number_of(name) for name in ("0000-7fff-12", "partition-3", "")] == [12, 3, 0]
 
 
 def test_children_come_in_when_all_their_parents_have_left() -> None:
@@ -119,9 +101,9 @@ def histories(draw: st.DrawFn) -> dict[int, Segment]:
 @given(histories(), st.data())
 def test_every_segment_is_read_once_and_behind_all_it_came_from(parts: dict[int, Segment], data: st.DataObject) -> None:
     """T20: in whatever order segments are finished, and whenever a layout is first seen."""
-    active = set(parts) - {parent for part in parts.values() for parent in part.parents}
+    active = set(parts) - {parent for part in parts.values() for parent in part.parent_ids}
     seen = dict(list(parts.items())[: data.draw(st.integers(1, len(parts)))])
-    roots = {number for number, part in parts.items() if not part.parents}
+    roots = {number for number, part in parts.items() if not part.parent_ids}
     seen |= {number: parts[number] for number in roots}
     there, done = beginning(seen, (), lambda number: False)
     assert (there, done) == (roots, set())
@@ -137,7 +119,7 @@ def test_every_segment_is_read_once_and_behind_all_it_came_from(parts: dict[int,
         there = (there - leaving) | coming
         began |= coming
         for number in coming:
-            assert set(parts[number].parents) <= finished
+            assert set(parts[number].parent_ids) <= finished
         # Nothing of what was decided is kept but what is there, so it has to follow from that.
         assert waiting(there, seen) == set(parts) - began
     assert began == set(parts)

@@ -1,9 +1,10 @@
 import pytest
 
 from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.spark.errors import InvalidOption
 from tidewire.spark.options import ReadOptions, Use
-from tidewire.spark.positions import EARLIEST, EARLIEST_START, LATEST, LATEST_START, EntryPosition
+from tidewire.spark.positions import EARLIEST_START, LATEST_START
 
 GIVEN = {"service_url": "pulsar://127.0.0.1:6650", "topic": "topic://public/default/x"}
 

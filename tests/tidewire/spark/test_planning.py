@@ -8,12 +8,13 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, SERVICE, TOPIC, Readable, batch, segment
 from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.errors import DataLost, InvalidOption
 from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
-from tidewire.spark.positions import EARLIEST, EntryPosition, parse_boundary
+from tidewire.spark.positions import parse_boundary
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import key_hash
 

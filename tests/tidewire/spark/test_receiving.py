@@ -5,12 +5,12 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut
+from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.errors import DataLost, UnreadableMessage
 from tidewire.spark.measuring import Gauge
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.positions import EARLIEST, EntryPosition
 from tidewire.spark.receiving import WINDOW_MESSAGES, entries
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command, encode_payload_command

@@ -3,15 +3,21 @@ import pyarrow as pa
 import pytest
 
 from tidewire.protocol.errors import ProtocolViolation
+from tidewire.protocol.layout import Layout, Segment
 from tidewire.spark.encoding import NO_KEY, Columns, Rows, encode
-from tidewire.spark.layouts import Part
 from tidewire.spark.routing import RUN_ROWS, Routes
 
 TOPIC = "topic://public/default/x"
 
 
-def part(number: int, first: int, last: int) -> Part:
-    return Part(TOPIC, None, f"segment://public/default/x/{first:04x}-{last:04x}-{number}", number, (), (first, last))
+def part(number: int, first: int, last: int) -> Segment:
+    return Segment(
+        TOPIC, None, f"segment://public/default/x/{first:04x}-{last:04x}-{number}", number, (), (first, last)
+    )
+
+
+def routes_among(parts: list[Segment], turn: int = 0) -> Routes:
+    return Routes(Layout(0, {part.segment_id: part for part in parts}), turn)
 
 
 def rows(*hashes: int) -> Rows:
@@ -26,7 +32,7 @@ def divided(routes: Routes, taken: Rows) -> dict[int, list[int]]:
 
 
 def test_each_key_goes_to_the_segment_that_holds_its_hash_and_keeps_its_order() -> None:
-    routes = Routes(TOPIC, [part(7, 0x8000, 0xFFFF), part(2, 0, 0x3FFF), part(3, 0x4000, 0x7FFF)])
+    routes = routes_among([part(7, 0x8000, 0xFFFF), part(2, 0, 0x3FFF), part(3, 0x4000, 0x7FFF)])
     assert divided(routes, rows(0, 0xFFFF, 0x4000, 0x3FFF, 0x7FFF, 0x8000, 0)) == {
         2: [0, 0x3FFF, 0],
         3: [0x4000, 0x7FFF],
@@ -37,15 +43,15 @@ def test_each_key_goes_to_the_segment_that_holds_its_hash_and_keeps_its_order() 
 def test_what_goes_to_one_segment_is_not_copied() -> None:
     taken = rows(1, 2, 3)
     for routes in (
-        Routes(TOPIC, [part(0, 0, 0xFFFF)]),
-        Routes(TOPIC, [part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)]),
+        routes_among([part(0, 0, 0xFFFF)]),
+        routes_among([part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)]),
     ):
         ((_, own),) = routes.divide(taken)
         assert own is taken
 
 
 def test_rows_without_keys_take_turns_in_runs() -> None:
-    routes = Routes(TOPIC, [part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)], turn=5)
+    routes = routes_among([part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)], turn=5)
     assert divided(routes, rows(NO_KEY)) == {2: [NO_KEY]}
     assert divided(routes, rows(NO_KEY, NO_KEY)) == {1: [NO_KEY] * 2}
     sizes = {number: len(own) for number, own in divided(routes, rows(*[NO_KEY] * (RUN_ROWS * 3 + 1))).items()}
@@ -54,18 +60,10 @@ def test_rows_without_keys_take_turns_in_runs() -> None:
 
 
 def test_no_rows_go_nowhere() -> None:
-    assert divided(Routes(TOPIC, [part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)]), rows()) == {}
-
-
-@pytest.mark.parametrize(
-    "parts", [[], [part(0, 0, 0x7FFF)], [part(0, 0, 0x8000), part(1, 0x8000, 0xFFFF)], [part(0, 1, 0xFFFF)]]
-)
-def test_a_layout_with_a_gap_or_an_overlap_is_refused(parts: list[Part]) -> None:
-    with pytest.raises(ProtocolViolation, match="does not hold every key's hash once"):
-        Routes(TOPIC, parts)
+    assert divided(routes_among([part(1, 0, 0x7FFF), part(2, 0x8000, 0xFFFF)]), rows()) == {}
 
 
 def test_a_regular_topic_is_refused() -> None:
-    legacy = Part(TOPIC, None, "persistent://public/default/x", 0)
+    legacy = Segment(TOPIC, None, "persistent://public/default/x", 0)
     with pytest.raises(ProtocolViolation, match="is a regular topic, which takes no transactions"):
-        Routes(TOPIC, [legacy])
+        routes_among([legacy])

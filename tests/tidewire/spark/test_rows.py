@@ -10,11 +10,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType
 
 from tests.tidewire.wire.protobufs import field
+from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.spark.decoding import Decoder
 from tidewire.spark.errors import UnreadableMessage
 from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.positions import EARLIEST, EntryPosition
 from tidewire.spark.receiving import ReceivedEntry
 from tidewire.spark.rows import (
     ARROW_SCHEMA,

@@ -13,12 +13,12 @@ from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.support.processes import RunningBroker, running_broker
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
 from tests.tidewire.spark.test_end_to_end import send_all, write
+from tidewire.protocol.positions import EntryPosition
 from tidewire.spark import streaming
 from tidewire.spark.errors import DataLost
 from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Place
 from tidewire.spark.options import ReadOptions
-from tidewire.spark.positions import EntryPosition
 from tidewire.spark.streaming import _Planner
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command

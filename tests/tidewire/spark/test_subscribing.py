@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EntryPosition
 from tidewire.protocol.refusals import Refused
-from tidewire.spark.layouts import Part
 from tidewire.spark.offsets import BEGINNING, Place
-from tidewire.spark.positions import EntryPosition
 from tidewire.spark.subscribing import QuerySubscription
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -20,7 +20,7 @@ T = pb.BaseCommand.Type
 NAMES = ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2", "0000-3fff-3", "4000-7fff-4")
 PARENTS = ((), (0,), (0,), (1,), (1,))
 PARTS = {
-    name: Part(TOPIC, name, f"segment://public/default/x/{name}", number, parents)
+    name: Segment(TOPIC, name, f"segment://public/default/x/{name}", number, parents)
     for number, (name, parents) in enumerate(zip(NAMES, PARENTS, strict=True))
 }
 

@@ -8,11 +8,11 @@ import pytest
 from tests.support.blocking_peer import Answer, BlockingPeer
 from tests.tidewire.spark.readable import LEDGER, TOPIC, Readable, batch, segment
 from tidewire.protocol.errors import ConnectionLost, ProtocolViolation
+from tidewire.protocol.layout import Segment
+from tidewire.protocol.positions import EARLIEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.spark.held_subscription import SENT_AWAY_MAX
-from tidewire.spark.layouts import Part
 from tidewire.spark.options import Pattern
-from tidewire.spark.positions import EARLIEST, EntryPosition
 from tidewire.spark.watching import Watch
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -23,7 +23,7 @@ NAME = "0000-ffff-0"
 WIRE = f"segment://public/default/x/{NAME}"
 
 
-def watched(*entries: bytes) -> tuple[Readable, Watch, Part]:
+def watched(*entries: bytes) -> tuple[Readable, Watch, Segment]:
     world = Readable()
     world.dag.segments.append(segment(0, 0, 0xFFFF))
     world.add(WIRE, list(entries))
@@ -121,7 +121,7 @@ def test_a_layout_is_pushed() -> None:
     assert watch.arrived()
     parts = watch.parts(TOPIC)
     assert parts is not None
-    assert [part.number for part in parts.values() if not part.is_sealed] == [1, 2]
+    assert [part.segment_id for part in parts.values() if part.is_active] == [1, 2]
 
 
 def test_a_final_end_is_not_waited_behind() -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.tidewire.spark.readable import TOPIC, Readable
+from tidewire.protocol.positions import EARLIEST
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.positions import EARLIEST
 from tidewire.spark.reader import RangeReading
 from tidewire.spark.schema import SCHEMA
 from tidewire.spark.worker_memory import settle

@@ -6,14 +6,14 @@ import pytest
 
 from tests.support.blocking_peer import BlockingPeer
 from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.layout import Segment
 from tidewire.spark.batching import Producing, SentFrame
 from tidewire.spark.connection import BlockingConnection
-from tidewire.spark.layouts import Part
 from tidewire.spark.written import MOVES, OpenProducer, Phase, WrittenSegment
 
 
 def untouched() -> WrittenSegment:
-    return WrittenSegment(Part("topic", "segment", "segment"))
+    return WrittenSegment(Segment("topic", "segment", "segment"))
 
 
 def closed() -> WrittenSegment:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewire.client.message import MessageId, Position
+from tidewire.protocol.positions import MessageId, Position
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 small = st.integers(-1, 2**31 - 1)

@@ -22,6 +22,15 @@ DAYS ?= 31
 METADATA ?= embedded
 # Further arguments for pytest (check, interop, thorough-..., coverage) and for the broker (run).
 ARGS ?=
+# Processes that run tests side by side. 0 runs all tests in pytest's own process. The default is one for each core. It is
+# at most 4, because each takes half a gigabyte.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
+# Each worker begins with its share of the tests, in their order, so that it sets up a module's fixtures once. A worker
+# that is done takes over half of what another one still has to do.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=10 -rsfE
+
+# The tests start hundreds of Python processes. Without cached bytecode each of them compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env java demo pipeline run check format-check lint generated types layers tests interop \
 	thorough thorough-examples thorough-kills coverage format against-pulsar wheel generate bench attack docs lock clean
@@ -72,7 +81,7 @@ layers: $(STAMP)
 # Tests need the compiled judge of histories, and etcd. If both are there, this takes no time.
 tests: $(STAMP)
 	$(BIN)/python scripts/need.py porcupine etcd
-	$(BIN)/python -m pytest -m "not interop and not thorough" --durations=10 -rsfE $(ARGS)
+	$(PYTEST) -m "not interop and not thorough" $(ARGS)
 
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark), and run the examples of README and docs
 	$(BIN)/python scripts/need.py pulsar-java-client

@@ -7,7 +7,7 @@ import pytest
 from storage.metadata import log as log_module
 from storage.metadata.batches import BEGINNING, Body, Point
 from storage.metadata.log import CorruptMetadata, MetadataLog
-from tests.support.disk import PowerLost, SimulatedFiles
+from tests.support.disk import SECTOR, PowerLost, SimulatedFiles
 
 DIRECTORY = Path("/data/metadata")
 
@@ -105,6 +105,9 @@ def test_every_flipped_bit() -> None:
     """D9: damage to confirmed data is refused and names file and offset; in space not yet used it harms nobody."""
     whole, places = written(HISTORY)
     for bit in range(len(whole.content(path(1))) * 8):
+        if bit // 8 > places[-1] + SECTOR and bit % 17:
+            # Prepared space, of which every place is like the next.
+            continue
         disk = whole.kill().crash(keep=1.0)
         disk.flip(path(1), bit)
         if bit // 8 < places[-1]:

@@ -19,16 +19,14 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import google_crc32c
 import orjson
 
 from storage.errors import Fenced, FenceDamaged
 from storage.files import Files
+from storage.sector import SECTOR, decode_sector, encode_sector
 from storage.writer import Epoch
 
 _NAME: Final = re.compile(r"fence-(\d{10})")
-_SECTOR: Final = 512
-_CRC_DIGITS: Final = 8
 
 
 class Owner(NamedTuple):
@@ -74,10 +72,8 @@ class EpochRecord(NamedTuple):
             "files": (self.first, self.last, self.file_bytes, self.first_sequence),
             "closed_below": self.closed_below,
         }
-        body = orjson.dumps(fields)
-        data = b"%08x %s\n" % (google_crc32c.value(body), body)
-        assert len(data) <= _SECTOR, "broker ids and identities are bounded"
-        return data.ljust(_SECTOR, b"\0")
+        # It fits, as broker ids and identities are bounded.
+        return encode_sector(orjson.dumps(fields))
 
     @classmethod
     def decode(cls, data: bytes) -> "EpochRecord":
@@ -86,11 +82,7 @@ class EpochRecord(NamedTuple):
         Raises:
             ValueError: it is damaged.
         """
-        text = data.rstrip(b"\0")
-        body = text[_CRC_DIGITS + 1 : -1]
-        if text[:_CRC_DIGITS] != b"%08x" % google_crc32c.value(body):
-            raise ValueError("its checksum differs")
-        fields = orjson.loads(body)
+        fields = orjson.loads(decode_sector(data))
         previous = None if fields["previous"] is None else Epoch(*fields["previous"])
         owner = Owner(fields["folder"], fields["broker"], fields["stream"], previous)
         first, last, file_bytes, first_sequence = fields["files"]
@@ -210,7 +202,7 @@ def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
         except FileNotFoundError:
             continue  # A later writer removed it meanwhile.
         try:
-            data = file.read_at(0, _SECTOR)
+            data = file.read_at(0, SECTOR)
         finally:
             file.close()
         if data.strip(b"\0"):

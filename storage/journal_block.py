@@ -11,10 +11,8 @@ leaves enough to find and check everything else in the block. The body's crc con
 every header names the stream: a random number of one writer's life, which no client sees and so none can forge in a
 payload.
 
-The first sector of a journal file is its label: the file's own name, with a checksum. Blocks begin behind it. So a file
+The first sector of a journal file is its label: the file's own name (`sector.py`). Blocks begin behind it. So a file
 that holds no block still shows which file it is, and another one in its place is found (E3).
-
-    label     = [8 hex digits of crc][space][name][newline][zeros]
 
 What follows is zeros before it is written, and a disk writes a sector whole or not at all. So a torn block has an
 empty sector, and a block without one was written whole: that is how a write that was interrupted, and never confirmed,
@@ -31,10 +29,9 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from storage.entry import CorruptEntry, check_batch, decode_batch_header
+from storage.sector import SECTOR, DamagedSector, decode_sector, encode_sector
 
 BLOCK_MAGIC: Final = 0x54574A31  # "TWJ1": the last digit is the format's version
-SECTOR: Final = 512
-"""The smallest unit that a disk writes whole."""
 LABEL_SIZE: Final = SECTOR
 """Where the first block of a file begins."""
 
@@ -102,10 +99,7 @@ class Directory(NamedTuple):
 
 def encode_label(name: str) -> bytes:
     """The first sector of the journal file `name`."""
-    text = name.encode()
-    label = b"%08x %s\n" % (google_crc32c.value(text), text)
-    assert len(label) <= LABEL_SIZE, "names of journal files have one length"
-    return label.ljust(LABEL_SIZE, b"\0")
+    return encode_sector(name.encode())
 
 
 def decode_label(data: bytes) -> str:
@@ -114,10 +108,10 @@ def decode_label(data: bytes) -> str:
     Raises:
         DamagedBlock: it is not a label, or its checksum differs.
     """
-    crc, _space, name = data[:LABEL_SIZE].rstrip(b"\0").removesuffix(b"\n").partition(b" ")
-    if crc != b"%08x" % google_crc32c.value(name):
-        raise DamagedBlock("the label's checksum differs")
-    return name.decode(errors="replace")
+    try:
+        return decode_sector(data).decode(errors="replace")
+    except DamagedSector:
+        raise DamagedBlock("the label's checksum differs") from None
 
 
 def encode_block(

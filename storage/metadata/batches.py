@@ -23,15 +23,14 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
+from storage.sector import SECTOR
+
 BATCH_BYTES_MAX: Final = 8 * 1024
 """A batch is closed before its records pass this size; a record that is larger by itself gets a batch to itself, and at
 feature level 1 so does a change set."""
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """The most bytes of records in any batch."""
-
-SECTOR: Final = 512
-"""The smallest unit that a disk writes whole."""
 
 _MAGIC: Final = b"TWM1"
 _HEADER: Final = struct.Struct(">4sIIIQQIHH")

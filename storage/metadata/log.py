@@ -23,7 +23,6 @@ from storage.metadata.batches import (
     BEGINNING,
     BODY_BYTES_MAX,
     HEADER_BYTES,
-    SECTOR,
     Body,
     Damage,
     Point,
@@ -31,6 +30,7 @@ from storage.metadata.batches import (
     read_batches,
 )
 from storage.metadata.store import MetadataError
+from storage.sector import SECTOR
 
 PREALLOCATION_BYTES: Final = 1024 * 1024
 """How far ahead of its writer a log file is filled with zeros: a pause of a millisecond or two for each such piece."""

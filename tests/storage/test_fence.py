@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from storage.broker_home import BrokerHome, epochs_of
 from storage.directory_ledger_store import DirectoryLedgerStore
 from storage.errors import DataFolderInUse, Fenced, LedgerFailed
-from storage.fence import Fence, Owner, claim, remove_older
+from storage.fence import EpochRecord, Fence, Owner, claim, remove_older
 from storage.files import DiskFiles
 from storage.ledger_folder import LedgerFolder
 from storage.ledger_index import SparseIndex
@@ -45,6 +45,16 @@ def test_every_claim_is_higher_and_ends_the_one_before(files: SimulatedFiles, fo
     second.check()
     with pytest.raises(Fenced):
         first.check()
+
+
+def test_each_flipped_bit_of_a_fence_is_noticed() -> None:
+    """E3: separators and padding too, so that a fence is whole or damaged."""
+    written = EpochRecord(OWNER, 1, 2, 4096, 7, 8).encode()
+    for bit in range(8 * len(written)):
+        damaged = bytearray(written)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match="checksum"):
+            EpochRecord.decode(bytes(damaged))
 
 
 def test_d2_a_writer_that_slept_through_several_claims_is_fenced(files: SimulatedFiles, folder: Path) -> None:

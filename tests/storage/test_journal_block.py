@@ -4,7 +4,6 @@ import pytest
 
 from storage.journal_block import (
     HEADER_SIZE,
-    SECTOR,
     DamagedBlock,
     Part,
     decode_directory,
@@ -16,6 +15,7 @@ from storage.journal_block import (
     parts_by_body,
     parts_by_directory,
 )
+from storage.sector import SECTOR
 from tests.support.ledgers import part
 
 

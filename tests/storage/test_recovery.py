@@ -8,7 +8,7 @@ import pytest
 
 import storage.recovery as recovery
 from storage.errors import JournalFileDamaged
-from storage.journal_block import LABEL_SIZE, SECTOR, Part, encode_block, encode_label
+from storage.journal_block import LABEL_SIZE, Part, encode_block, encode_label
 from storage.recovery import (
     JOURNAL_TABLE,
     LABEL_TABLE,
@@ -20,6 +20,7 @@ from storage.recovery import (
     decide,
     decide_file,
 )
+from storage.sector import SECTOR
 from tests.support.ledgers import part
 
 STREAM = 0x1234_5678_9ABC_DEF0

@@ -8,7 +8,6 @@ from storage.metadata.batches import (
     BATCH_BYTES_MAX,
     BEGINNING,
     HEADER_BYTES,
-    SECTOR,
     Batch,
     Body,
     Damage,
@@ -18,6 +17,7 @@ from storage.metadata.batches import (
     place_before,
     read_batches,
 )
+from storage.sector import SECTOR
 
 GROUPS = [[b"first"], [b"2nd"], [b"third" * 3, b"4", b"fifth and longer"], [b"six", b"seven!"]]
 """What was written at once: each group was durable before the next was written."""

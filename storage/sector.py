@@ -1,0 +1,42 @@
+"""One checked text in one sector: all of it is there after a crash, or none of it is.
+
+    sector = [8 hex digits of crc][space][text][newline][zeros]
+
+A disk writes a sector whole or not at all, so a text in one sector can be rewritten in place. Pure: bytes in, bytes
+out.
+"""
+
+from typing import Final
+
+import google_crc32c
+
+SECTOR: Final = 512
+"""The smallest unit that a disk writes whole."""
+
+
+class DamagedSector(ValueError):
+    """The bytes are not what `encode_sector` made."""
+
+
+def encode_sector(text: bytes) -> bytes:
+    """A sector with this text, which neither is too long for it nor ends in a zero byte."""
+    line = _line(text)
+    assert len(line) <= SECTOR, f"{len(text)} bytes are too many for one sector"
+    return line.ljust(SECTOR, b"\0")
+
+
+def decode_sector(data: bytes) -> bytes:
+    """The text in the sector that `data` begins with.
+
+    Raises:
+        DamagedSector: a byte of it differs from what was written.
+    """
+    line = data[:SECTOR].rstrip(b"\0")
+    _crc, _space, text = line.removesuffix(b"\n").partition(b" ")
+    if line != _line(text):
+        raise DamagedSector("its checksum differs")
+    return text
+
+
+def _line(text: bytes) -> bytes:
+    return b"%08x %s\n" % (google_crc32c.value(text), text)

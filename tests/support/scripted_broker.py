@@ -117,6 +117,8 @@ class Topic:
         self.broker = broker
         self.name = name
         self.epoch = 0
+        self.created_ms = 0
+        """When its segments were created."""
         self.segments = {segment.segment_id: segment for segment in segments}
         self.watchers: list[tuple[Peer, int]] = []
         self.members: list[tuple[Peer, int]] = []
@@ -134,7 +136,7 @@ class Topic:
                 state=pb.SegmentState.SEALED if segment.sealed else pb.SegmentState.ACTIVE,
                 parent_ids=segment.parents,
                 created_at_epoch=0,
-                created_at_ms=0,
+                created_at_ms=self.created_ms,
             )
         return dag
 

@@ -18,8 +18,8 @@ from tidewire.client.network import Network
 from tidewire.client.recipients import Kind
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh
-from tidewire.protocol.layout import Layout
-from tidewire.protocol.refusals import TRANSIENT, refusal
+from tidewire.protocol.layout import Layout, Succession
+from tidewire.protocol.refusals import TRANSIENT, TopicNotFound, refusal
 from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -29,7 +29,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class TopicLayout:
-    """The newest layout known of one topic. Epochs only rise here; an older layout that comes late is dropped."""
+    """The newest layout known of one topic. An older one that comes late is dropped."""
 
     def __init__(self, topic: str, layout: Layout | None = None) -> None:
         """Nothing is known yet, unless a `layout` that never changes is given."""
@@ -52,9 +52,15 @@ class TopicLayout:
         return self._layout
 
     def offer(self, layout: Layout) -> None:
-        """A layout has come."""
-        # The same epoch comes again when only the controller moved.
-        if self._layout is None or layout.epoch >= self._layout.epoch:
+        """A layout has come.
+
+        Raises:
+            TopicNotFound: it is of another topic of the same name, so the one that was known was deleted.
+        """
+        succession = Succession.NEWER if self._layout is None else layout.succession(self._layout)
+        if succession is Succession.OTHER_TOPIC:
+            raise TopicNotFound(f"{self.topic} was deleted and created again", pb.ServerError.TopicNotFound)
+        if succession is Succession.NEWER:
             self._layout = layout
             self.changes.notify()
 
@@ -128,7 +134,10 @@ class LayoutWatch:
             layout = Layout.of_update(self.layout.topic, update)
             self.trouble = None
             self._backoff.reset()
-            self.layout.offer(layout)
+            try:
+                self.layout.offer(layout)
+            except TopicNotFound as error:
+                self._finish(error)
 
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""

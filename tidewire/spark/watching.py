@@ -17,7 +17,7 @@ from typing import Final
 
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ProtocolViolation, TidewireError
-from tidewire.protocol.layout import Segment
+from tidewire.protocol.layout import Layout, Segment, Succession
 from tidewire.protocol.positions import EARLIEST, LATEST, EntryPosition
 from tidewire.protocol.refusals import Refused
 from tidewire.protocol.topic_names import SCALABLE
@@ -65,6 +65,8 @@ class _Topic:
         self.name = name
         self.session_id = 0
         self.owner: BlockingConnection | None = None
+        self.layout = Layout(-1, {})
+        """The newest one that was pushed."""
         self.parts: dict[str, Segment] | None = None
         """By name; None until it is known."""
         self.is_gone = False
@@ -333,7 +335,10 @@ class Watch:
                 if topic.owner is connection and topic.session_id == command.scalable_topic_update.session_id:
                     self._has_news = True
                     layout = layout_of(connection, topic.name, command.scalable_topic_update)
-                    topic.parts = {part.name or "": part for part in layout.segments.values()}
+                    # A broker may not know the newest yet. It pushes that soon.
+                    if layout.succession(topic.layout) is not Succession.STALE:
+                        topic.layout = layout
+                        topic.parts = {part.name or "": part for part in layout.segments.values()}
         elif command.type == _T.WATCH_SCALABLE_TOPICS_UPDATE and self._options.pattern is not None:
             update = command.watch_scalable_topics_update
             added, removed = came_and_went(connection, update, self._options.pattern)

@@ -23,6 +23,7 @@ from itertools import count
 from typing import Final
 
 from tidewire.protocol.errors import ProtocolViolation, TidewireError
+from tidewire.protocol.layout import Succession
 from tidewire.protocol.refusals import Refused, refusal
 from tidewire.spark.batching import Producing, SentFrame, encode_frame
 from tidewire.spark.brokers import Brokers
@@ -307,11 +308,13 @@ class Attempt:
     def _take_layout(
         self, topic: WrittenTopic, owner: BlockingConnection, update: pb.CommandScalableTopicUpdate
     ) -> None:
-        topic.layout = layout_of(owner, topic.name, update)
-        topic.is_new = True
-        for info in update.dag.segments:
-            if topic.created_ms.setdefault(info.segment_id, info.created_at_ms) != info.created_at_ms:
-                raise WriteFailed(f"{topic.name} was deleted and made again while a task wrote to it")
+        layout = layout_of(owner, topic.name, update)
+        succession = layout.succession(topic.layout)
+        if succession is Succession.OTHER_TOPIC:
+            raise WriteFailed(f"{topic.name} was deleted and made again while a task wrote to it")
+        if succession is Succession.NEWER:
+            topic.layout = layout
+            topic.is_new = True
 
     def _stored(self, receipt: pb.CommandSendReceipt) -> None:
         known = self._by_producer.get(receipt.producer_id)

@@ -103,8 +103,6 @@ class WrittenTopic:
         """Of the newest layout session. Layouts of earlier ones are not listened to."""
         self.connection: BlockingConnection | None = None
         """The one on which layouts are pushed; None until one was asked for."""
-        self.created_ms: Final[dict[int, int]] = {}
-        """When its segments were made, by number."""
         self.layout = Layout(-1, {})
         """As pushed last."""
         self.is_new = False

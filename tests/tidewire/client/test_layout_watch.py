@@ -55,6 +55,22 @@ async def test_a_session_is_opened_anew_after_a_lost_connection_and_the_layout_s
         await layout.until(lambda known: known.epoch == 1)
 
 
+@on_trio
+async def test_a_topic_that_was_created_again_while_nobody_watched_ends_the_watch() -> None:
+    """E19: its epochs begin anew, so its layouts are not older ones of the deleted topic, for which all would wait."""
+    async with scripted_broker() as broker, broker.network() as network:
+        topic = broker.add_topic(X)
+        topic.split(0)
+        layout, _ = await open_layout(network, X)
+        assert layout.current.epoch == 1
+        broker.refuses = True
+        broker.drop_connections()
+        broker.add_topic(X).created_ms = 1000
+        broker.refuses = False
+        with pytest.raises(TopicNotFound, match="was deleted and created again"), anyio.fail_after(60):
+            await layout.until(lambda _: False)
+
+
 @on_both_backends
 async def test_an_unknown_topic_is_said_at_once() -> None:
     async with scripted_broker() as broker, broker.network() as network:

@@ -260,3 +260,50 @@ def test_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "TOPICS_MAX", 0)
     with pytest.raises(WriteFailed, match="a task writes to more than 0 topics; repartition by topic"):
         Writable().attempt().write(TOPIC, rows((0, 1)))
+
+
+def after_two_splits() -> Writable:
+    """A topic whose first segments were removed."""
+    world = Writable()
+    del world.dag.segments[:]
+    world.dag.epoch = 5
+    world.dag.segments.extend([segment(3, 0, 0x7FFF), segment(4, 0x8000, 0xFFFF)])
+    return world
+
+
+def test_a_broker_that_knows_an_older_layout_is_waited_for() -> None:
+    """T20: rows that go by it would go to segments that are sealed, which the newest layout does not name."""
+    world = after_two_splits()
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    newest = pb.ScalableTopicDAG()
+    newest.CopyFrom(world.dag)
+    del world.dag.segments[:]
+    world.dag.epoch = 3
+    world.dag.segments.append(segment(2, 0, 0xFFFF))
+
+    def say_newest() -> None:
+        world.dag.CopyFrom(newest)
+        world.say_layout()
+
+    # The layout is asked for when a segment's producer was closed.
+    world.close_producers()
+    world.peers[0][2].say_when_empty = say_newest
+    attempt.write(TOPIC, rows((0, 2), (0xFFFF, 3)))
+    attempt.finish()
+    assert world.stored == {"0000-7fff-3": [1, 2], "8000-ffff-4": [3]}
+
+
+def test_a_topic_that_was_created_again_is_told_from_an_older_layout() -> None:
+    """E19: a transaction with rows in both would lose those in the deleted one."""
+    world = after_two_splits()
+    attempt = world.attempt()
+    attempt.write(TOPIC, rows((0, 1)))
+    del world.dag.segments[:]
+    world.dag.epoch = 0
+    made = segment(0, 0, 0xFFFF)
+    made.created_at_ms = 1000
+    world.dag.segments.append(made)
+    world.close_producers()
+    with pytest.raises(WriteFailed, match="was deleted and made again while a task wrote to it"):
+        attempt.write(TOPIC, rows((0, 2)))

@@ -33,6 +33,19 @@ def watched(*entries: bytes) -> tuple[Readable, Watch, Segment]:
     return world, watch, parts[NAME]
 
 
+def replace_by_halves(world: Readable) -> None:
+    """Split the first segment."""
+    del world.dag.segments[:]
+    world.dag.segments.extend([segment(0, 0, 0xFFFF, sealed=True), segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)])
+
+
+def active(watch: Watch) -> list[int]:
+    """The segments that take messages."""
+    parts = watch.parts(TOPIC)
+    assert parts is not None
+    return [part.segment_id for part in parts.values() if part.is_active]
+
+
 def spoken(world: Readable) -> int:
     """How many commands brokers were sent."""
     return sum(len(peer.received) for _, _, peer in world.peers)
@@ -115,13 +128,44 @@ def test_what_comes_while_a_reader_is_moved_is_not_missed() -> None:
 def test_a_layout_is_pushed() -> None:
     world, watch, _ = watched()
     watch.arrived()
-    del world.dag.segments[:]
-    world.dag.segments.extend([segment(0, 0, 0xFFFF, sealed=True), segment(1, 0, 0x7FFF), segment(2, 0x8000, 0xFFFF)])
+    replace_by_halves(world)
     world.say_layout()
     assert watch.arrived()
-    parts = watch.parts(TOPIC)
-    assert parts is not None
-    assert [part.segment_id for part in parts.values() if part.is_active] == [1, 2]
+    assert active(watch) == [1, 2]
+
+
+def test_an_older_layout_of_another_broker_is_not_taken_for_news() -> None:
+    """E23: segments that are not in there yet would be taken for removed ones, with what they hold."""
+    world, watch, _ = watched()
+    world.dag.epoch = 2
+    replace_by_halves(world)
+    world.say_layout()
+    watch.arrived()
+    watch.reset()
+    older = pb.ScalableTopicDAG(epoch=1, segments=[segment(0, 0, 0xFFFF)])
+
+    def older_first(command: pb.BaseCommand) -> list[bytes]:
+        update = commands.scalable_topic_update(command.scalable_topic_lookup.session_id, older)
+        return [encode_command(update), *world._layout(command)]
+
+    world.answers[T.SCALABLE_TOPIC_LOOKUP] = lambda peer: older_first
+    assert active(watch) == [1, 2]
+
+
+def test_the_layout_of_a_topic_that_was_created_again_is_news() -> None:
+    """E19: places in the deleted one are told apart by the creation ids of its segments."""
+    world, watch, _ = watched()
+    world.dag.epoch = 2
+    replace_by_halves(world)
+    world.say_layout()
+    watch.arrived()
+    watch.reset()
+    del world.dag.segments[:]
+    made = segment(0, 0, 0xFFFF)
+    made.created_at_ms = 1000
+    world.dag.epoch = 0
+    world.dag.segments.append(made)
+    assert active(watch) == [0]
 
 
 def test_a_final_end_is_not_waited_behind() -> None:

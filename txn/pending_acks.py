@@ -88,7 +88,7 @@ class PendingAcks:
         self._apply_wake = Signal()
         self._has_ended = False
         """Whether nothing more will be applied here."""
-        self._settling = PendingSettling(segment, cursor, metadata, self._claim, self._forget)
+        self._settling = PendingSettling(segment, cursor, metadata, self._claim)
         self._landed = trio.Event()
         """Set, and replaced, when the outcome of some put is known, or a decision is applied."""
         self._era = 0
@@ -235,7 +235,7 @@ class PendingAcks:
         """
         assert self._steps is not None, "set in recover"
         try:
-            await self._settling.run(self._steps)
+            await self._settling.run(self._steps, self._forget)
         except CursorError:
             # The subscription ends, and says why itself; what is pending is its next owner's.
             return

@@ -33,7 +33,6 @@ class PendingSettling:
         cursor: Cursor,
         metadata: MetadataStore,
         claim: tuple[Check, ...],
-        on_settled: Callable[[PendingTransaction], None],
     ) -> None:
         """Set up.
 
@@ -42,13 +41,11 @@ class PendingSettling:
             cursor: the subscription's progress.
             metadata: where the records stand.
             claim: the owner's claim, a condition of each removal.
-            on_settled: told when nothing of a transaction is left here.
         """
         self._segment = segment
         self._cursor = cursor
         self._metadata = metadata
         self._claim = claim
-        self._on_settled = on_settled
         self._applied: list[PendingTransaction] = []
         """Decided, and applied in memory as far as the cursor has room."""
         self._orphans: dict[str, None] = {}
@@ -78,8 +75,10 @@ class PendingSettling:
         self._wake.set()
         return error.anew()
 
-    async def run(self, steps: PendingSteps) -> None:
-        """Remove records until cancelled.
+    async def run(self, steps: PendingSteps, on_settled: Callable[[PendingTransaction], None]) -> None:
+        """Remove records until cancelled, and tell `on_settled` when nothing of a transaction is left here.
+
+        `on_settled` is not kept beyond the run: it may refer to who holds this, which reference counts are to free.
 
         Raises:
             OwnershipLost, OutcomeUnknown: whoever runs this closes the segment.
@@ -90,7 +89,7 @@ class PendingSettling:
             if self.ended is not None:
                 raise self.ended.anew()
             try:
-                await self._settle_all(steps)
+                await self._settle_all(steps, on_settled)
             except StoreFull as full:
                 # What was decided is applied in memory. Every removal may be repeated.
                 log.warning("records of acknowledgements stay for now", segment=self._segment, reason=str(full))
@@ -121,13 +120,15 @@ class PendingSettling:
         except (trio.TooSlowError, StoreUnavailable) as unknown:
             raise self.end(OutcomeUnknown(self._segment, "the removal of op records")) from unknown
 
-    async def _settle_all(self, steps: PendingSteps) -> None:
+    async def _settle_all(self, steps: PendingSteps, on_settled: Callable[[PendingTransaction], None]) -> None:
         if self._orphans:
             orphans = tuple(self._orphans)
             await self._cursor.synced(EARLIEST)
             await self._remove_orphans(orphans)
         while settled := await self._settled(steps):
             await self._finish(settled)
+            for pending in settled:
+                on_settled(pending)
 
     async def _wait_for_work(self, steps: PendingSteps) -> None:
         """Wait until something was decided; where the cursor had no room, until it may have some."""
@@ -157,8 +158,6 @@ class PendingSettling:
         if upto > EARLIEST:
             await self._cursor.synced(upto)
         await self.remove([key for pending in settled if not pending.is_discarded for key in pending.keys], along=True)
-        for pending in settled:
-            self._on_settled(pending)
 
     async def _remove_orphans(self, keys: Sequence[str]) -> None:
         await self.remove(keys)

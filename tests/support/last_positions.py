@@ -8,9 +8,9 @@ import trio
 
 from tidewire.client.connection import Connection
 from tidewire.client.network import dial_tcp
-from tidewire.client.recipients import Kind
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.listeners import Kind
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import position

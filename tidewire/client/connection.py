@@ -1,8 +1,8 @@
-"""One TCP connection to a broker: bytes in, answers to whoever asked and events to whoever listens; commands out.
+"""One TCP connection to a broker: the anyio adapter of `tidewire.protocol.conversation`.
 
-Two tasks serve it. The reader divides what arrives into frames and hands each one over at once (recipients.py). The
-writer sends what others have left in a buffer, all that is there in one piece, so many small commands cost one system
-call, and nobody's cancellation can cut a frame in two.
+Two tasks serve it. The reader feeds what arrives to the conversation. It wakes whoever has an answer, and hands every
+other command over to its listener at once. The writer sends what others have left in a buffer, all that is there in one
+piece. So many small commands cost one system call, and nobody's cancellation can cut a frame in two.
 
 There are no timers here but the deadlines of a connect and of a request. A connection that ends fails everything that
 waits on it with `ConnectionLost`; making another one is for those who need it (network.py).
@@ -10,28 +10,26 @@ waits on it with `ConnectionLost`; making another one is for those who need it (
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
 from google.protobuf.message import Message as ProtobufMessage
 
 from tidewire.client.errors import Closed
-from tidewire.client.recipients import Kind, Listener, Question, Recipients
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.conversation import PING, PONG, Conversation, Question, violation
 from tidewire.protocol.errors import (
     ConnectFailed,
     ConnectionLost,
     OperationTimedOut,
     ProtocolViolation,
     TidewireError,
-    fresh,
 )
-from tidewire.protocol.refusals import refusal
-from tidewire.wire.pulsar import commands
+from tidewire.protocol.listeners import Kind, Listeners
 from tidewire.wire.pulsar.errors import WireError
-from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE, FrameDecoder, encode_command
+from tidewire.wire.pulsar.frames import MAX_FRAME_SIZE
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 CLIENT_VERSION: Final = "tidewire-python"
@@ -46,8 +44,23 @@ WRITE_BUFFER_BYTES_LIMIT: Final = WRITE_BUFFER_BYTES_MAX + MAX_FRAME_SIZE + 1024
 """A peer that lets this much pile up does not read; its connection is closed. Only answers to its own commands
 (PONG) and the small commands that may not wait (FLOW, CLOSE) get past WRITE_BUFFER_BYTES_MAX."""
 
-_Type: TypeAlias = pb.BaseCommand.Type
 _Answer = TypeVar("_Answer", bound=ProtobufMessage)
+
+
+class Listener(Protocol):
+    """Gets what the broker sends unasked. Both methods are called from the reading task: they return at once."""
+
+    def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
+        """A command for this listener; of all of them, MESSAGE alone has a payload.
+
+        Raises:
+            ProtocolViolation: it makes no sense; the connection is closed.
+        """
+        ...
+
+    def connection_lost(self, error: TidewireError) -> None:
+        """Nothing more will come, and the listener is detached. Called once, unless it was detached before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +96,33 @@ class Connection:
             operation_timeout_seconds: how long a request may stay unanswered.
         """
         self.address = address
-        self.features = pb.FeatureFlags()
-        """What the broker announced."""
-        self.message_bytes_max = MAX_MESSAGE_SIZE
-        """The largest message the broker takes."""
         self._stream = stream
-        self._proxied_to = proxied_to
         self._connect_timeout_seconds = connect_timeout_seconds
         self._operation_timeout_seconds = operation_timeout_seconds
-        self._decoder = FrameDecoder()
-        self._recipients = Recipients()
+        self._conversation = Conversation(address, CLIENT_VERSION, proxied_to)
+        self._answered: dict[Question[Any], anyio.Event] = {}
+        """By question, what wakes the task that waits for its answer."""
+        self._listeners: Listeners[Listener] = Listeners()
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._has_output = Signal()
         self._output_shrunk = Changes()
         self._scope = anyio.CancelScope()
-        self._lost: TidewireError | None = None
+
+    @property
+    def features(self) -> pb.FeatureFlags:
+        """What the broker announced."""
+        return self._conversation.features
 
     @property
     def is_open(self) -> bool:
         """Whether it can still be used, as far as this side knows."""
-        return self._lost is None
+        return self._conversation.ended is None
 
     def statistics(self) -> ConnectionStatistics:
         """How it stands."""
         return ConnectionStatistics(
-            str(self.address), self.is_open, self._recipients.questions, self._recipients.listeners, self._output_bytes
+            str(self.address), self.is_open, self._conversation.questions, len(self._listeners), self._output_bytes
         )
 
     # ------------------------------------------------------------------------------------------------- serving it
@@ -139,51 +153,37 @@ class Connection:
             await anyio.aclose_forcefully(self._stream)
 
     async def _shake_hands(self) -> None:
-        features = commands.client_features()
-        features.supports_scalable_topics = True
-        features.supports_tc_metadata_discovery = True
-        proxied_to = None if self._proxied_to is None else self._proxied_to.authority
-        command = commands.connect(CLIENT_VERSION, proxy_to_broker_url=proxied_to, features=features)
         try:
             with anyio.fail_after(self._connect_timeout_seconds):
-                await self._stream.send(encode_command(command))
-                answer = await self._first_command()
+                await self._stream.send(self._conversation.greeting())
+                while not self._conversation.welcomed():
+                    self._conversation.feed(await self._stream.receive(RECEIVE_BYTES_MAX))
         except TimeoutError as error:
             raise ConnectFailed(f"{self.address} did not answer within {self._connect_timeout_seconds} s") from error
         except (anyio.EndOfStream, anyio.BrokenResourceError, OSError) as error:
             raise ConnectFailed(f"{self.address} closed the connection during the handshake") from error
-        except WireError as error:
-            raise ProtocolViolation(f"{self.address} does not speak Pulsar's protocol: {error}") from error
-        if answer.type == _Type.ERROR:
-            raise refusal(answer.error.error, answer.error.message)
-        if answer.type != _Type.CONNECTED:
-            raise ProtocolViolation(f"{self.address} answered CONNECT with {_Type.Name(answer.type)}")
-        connected = answer.connected
-        self.features = connected.feature_flags
-        if connected.max_message_size > 0:
-            self.message_bytes_max = min(connected.max_message_size, MAX_MESSAGE_SIZE)
-
-    async def _first_command(self) -> pb.BaseCommand:
-        while (frame := self._decoder.next_frame()) is None:
-            self._decoder.feed(await self._stream.receive(RECEIVE_BYTES_MAX))
-        return frame.command
 
     async def _read(self) -> None:
         try:
             while True:
                 # Frames may have come together with the handshake's answer.
-                while (frame := self._decoder.next_frame()) is not None:
-                    if frame.command.type == _Type.PING:
-                        self.write(encode_command(commands.pong()))
-                    else:
-                        self._recipients.hand_over(*frame)
-                self._decoder.feed(await self._stream.receive(RECEIVE_BYTES_MAX))
+                while (event := self._conversation.next_event()) is not None:
+                    if event is PING:
+                        self.write(PONG)
+                    elif isinstance(event, Question):
+                        self._answered.pop(event).set()
+                    elif (listener := self._listeners.of(event.command)) is not None:
+                        try:
+                            listener.received(*event)
+                        except (WireError, ProtocolViolation) as error:
+                            raise violation(self.address, error) from error
+                self._conversation.feed(await self._stream.receive(RECEIVE_BYTES_MAX))
         except anyio.EndOfStream:
             self._lose(ConnectionLost(f"{self.address} closed the connection"))
         except (anyio.BrokenResourceError, OSError) as error:
             self._lose(_with_cause(ConnectionLost(f"the connection to {self.address} broke"), error))
-        except (WireError, ProtocolViolation) as error:
-            self._lose(_with_cause(ProtocolViolation(f"{self.address} broke the protocol: {error}"), error))
+        except ProtocolViolation as error:
+            self._lose(error)
 
     async def _write(self) -> None:
         try:
@@ -199,14 +199,17 @@ class Connection:
             self._lose(_with_cause(ConnectionLost(f"the connection to {self.address} broke"), error))
 
     def _lose(self, error: TidewireError) -> None:
-        if self._lost is not None:
+        if not self.is_open:
             return
-        self._lost = error
+        questions = self._conversation.end(error)
         self._scope.cancel()
         self._output.clear()
         self._output_bytes = 0
         self._output_shrunk.notify()
-        self._recipients.lose(error)
+        for question in questions:
+            self._answered.pop(question).set()
+        for listener in self._listeners.detach_all():
+            listener.connection_lost(error)
 
     async def aclose(self) -> None:
         """Send what is still in the buffer, then end the connection. Cancelled, it ends at once."""
@@ -224,19 +227,19 @@ class Connection:
         Raises:
             ConnectionLost: the connection has ended.
         """
-        self._check_open()
-        return self._recipients.attach(kind, listener)
+        self._conversation.check_open()
+        return self._listeners.attach(kind, listener)
 
     def detach(self, kind: Kind, identity: int) -> None:
         """What still comes for this id is dropped."""
-        self._recipients.detach(kind, identity)
+        self._listeners.detach(kind, identity)
 
     def write(self, frame: bytes) -> None:
         """Leave a frame in the buffer; it is sent in order, unless the connection ends before. Never waits.
 
         Call `writable` first, unless the frame is small and there are few of its kind.
         """
-        if self._lost is not None:
+        if not self.is_open:
             return
         self._output.append(frame)
         self._output_bytes += len(frame)
@@ -247,7 +250,7 @@ class Connection:
     @property
     def is_writable(self) -> bool:
         """Whether `writable` would return at once."""
-        return self._lost is None and self._output_bytes <= WRITE_BUFFER_BYTES_MAX
+        return self.is_open and self._output_bytes <= WRITE_BUFFER_BYTES_MAX
 
     async def writable(self) -> None:
         """Return when no more than WRITE_BUFFER_BYTES_MAX is unsent.
@@ -255,9 +258,9 @@ class Connection:
         Raises:
             ConnectionLost: the connection has ended.
         """
-        while self._lost is None and self._output_bytes > WRITE_BUFFER_BYTES_MAX:
+        while self.is_open and self._output_bytes > WRITE_BUFFER_BYTES_MAX:
             await self._output_shrunk.wait()
-        self._check_open()
+        self._conversation.check_open()
 
     async def request(self, make: Callable[[int], pb.BaseCommand], expected: type[_Answer]) -> _Answer:
         """Send the command that `make` makes with a request id, and return the message that answers it.
@@ -270,32 +273,22 @@ class Connection:
             OperationTimedOut: there was no answer in time.
             Refused: the broker answered with an error.
         """
-        question = Question()
-        request_id = self._recipients.new_request_id()
-        command = make(request_id)
+        question = self._conversation.question(make, expected)
+        answered = anyio.Event()
         try:
             with anyio.fail_after(self._operation_timeout_seconds):
                 await self.writable()
-                self._recipients.expect(request_id, question)
-                self.write(encode_command(command))
-                await question.answered.wait()
+                self._answered[question] = answered
+                self.write(self._conversation.ask(question))
+                await answered.wait()
         except TimeoutError as error:
             raise OperationTimedOut(
-                f"{self.address} did not answer {_Type.Name(command.type)} within {self._operation_timeout_seconds} s"
+                f"{self.address} did not answer {question.name} within {self._operation_timeout_seconds} s"
             ) from error
         finally:
-            self._recipients.forget(request_id)
-        if question.error is not None:
-            raise fresh(question.error)
-        if not isinstance(question.response, expected):
-            raise ProtocolViolation(
-                f"{self.address} answered {_Type.Name(command.type)} with {type(question.response).__name__}"
-            )
-        return question.response
-
-    def _check_open(self) -> None:
-        if self._lost is not None:
-            raise fresh(self._lost)
+            self._conversation.withdraw(question)
+            self._answered.pop(question, None)
+        return question.result()
 
 
 Dial: TypeAlias = Callable[[BrokerAddress], Awaitable[anyio.abc.ByteStream]]

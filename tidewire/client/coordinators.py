@@ -14,7 +14,6 @@ import anyio
 from tidewire.client.connection import Connection
 from tidewire.client.errors import OutcomeUnknown
 from tidewire.client.network import Network
-from tidewire.client.recipients import Kind
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.errors import (
     ConnectFailed,
@@ -24,6 +23,7 @@ from tidewire.protocol.errors import (
     UnsupportedBroker,
     fresh,
 )
+from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, BrokerBusy, Refused, TransactionNotFound, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tidewire.client.network import Network
-from tidewire.protocol.refusals import TopicNotFound, refusal
+from tidewire.protocol.refusals import TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -17,13 +17,11 @@ async def definition_of(network: Network, topic: str, version: bytes) -> bytes |
 
     async def ask() -> bytes | None:
         connection = await network.owner_of(topic)
-        answer = await connection.request(partial(_get_schema, topic, version), pb.CommandGetSchemaResponse)
-        if not answer.HasField("error_code"):
-            return answer.schema.schema_data
-        refused = refusal(answer.error_code, answer.error_message)
-        if isinstance(refused, TopicNotFound):
+        try:
+            answer = await connection.request(partial(_get_schema, topic, version), pb.CommandGetSchemaResponse)
+        except TopicNotFound:
             return None
-        raise refused
+        return answer.schema.schema_data
 
     return await network.persistently(ask, f"asking for a schema of {topic}")
 

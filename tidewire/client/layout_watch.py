@@ -15,10 +15,10 @@ import anyio
 from tidewire.client.background import BackgroundTask
 from tidewire.client.connection import Connection
 from tidewire.client.network import Network
-from tidewire.client.recipients import Kind
 from tidewire.client.waking import Changes, Signal
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError, UnsupportedBroker, fresh
 from tidewire.protocol.layout import Layout, Succession
+from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, TopicNotFound, refusal
 from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar import commands
@@ -223,8 +223,6 @@ async def partitions_of(network: Network, topic: str) -> Layout:
             lambda request_id: commands.partitioned_metadata(topic, request_id),
             pb.CommandPartitionedTopicMetadataResponse,
         )
-        if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
-            raise refusal(answer.error, answer.message)
         return Layout.of_partitions(topic, answer.partitions)
 
     return await network.persistently(ask, f"asking for the partitions of {topic}")

@@ -27,12 +27,12 @@ from tidewire.client.errors import SendUnanswered
 from tidewire.client.layout_watch import TopicLayout
 from tidewire.client.network import Network
 from tidewire.client.outbox import Outbox
-from tidewire.client.recipients import Kind
 from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import TidewireError, fresh
 from tidewire.protocol.layout import Layout, Segment
+from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, NameTaken, TopicNotFound, TopicTerminated, refusal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command

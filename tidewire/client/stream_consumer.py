@@ -31,7 +31,6 @@ from tidewire.client.consumers import (
 from tidewire.client.layout_watch import controller_of
 from tidewire.client.message import Message
 from tidewire.client.network import Network
-from tidewire.client.recipients import Kind
 from tidewire.client.schema import Schema, T
 from tidewire.client.seeking import place_of
 from tidewire.client.subscribing import SubscriptionPlan, seek_command
@@ -40,6 +39,7 @@ from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import ConnectionLost, InvalidName, TidewireError, fresh
 from tidewire.protocol.positions import MessageId, Position
+from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy, TopicNotFound
 from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar import commands

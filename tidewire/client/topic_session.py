@@ -6,9 +6,9 @@ A session ends for one reason. What happens behind the end changes nothing: the 
 from enum import Enum, auto
 from typing import Final
 
-from tidewire.client.connection import Connection
-from tidewire.client.recipients import Kind, Listener
+from tidewire.client.connection import Connection, Listener
 from tidewire.protocol.errors import TidewireError
+from tidewire.protocol.listeners import Kind
 
 
 class Phase(Enum):

@@ -1,4 +1,4 @@
-"""One blocking connection to a broker, over the same wire codec that broker and client use.
+"""One blocking connection to a broker: the adapter of `tidewire.protocol.conversation` over a socket.
 
 Spark's Python processes do one thing at a time and have no event loop: a planner asks a few questions, a task reads one
 segment. So there is no task and no thread here either, only a socket that is read when something is wanted from it.
@@ -12,20 +12,17 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from google.protobuf.message import Message as ProtobufMessage
 
 from tidewire.protocol.addresses import BrokerAddress
-from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
-from tidewire.protocol.refusals import refusal
-from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.errors import FrameError
-from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command
+from tidewire.protocol.conversation import PING, PONG, Conversation, Question
+from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut
+from tidewire.protocol.refusals import Refused, refusal
+from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.parsing import MEMBERS
 
 CLIENT_VERSION: Final = "tidewire-spark"
 
@@ -72,6 +69,7 @@ class BlockingConnection:
         address: BrokerAddress,
         *,
         timeout_seconds: float,
+        proxied_to: BrokerAddress | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """A connection over a connected socket, which it will close; `handshake` comes first.
@@ -80,19 +78,22 @@ class BlockingConnection:
             connected: nothing sent or received yet.
             address: who is at the other end, for errors.
             timeout_seconds: how long a request may stay unanswered, and sending may take.
+            proxied_to: the broker that the peer, a proxy, shall pass everything on to.
             clock: seconds, from any origin.
         """
         self.address = address
-        self.features = pb.FeatureFlags()
-        """What the broker announced."""
         self._socket = connected
         self._timeout_seconds = timeout_seconds
         self._clock = clock
-        self._decoder = FrameDecoder()
+        self._conversation = Conversation(address, CLIENT_VERSION, proxied_to)
         self._buffer = memoryview(bytearray(RECEIVE_BYTES_MAX))
-        self._request_ids = count(1)
         self.unasked: Callable[[Frame], None] | None = None
         """Is given what arrives while an answer is waited for and is no answer to it; dropped when there is nobody."""
+
+    @property
+    def features(self) -> pb.FeatureFlags:
+        """What the broker announced."""
+        return self._conversation.features
 
     @classmethod
     def open(cls, address: BrokerAddress, *, timeout_seconds: float, proxied_to: BrokerAddress | None = None) -> Self:
@@ -108,8 +109,8 @@ class BlockingConnection:
             raise ConnectFailed(f"no broker can be reached at {address}: {error}") from error
         try:
             _tune(connected)
-            connection = cls(connected, address, timeout_seconds=timeout_seconds)
-            connection.handshake(proxied_to)
+            connection = cls(connected, address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)
+            connection.handshake()
         except BaseException:
             connected.close()
             raise
@@ -131,25 +132,16 @@ class BlockingConnection:
         """Of its socket, to wait until `arrived` has something to take."""
         return self._socket.fileno()
 
-    def handshake(self, proxied_to: BrokerAddress | None = None) -> None:
+    def handshake(self) -> None:
         """Say who we are and hear who answers.
-
-        Args:
-            proxied_to: the broker that the peer, a proxy, shall pass everything on to.
 
         Raises:
             ConnectionLost, OperationTimedOut, ProtocolViolation, Refused: the peer does not welcome us.
         """
-        features = commands.client_features()
-        features.supports_scalable_topics = True
-        target = None if proxied_to is None else proxied_to.authority
-        self.send(commands.connect(CLIENT_VERSION, proxy_to_broker_url=target, features=features))
-        answer = self.receive(self.deadline(), "its answer to CONNECT").command
-        if answer.type == _Type.ERROR:
-            raise refusal(answer.error.error, f"{self.address} refuses the connection: {answer.error.message}")
-        if answer.type != _Type.CONNECTED:
-            raise ProtocolViolation(f"{self.address} answered CONNECT with {_Type.Name(answer.type)}")
-        self.features = answer.connected.feature_flags
+        self.send_encoded(self._conversation.greeting())
+        deadline = self.deadline()
+        while not self._conversation.welcomed():
+            self._fill(deadline, "its answer to CONNECT")
 
     def deadline(self) -> float:
         """When a request sent now is overdue, by the connection's clock."""
@@ -191,24 +183,20 @@ class BlockingConnection:
             ProtocolViolation: it was answered, but not by the `expected` message.
             ConnectionLost, OperationTimedOut: there was no answer.
         """
-        request_id = next(self._request_ids)
-        command = make(request_id)
-        name = _Type.Name(command.type)
-        self.send(command)
+        question = self._conversation.question(make, expected)
+        self.send_encoded(self._conversation.ask(question))
         deadline = self.deadline()
-        while True:
-            frame = self.receive(deadline, f"its answer to {name}")
-            answer = frame.command
-            content: ProtobufMessage = getattr(answer, MEMBERS[answer.type])
-            if getattr(content, "request_id", None) != request_id:
-                if self.unasked is not None:
-                    self.unasked(frame)
-                continue
-            if isinstance(content, pb.CommandError) or _has_error(content):
-                raise refusal(content.error, f"{self.address} refuses {name}: {content.message}")  # type: ignore[attr-defined]
-            if not isinstance(content, expected):
-                raise ProtocolViolation(f"{self.address} answered {name} with {_Type.Name(answer.type)}")
-            return content
+        try:
+            while not question.is_answered:
+                event = self._wait(deadline, f"its answer to {question.name}")
+                if isinstance(event, Frame) and self.unasked is not None:
+                    self.unasked(event)
+        finally:
+            self._conversation.withdraw(question)
+        if isinstance(question.error, Refused):
+            refused = question.error
+            raise refusal(refused.code, f"{self.address} refuses {question.name}: {refused.reason}")
+        return question.result()
 
     def receive(self, deadline: float, awaited: str) -> Frame:
         """The next frame that is not about the connection itself.
@@ -222,9 +210,9 @@ class BlockingConnection:
             ConnectionLost: the connection ended.
             ProtocolViolation: what came is no frame.
         """
-        while (frame := self._next_frame()) is None:
-            self._fill(deadline, awaited)
-        return frame
+        while not isinstance(event := self._wait(deadline, awaited), Frame):
+            pass
+        return event
 
     def arrived(self) -> Iterator[Frame]:
         """The frames that have arrived by now and are not about the connection itself. Does not wait.
@@ -234,21 +222,22 @@ class BlockingConnection:
             ProtocolViolation: what came is no frame.
         """
         while True:
-            if (frame := self._next_frame()) is not None:
-                yield frame
-            elif not self._fill_with_what_is_there():
+            event = self._next_event()
+            if isinstance(event, Frame):
+                yield event
+            elif event is None and not self._fill_with_what_is_there():
                 return
 
-    def _next_frame(self) -> Frame | None:
-        """The next frame among the bytes taken that is not about the connection itself, if it is there."""
-        while True:
-            try:
-                frame = self._decoder.next_frame()
-            except FrameError as error:
-                raise ProtocolViolation(f"{self.address} does not speak Pulsar's protocol: {error}") from error
-            if frame is None or frame.command.type != _Type.PING:
-                return frame
-            self.send(commands.pong())
+    def _wait(self, deadline: float, awaited: str) -> Question[Any] | Frame:
+        while (event := self._next_event()) is None:
+            self._fill(deadline, awaited)
+        return event
+
+    def _next_event(self) -> Question[Any] | Frame | None:
+        """The next event among the bytes taken that is not about the connection itself, if it is there."""
+        while (event := self._conversation.next_event()) is PING:
+            self.send_encoded(PONG)
+        return event
 
     def _fill_with_what_is_there(self) -> bool:
         try:
@@ -279,14 +268,10 @@ class BlockingConnection:
     def _take(self, size: int) -> None:
         if size == 0:
             raise ConnectionLost(f"the broker at {self.address} closed the connection")
-        self._decoder.feed(self._buffer[:size])
+        self._conversation.feed(self._buffer[:size])
 
     def _broken(self, error: OSError) -> ConnectionLost:
         return ConnectionLost(f"the connection to the broker at {self.address} broke: {error}")
-
-
-def _has_error(content: ProtobufMessage) -> bool:
-    return "error" in content.DESCRIPTOR.fields_by_name and content.HasField("error")
 
 
 def _tune(connected: socket.socket) -> None:

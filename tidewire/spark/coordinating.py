@@ -7,7 +7,7 @@ import random
 from functools import partial
 from typing import Final
 
-from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
+from tidewire.protocol.errors import ConnectFailed, ProtocolViolation, UnsupportedBroker
 from tidewire.protocol.refusals import refusal
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
@@ -108,14 +108,13 @@ class Coordinator:
 
 def _leader(service: BlockingConnection, number: int | None) -> tuple[int, str]:
     """The number of a coordinator, and its broker."""
+    if not service.features.supports_tc_metadata_discovery:
+        raise UnsupportedBroker(f"{service.address} does not serve transactions of scalable topics")
     service.send(commands.watch_tc_assignments(_WATCH_ID))
     deadline = service.deadline()
-    while True:
+    command = service.receive(deadline, "who coordinates transactions").command
+    while command.type != pb.BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE:
         command = service.receive(deadline, "who coordinates transactions").command
-        if command.type == pb.BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE:
-            break
-        if command.type == pb.BaseCommand.ERROR:
-            raise refusal(command.error.error, f"{service.address} knows no coordinators: {command.error.message}")
     update = command.watch_tc_assignments_update
     if update.HasField("error"):
         raise refusal(update.error, f"{service.address} does not tell who coordinates transactions: {update.message}")

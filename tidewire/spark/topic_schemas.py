@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidewire.protocol.refusals import Refused
+from tidewire.protocol.refusals import TopicNotFound
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.errors import UnreadableSchema
 from tidewire.wire.pulsar import commands
@@ -87,19 +87,17 @@ def schema_of(brokers: Brokers, topic: str, version: bytes | None = None) -> Top
 
     Raises:
         UnreadableSchema: it has none.
-        TidewireError: the broker could not be asked.
+        TidewireError: the broker could not be asked, or does not tell.
     """
+    owner = brokers.owner_of(topic)
     try:
-        answer = brokers.owner_of(topic).request(
+        answer = owner.request(
             lambda request_id: commands.get_schema(request_id, topic, version=version), pb.CommandGetSchemaResponse
         )
-    except Refused as refused:
-        raise UnreadableSchema(f"{refused}; read {topic} without schema=auto") from refused
-    if answer.HasField("error_code"):
+    except TopicNotFound as refused:
         raise UnreadableSchema(
-            f"{topic} has no schema: {answer.error_message}; "
-            "read it without schema=auto, or when a producer has registered one"
-        )
+            f"{topic} has no schema: {refused}; read it without schema=auto, or when a producer has registered one"
+        ) from refused
     return TopicSchema(answer.schema.type, answer.schema.schema_data.decode())
 
 

@@ -13,9 +13,9 @@ from tests.support.memory_network import MemoryByteStream, memory_stream_pair
 from tidewire.client import connection as connection_module
 from tidewire.client.connection import WRITE_BUFFER_BYTES_MAX, Connection
 from tidewire.client.errors import Closed
-from tidewire.client.recipients import Kind
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
+from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import Refused, TopicNotFound
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, FrameDecoder, encode_command, encode_payload_command
@@ -113,7 +113,6 @@ async def test_the_handshake_says_what_we_can_and_hears_what_the_broker_can() ->
         tasks.start_soon(check)
         await tasks.start(connection.run)
         assert connection.features.supports_scalable_topics
-        assert connection.message_bytes_max == 1000
         assert connection.is_open
     assert not connection.is_open
 
@@ -245,7 +244,7 @@ async def test_the_wrong_kind_of_answer_breaks_the_protocol() -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(respond)
-            with pytest.raises(ProtocolViolation, match="answered LOOKUP with CommandSuccess"):
+            with pytest.raises(ProtocolViolation, match="answered LOOKUP with SUCCESS"):
                 await connection.request(
                     lambda request_id: commands.lookup("t", request_id), pb.CommandLookupTopicResponse
                 )

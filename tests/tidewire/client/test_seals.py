@@ -282,9 +282,10 @@ async def test_a_refused_send_of_a_lost_connection_is_still_a_refusal() -> None:
             # Both in one step of the reading task.
             (connection,) = client._network._connections.values()
             sealed = pb.ServerError.TopicTerminatedError
-            connection._recipients.hand_over(
-                commands.send_error(send.producer_id, send.sequence_id, sealed, "sealed"), None
-            )
+            refused = commands.send_error(send.producer_id, send.sequence_id, sealed, "sealed")
+            producing = connection._listeners.of(refused)
+            assert producing is not None
+            producing.received(refused, None)
             connection._lose(ConnectionLost("gone"))
             topic.split(0)
             await receipt

@@ -116,8 +116,8 @@ class Readable:
         peer = BlockingPeer(answers)
         answers.update({kind: make(peer) for kind, make in self.answers.items()})
         self.peers.append((address, proxied_to, peer))
-        connection = BlockingConnection(peer, address, timeout_seconds=30, clock=peer.clock)
-        connection.handshake(proxied_to)
+        connection = BlockingConnection(peer, address, timeout_seconds=30, proxied_to=proxied_to, clock=peer.clock)
+        connection.handshake()
         return connection
 
     def _connected(self, command: pb.BaseCommand) -> list[bytes]:

@@ -398,6 +398,7 @@ def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
 
     peer = BlockingPeer(
         {
+            T.CONNECT: lambda command: [encode_command(commands.connected("scripted"))],
             T.WATCH_TC_ASSIGNMENTS: assignments,
             T.TC_CLIENT_CONNECT_REQUEST: lambda command: [
                 encode_command(commands.tc_client_connect_response(command.tc_client_connect_request.request_id))
@@ -408,6 +409,7 @@ def scripted(answer: Callable[[pb.BaseCommand], pb.BaseCommand]) -> Brokers:
     )
     address = BrokerAddress("scripted", 6650)
     connection = BlockingConnection(peer, address, timeout_seconds=30, clock=peer.clock)
+    connection.handshake()
     return Brokers(WriteOptions(address), lambda address, proxied_to: connection)
 
 

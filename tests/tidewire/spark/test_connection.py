@@ -50,7 +50,7 @@ def test_a_handshake_says_what_we_can_and_keeps_what_the_broker_can(piece_bytes_
 
 def test_a_proxy_is_told_which_broker_is_meant() -> None:
     peer = BlockingPeer({T.CONNECT: connected})
-    connection_to(peer).handshake(BrokerAddress("::1", 6651))
+    BlockingConnection(peer, HERE, timeout_seconds=30, proxied_to=BrokerAddress("::1", 6651)).handshake()
     assert peer.received[0].connect.proxy_to_broker_url == "[::1]:6651"
 
 

@@ -15,6 +15,9 @@ from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
 from tidewire.spark.positions import parse_boundary
+from tidewire.spark.positions import EARLIEST, EntryPosition, parse_boundary
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.hashing import key_hash
 
@@ -111,6 +114,21 @@ def test_a_partitioned_topic_has_a_range_for_each_partition_with_messages() -> N
         world.add(f"persistent://public/default/y-partition-{index}", [batch(b"v")] * (index % 2))
     (made,) = planned(world)
     assert (made.segment, made.wire_name) == ("partition-1", "persistent://public/default/y-partition-1")
+
+
+def test_a_broker_that_fails_to_tell_partitions_and_why_is_not_taken_for_one_that_says_there_are_none() -> None:
+    """14: "unknown" is never read as "empty"."""
+    world = Readable("persistent://public/default/y")
+    world.add("persistent://public/default/y", [batch(b"v")])
+
+    def fail(command: pb.BaseCommand) -> list[bytes]:
+        answer = commands.partitioned_metadata_response(command.partition_metadata.request_id, 0)
+        answer.partition_metadata_response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+        return [encode_command(answer)]
+
+    world.answers[pb.BaseCommand.PARTITIONED_METADATA] = lambda peer: fail
+    with pytest.raises(Refused, match="refuses PARTITIONED_METADATA: the broker does not say why"):
+        planned(world)
 
 
 def test_an_unknown_topic_is_one_sentence() -> None:

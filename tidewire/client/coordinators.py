@@ -156,7 +156,8 @@ class Coordinators:
         url = leaders.get(coordinator)
         if url is None:
             raise ConnectFailed(f"transaction coordinator {coordinator} is led by no broker at the moment")
-        connection = await self._network.connection_to(url)
+        what = f"transaction coordinator {coordinator}"
+        connection = await self._network.connection_to(url, self._network.service_address, what)
         if self._introduced.get(coordinator) is not connection:
             await connection.request(
                 partial(commands.tc_client_connect, tc_id=coordinator), pb.CommandTcClientConnectResponse

@@ -207,7 +207,9 @@ async def controller_of(network: Network, topic: str) -> Connection:
     if look.error is not None:
         raise fresh(look.error)
     # Before the first consumer there is no controller; the first to ask makes one.
-    return connection if look.controller_url is None else await network.connection_to(look.controller_url)
+    if look.controller_url is None:
+        return connection
+    return await network.connection_to(look.controller_url, connection.address, f"the controller of {topic}")
 
 
 async def partitions_of(network: Network, topic: str) -> Layout:

@@ -7,9 +7,7 @@ watch) asks `owner_of` again after each loss, because the topic may meanwhile be
 
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -20,26 +18,15 @@ from tidewire.client.background import Background, BackgroundTask, OnClose, nobo
 from tidewire.client.backoff import DELAY_SECONDS_MAX, Backoff
 from tidewire.client.connection import Connection, ConnectionStatistics, Dial
 from tidewire.client.errors import Closed
-from tidewire.protocol.addresses import BrokerAddress, parse_address
-from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation, TidewireError
-from tidewire.protocol.refusals import BrokerBusy, refusal
-from tidewire.wire.pulsar import commands
+from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, TidewireError
+from tidewire.protocol.lookup import Lookup, named_address
+from tidewire.protocol.refusals import TRANSIENT
+from tidewire.protocol.sockets import SOCKET_OPTIONS
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-
-LOOKUP_REDIRECTS_MAX: Final = 20
-"""How many brokers may send a lookup on to the next one."""
 
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long closing something may take, cancelled or not: goodbyes are a courtesy, the broker notices anyway."""
-
-KEEP_ALIVE_IDLE_SECONDS: Final = 20
-KEEP_ALIVE_INTERVAL_SECONDS: Final = 5
-UNACKNOWLEDGED_SECONDS_MAX: Final = 30
-"""The kernel asks a silent peer after so many seconds whether it is there, repeats that, and gives up on it after so
-many. It does so without waking this process."""
-
-TRANSIENT: Final = (ConnectFailed, ConnectionLost, OperationTimedOut, BrokerBusy)
-"""What asking again a little later may cure."""
 
 T = TypeVar("T")
 
@@ -64,13 +51,9 @@ async def dial_tcp(address: BrokerAddress) -> anyio.abc.ByteStream:
     """
     stream = await anyio.connect_tcp(address.host, address.port)
     plain = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - no Django here
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # These three exist on Linux; elsewhere the kernel's own, longer times hold.
-    with suppress(AttributeError):
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_SECONDS)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_INTERVAL_SECONDS)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_SECONDS_MAX * 1000)
+    for level, option, value in SOCKET_OPTIONS:
+        if hasattr(socket, option):
+            plain.setsockopt(getattr(socket, level), getattr(socket, option), value)
     return stream
 
 
@@ -185,31 +168,20 @@ class Network:
             Refused: there is no such topic, or nobody may tell.
             ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation: nobody could be asked.
         """
-        connection = await self.service()
-        authoritative = False
-        for _ in range(LOOKUP_REDIRECTS_MAX):
-            answer = await connection.request(
-                partial(commands.lookup, topic, authoritative=authoritative), pb.CommandLookupTopicResponse
-            )
-            url = answer.broker_service_url
-            if answer.response == pb.CommandLookupTopicResponse.Failed:
-                raise refusal(answer.error, answer.message or f"the lookup of {topic} failed")
-            if answer.response == pb.CommandLookupTopicResponse.Redirect:
-                connection = await self.connection_to(url)
-                authoritative = answer.authoritative
-            elif answer.proxy_through_service_url and parse_broker(url) != self.service_address:
-                return await self.connection(self.service_address, proxied_to=parse_broker(url))
-            else:
-                return await self.connection_to(url)
-        raise ProtocolViolation(f"the lookup of {topic} was sent on more than {LOOKUP_REDIRECTS_MAX} times")
+        lookup = Lookup(topic, self.service_address)
+        while True:
+            connection = await self.connection(*lookup.route)
+            if lookup.is_done:
+                return connection
+            lookup.hear(await connection.request(lookup.ask, pb.CommandLookupTopicResponse), connection.address)
 
-    async def connection_to(self, url: str) -> Connection:
-        """The connection to a broker that another one named.
+    async def connection_to(self, url: str, by: BrokerAddress, what: str) -> Connection:
+        """The connection to the broker of `what`, as the one at `by` named it.
 
         Raises:
             As `service`.
         """
-        return await self.connection(parse_broker(url))
+        return await self.connection(named_address(url, by, what))
 
     async def persistently(self, work: Callable[[], Awaitable[T]], what: str) -> T:
         """Do `work`, and again after whatever is transient, until it succeeds or the operation's time has passed.
@@ -241,15 +213,3 @@ class Network:
                 async with anyio.create_task_group() as tasks:
                     for connection in self._connections.values():
                         tasks.start_soon(connection.aclose)
-
-
-def parse_broker(url: str) -> BrokerAddress:
-    """The address a broker named; one it cannot have is its mistake, not our caller's.
-
-    Raises:
-        ProtocolViolation: it is none.
-    """
-    try:
-        return parse_address(url)
-    except ValueError as error:
-        raise ProtocolViolation(f"a broker named {url!r} as a broker's address") from error

@@ -10,16 +10,11 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from tidewire.protocol.addresses import BrokerAddress, parse_address
+from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, ProtocolViolation
+from tidewire.protocol.lookup import Lookup, named_address
 from tidewire.spark.connection import BlockingConnection
-from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-
-LOOKUP_REDIRECTS_MAX: Final = 20
-"""How many brokers may send a lookup on to the next one."""
-
-_Lookup = pb.CommandLookupTopicResponse
 
 Connect = Callable[[BrokerAddress, BrokerAddress | None], BlockingConnection]
 """Connects to an address, which is to pass everything on to the second one, if there is one."""
@@ -78,7 +73,7 @@ class Brokers:
             TidewireError: it could not be made.
         """
         connection = self.service()
-        return self._connection(_named(connection, what, url))
+        return self._connection(named_address(url, connection.address, what))
 
     def connected(self) -> Iterable[BlockingConnection]:
         """The connections that have been made."""
@@ -90,24 +85,16 @@ class Brokers:
         Raises:
             TidewireError: there is no such topic, or nobody could be asked.
         """
-        connection = self._connection(self._service)
-        authoritative = False
-        for _ in range(LOOKUP_REDIRECTS_MAX):
-            answer = connection.request(partial(commands.lookup, topic, authoritative=authoritative), _Lookup)
-            if answer.response == _Lookup.Failed:
-                raise ProtocolViolation(f"{connection.address} fails the lookup of {topic} and does not say why")
-            owner = _named(connection, topic, answer.broker_service_url)
+        lookup = Lookup(topic, self._service)
+        connection = self._connection(*lookup.route)
+        while not lookup.is_done:
+            asked = connection
+            lookup.hear(asked.request(lookup.ask, pb.CommandLookupTopicResponse), asked.address)
             try:
-                if answer.response == _Lookup.Redirect:
-                    connection = self._connection(owner)
-                    authoritative = answer.authoritative
-                elif answer.proxy_through_service_url and owner != self._service:
-                    return self._connection(self._service, owner)
-                else:
-                    return self._connection(owner)
+                connection = self._connection(*lookup.route)
             except ConnectFailed as error:
-                raise ConnectFailed(f"{error}; {connection.address} names it as the broker of {topic}") from error
-        raise ProtocolViolation(f"the lookup of {topic} was sent on more than {LOOKUP_REDIRECTS_MAX} times")
+                raise ConnectFailed(f"{error}; {asked.address} names it as the broker of {topic}") from error
+        return connection
 
     def _connection(self, address: BrokerAddress, proxied_to: BrokerAddress | None = None) -> BlockingConnection:
         key = (address, proxied_to)
@@ -135,10 +122,3 @@ def connect_by_tcp(
 ) -> BlockingConnection:
     """A connection that has shaken hands."""
     return BlockingConnection.open(address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)
-
-
-def _named(connection: BlockingConnection, topic: str, url: str) -> BrokerAddress:
-    try:
-        return parse_address(url)
-    except ValueError as error:
-        raise ProtocolViolation(f"{connection.address} names {url!r} as the broker of {topic}: {error}") from error

@@ -11,7 +11,6 @@ waits for messages gives `receive` a deadline of its own.
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -21,6 +20,7 @@ from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.conversation import PING, PONG, Conversation, Question
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut
 from tidewire.protocol.refusals import Refused, refusal
+from tidewire.protocol.sockets import SOCKET_OPTIONS
 from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
@@ -29,10 +29,6 @@ CLIENT_VERSION: Final = "tidewire-spark"
 RECEIVE_BYTES_MAX: Final = 256 * 1024
 """The most bytes taken from the socket at once."""
 
-KEEP_ALIVE_IDLE_SECONDS: Final = 20
-KEEP_ALIVE_INTERVAL_SECONDS: Final = 5
-
-_Type = pb.BaseCommand.Type
 _Answer = TypeVar("_Answer", bound=ProtobufMessage)
 
 
@@ -108,7 +104,9 @@ class BlockingConnection:
         except OSError as error:
             raise ConnectFailed(f"no broker can be reached at {address}: {error}") from error
         try:
-            _tune(connected)
+            for level, option, value in SOCKET_OPTIONS:
+                if hasattr(socket, option):
+                    connected.setsockopt(getattr(socket, level), getattr(socket, option), value)
             connection = cls(connected, address, timeout_seconds=timeout_seconds, proxied_to=proxied_to)
             connection.handshake()
         except BaseException:
@@ -272,13 +270,3 @@ class BlockingConnection:
 
     def _broken(self, error: OSError) -> ConnectionLost:
         return ConnectionLost(f"the connection to the broker at {self.address} broke: {error}")
-
-
-def _tune(connected: socket.socket) -> None:
-    """Hold no small packet back, and let the kernel find out when the broker's machine is gone."""
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # These two exist on Linux; elsewhere the kernel's own, longer times hold.
-    with suppress(AttributeError):
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_SECONDS)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_INTERVAL_SECONDS)

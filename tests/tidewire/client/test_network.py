@@ -1,3 +1,5 @@
+import socket
+
 import anyio
 import pytest
 import trio
@@ -5,10 +7,12 @@ import trio
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.scripted_broker import ADDRESS, Peer, T, scripted_broker
 from tidewire.client.errors import Closed
-from tidewire.client.network import LOOKUP_REDIRECTS_MAX, Network, Settings
+from tidewire.client.network import Network, Settings, dial_tcp
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, ProtocolViolation
+from tidewire.protocol.lookup import LOOKUP_REDIRECTS_MAX
 from tidewire.protocol.refusals import BrokerBusy, Refused, TopicNotFound
+from tidewire.protocol.sockets import SOCKET_OPTIONS
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -67,6 +71,16 @@ async def test_nobody_there_is_said_with_the_address() -> None:
         await network.service()
 
 
+@on_both_backends
+async def test_the_kernel_watches_over_a_connection() -> None:
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener:
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        async with await dial_tcp(BrokerAddress("127.0.0.1", port)) as stream:
+            dialed = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+            for level, option, value in SOCKET_OPTIONS:
+                assert dialed.getsockopt(getattr(socket, level), getattr(socket, option)) == value, option
+
+
 @on_trio
 async def test_a_dial_that_hangs_fails_at_the_deadline() -> None:
     async def hang(address: BrokerAddress) -> anyio.abc.ByteStream:
@@ -108,7 +122,7 @@ async def test_brokers_that_send_each_other_round_are_not_followed_for_ever() ->
                 commands.lookup_redirect(frame.command.lookup_topic.request_id, "pulsar://broker:6650")
             ),
         )
-        with pytest.raises(ProtocolViolation, match="more than 20 times"):
+        with pytest.raises(ProtocolViolation, match="redirected 20 times"):
             await network.owner_of(X)
         assert len(broker.of(T.LOOKUP)) == LOOKUP_REDIRECTS_MAX
 

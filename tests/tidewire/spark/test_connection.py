@@ -9,6 +9,7 @@ from tests.support.blocking_peer import Answer, BlockingPeer
 from tidewire.protocol.addresses import BrokerAddress
 from tidewire.protocol.errors import ConnectFailed, ConnectionLost, OperationTimedOut, ProtocolViolation
 from tidewire.protocol.refusals import Refused
+from tidewire.protocol.sockets import SOCKET_OPTIONS
 from tidewire.spark.connection import BlockingConnection
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
@@ -188,5 +189,10 @@ def test_a_connection_over_tcp_is_closed_when_the_handshake_fails_and_at_the_end
             BlockingConnection.open(address, timeout_seconds=30)
         with BlockingConnection.open(address, timeout_seconds=30) as connection:
             assert connection.features.supports_scalable_topics
+            # The kernel finds out when the broker's machine is gone: also while something is unacknowledged.
+            assert isinstance(connection._socket, socket.socket)
+            for level, option, value in SOCKET_OPTIONS:
+                found = connection._socket.getsockopt(getattr(socket, level), getattr(socket, option))
+                assert found == value, option
         server.join(30)
     assert ended == [b"", b""]

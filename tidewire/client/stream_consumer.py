@@ -38,8 +38,8 @@ from tidewire.client.topic_consumer import TopicConsumer
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import ConnectionLost, InvalidName, TidewireError, fresh
-from tidewire.protocol.positions import MessageId, Position
 from tidewire.protocol.listeners import Kind
+from tidewire.protocol.positions import MessageId, Position
 from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy, TopicNotFound
 from tidewire.protocol.topic_names import is_scalable
 from tidewire.wire.pulsar import commands

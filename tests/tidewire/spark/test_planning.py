@@ -15,7 +15,6 @@ from tidewire.spark.filters import Pushed
 from tidewire.spark.partitions import SegmentRange
 from tidewire.spark.planning import plan
 from tidewire.spark.positions import parse_boundary
-from tidewire.spark.positions import EARLIEST, EntryPosition, parse_boundary
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb

@@ -59,9 +59,7 @@ class ReceiveBudget:
 
     async def take(self, share: "ReceiveShare", size: int) -> None:
         """Grant `size` bytes to a connection, at once or when there is room."""
-        is_small = share.held_bytes + size <= SHARE_BYTES
-        if is_small or (not self._waiting and self._has_room(share, size)):
-            self._hold(share, size)
+        if self.take_at_once(share, size):
             return
         waiter = _Waiter(share, size)
         self._waiting.append(waiter)
@@ -80,6 +78,14 @@ class ReceiveBudget:
                 self._grant_waiting()
             raise
 
+    def take_at_once(self, share: "ReceiveShare", size: int) -> bool:
+        """Grant `size` bytes to a connection if there is room now, and return whether there was."""
+        is_small = share.held_bytes + size <= SHARE_BYTES
+        if is_small or (not self._waiting and self._has_room(share, size)):
+            self._hold(share, size)
+            return True
+        return False
+
     def begin_frame(self, share: "ReceiveShare") -> None:
         """Note that a connection starts to read a frame it has reserved. The first waiter watches that it ends."""
         self.frames[share] = trio.current_time()
@@ -88,13 +94,18 @@ class ReceiveBudget:
     def give(self, share: "ReceiveShare", size: int) -> None:
         """Release `size` bytes of a connection."""
         self._hold(share, -size)
-        self._grant_waiting()
+        if self._waiting:
+            self._grant_waiting()
 
     def _hold(self, share: "ReceiveShare", size: int) -> None:
         """Note that a connection holds `size` more bytes."""
-        self._counted_bytes += _counted_growth(share, size)
+        before = share.held_bytes
+        held = before + size
+        # Bytes within a connection's share do not count, and most sends stay within it.
+        if before > SHARE_BYTES or held > SHARE_BYTES:
+            self._counted_bytes += _counted(held) - _counted(before)
         self.held_bytes += size
-        share.held_bytes += size
+        share.held_bytes = held
 
     def _grant_waiting(self) -> None:
         while self._waiting and self._has_room(self._waiting[0].share, self._waiting[0].size):
@@ -110,7 +121,8 @@ class ReceiveBudget:
 
     def _has_room(self, share: "ReceiveShare", size: int) -> bool:
         # A frame larger than the whole budget is granted when no other connection holds more than its share.
-        return self._counted_bytes + _counted_growth(share, size) <= self._bytes_max or self._counted_bytes == 0
+        growth = _counted(share.held_bytes + size) - _counted(share.held_bytes)
+        return self._counted_bytes + growth <= self._bytes_max or self._counted_bytes == 0
 
     def _next_deadline(self) -> float:
         for since in self.frames.values():
@@ -151,10 +163,15 @@ class ReceiveShare:
 
     async def take(self, size: int) -> None:
         """Hold `size` bytes. Waits for room, unless they were reserved."""
-        if size > self._reserved_bytes:
+        if not self.take_at_once(size):
             await self._budget.take(self, size)
-        else:
-            self._reserved_bytes -= size
+
+    def take_at_once(self, size: int) -> bool:
+        """Hold `size` bytes if they were reserved or there is room now, and return whether that was so."""
+        if size > self._reserved_bytes:
+            return self._budget.take_at_once(self, size)
+        self._reserved_bytes -= size
+        return True
 
     def arrived(self) -> None:
         """Note that the frame has been read whole, so it no longer waits for its client."""
@@ -183,12 +200,8 @@ class ReceiveShare:
         self._is_closed = True
 
 
-def _counted_growth(share: ReceiveShare, size: int) -> int:
-    """Return by how much the bounded bytes grow if the connection holds `size` more."""
-    return _counted(share.held_bytes + size) - _counted(share.held_bytes)
-
-
 def _counted(held_bytes: int) -> int:
+    """Return which part of the bytes that a connection holds is bounded."""
     return held_bytes if held_bytes > SHARE_BYTES else 0
 
 

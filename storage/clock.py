@@ -28,6 +28,8 @@ SLEW_MAX: Final = 1 / 20
 STEP_TOLD_MS: Final = 5_000
 """The difference from the wall clock above which the log reports a step, once for each step. Milliseconds."""
 
+_STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 log = structlog.get_logger(__name__)
 
 
@@ -41,7 +43,7 @@ def elapsed_ns() -> int:
 
     It also counts while the machine is suspended.
     """
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime_ns(_STEADY)
 
 
 class SteadyClock:
@@ -63,12 +65,13 @@ class SteadyClock:
         ahead = self._wall_ms() * 1_000_000 - (self._time_ns + passed)
         slewed = int(passed * SLEW_MAX)
         self._time_ns += passed + max(-slewed, min(ahead, slewed))
-        self._tell(ahead // 1_000_000)
+        is_apart = abs(ahead) >= STEP_TOLD_MS * 1_000_000
+        if is_apart is not self._is_step_told:
+            self._tell(is_apart, ahead // 1_000_000)
         return self._time_ns // 1_000_000
 
-    def _tell(self, ahead_ms: int) -> None:
-        is_apart = abs(ahead_ms) >= STEP_TOLD_MS
-        if is_apart and not self._is_step_told:
+    def _tell(self, is_apart: bool, ahead_ms: int) -> None:
+        if is_apart:
             log.warning(
                 "the wall clock was stepped; the broker follows it slowly. Restart it to take the new time at once",
                 wall_clock_ahead_seconds=ahead_ms / 1000,

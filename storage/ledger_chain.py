@@ -74,8 +74,8 @@ class LedgerChain:
         self.is_refused = False
         """Whether the last roll was postponed because the disk was full."""
         self.is_roll_requested = False
-        self._current_opened = 0.0
-        """When the current ledger was opened, on Trio's clock."""
+        self._current_old_at = 0.0
+        """When the current ledger will be old enough to be replaced, on Trio's clock."""
         self._unfinished = recovered.unfinished
         """Ledgers that another one has replaced and whose end is not on record yet, in order."""
         self._empty = recovered.empty
@@ -167,12 +167,9 @@ class LedgerChain:
 
     def is_due(self, current: OpenLedger) -> bool:
         """Whether the ledger that accepts entries is large or old enough to be replaced."""
-        if len(self.ledgers.closed) >= LEDGERS_MAX:
-            return False
-        age_ms = (trio.current_time() - self._current_opened) * 1000
-        is_old = age_ms >= self._config.ledger_age_max_ms and current.next_entry > 0
-        is_requested = self.is_roll_requested and current.next_entry > 0
-        return is_old or is_requested or current.size_bytes >= self._config.ledger_bytes_max
+        is_asked = self.is_roll_requested or trio.current_time() >= self._current_old_at
+        is_due = (is_asked and current.next_entry > 0) or current.size_bytes >= self._config.ledger_bytes_max
+        return is_due and len(self.ledgers.closed) < LEDGERS_MAX
 
     def require_taking(self) -> OpenLedger:
         """The ledger that accepts entries.
@@ -294,7 +291,7 @@ class LedgerChain:
         self.current = ledger
         self.is_roll_requested = False
         self.current_first_index = self.next_index
-        self._current_opened = trio.current_time()
+        self._current_old_at = trio.current_time() + self._config.ledger_age_max_ms / 1000
         self.reading.put_open(ledger)
         self.ledgers.open(ledger.id)
 

@@ -7,7 +7,6 @@ cluster too would promise what nobody keeps. Outside transactions the same field
 from typing import Final
 
 from broker.errors import NotSupported
-from storage.entry import TxnId
 from tidewire.wire.pulsar.messages import parse_payload
 
 LOCAL_CLUSTER: Final = "__local__"
@@ -24,15 +23,13 @@ def require_own_subscription(*, is_replicated: bool) -> None:
         raise NotSupported("transactions are not replicated between clusters, nor is what they acknowledge")
 
 
-def require_local(txn: TxnId | None, payload: bytes) -> None:
+def require_local(payload: bytes) -> None:
     """Hold that a message of a transaction neither comes from another cluster nor is to go to one.
 
     Raises:
         NotSupported: it does.
         WireError: its metadata cannot be read.
     """
-    if txn is None:
-        return
     metadata, _body = parse_payload(payload)
     if metadata.replicated_from or any(cluster != LOCAL_CLUSTER for cluster in metadata.replicate_to):
         raise NotSupported("transactions are not replicated between clusters: send the message outside of one")

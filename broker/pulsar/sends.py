@@ -11,7 +11,7 @@ from storage.entry import TxnId
 from tidewire.wire.pulsar import checksums
 from tidewire.wire.pulsar.errors import MalformedMessage
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX, metadata_size, parse_payload
+from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX, metadata_span, parse_payload
 
 
 class CheckedSend(NamedTuple):
@@ -29,15 +29,19 @@ def check_send(send: pb.CommandSend, payload: bytes) -> CheckedSend:
         WireError: its payload is damaged, too large in its metadata, or not what the command says.
         NotSupported: it asks for what is not supported.
     """
-    if (size := metadata_size(payload)) > METADATA_BYTES_MAX:
+    start, end = span = metadata_span(payload)
+    if end - start > METADATA_BYTES_MAX:
+        size = end - start
         raise MalformedMessage(f"the metadata have {size} bytes, properties included; {METADATA_BYTES_MAX} may be")
     checksums.verify_payload(payload)
-    if send.num_messages > 1:
-        _require_count(send.num_messages, payload)
+    count = send.num_messages
+    if count > 1:
+        _require_count(count, payload)
     txn = TxnId(send.txnid_most_bits, send.txnid_least_bits) if send.HasField("txnid_least_bits") else None
-    require_local(txn, payload)
-    require_supported_message(send, payload)
-    return CheckedSend(send_id(send, payload), max(send.num_messages, 1), txn)
+    if txn is not None:
+        require_local(payload)
+    require_supported_message(send, payload, span)
+    return CheckedSend(send_id(send, payload), max(count, 1), txn)
 
 
 def _require_count(count: int, payload: bytes) -> None:

@@ -138,7 +138,8 @@ class Session:
             del data
             try:
                 while (frame := decoder.next_frame()) is not None:
-                    await turn.pause_when_used(decoder.taken_bytes)
+                    if turn.is_used_up(decoder.taken_bytes):
+                        await trio.lowlevel.checkpoint()
                     # Before each, as a small request may have a large answer, and what was read holds many.
                     if not self._outbox.writable and not await self._wait_writable():
                         return
@@ -261,10 +262,11 @@ class _Turn:
         self._frames = 0
         self._bytes_until = FRAME_BYTES_AT_ONCE
 
-    async def pause_when_used(self, taken_bytes: int) -> None:
-        """One more frame was taken, which makes so many bytes since the connection began."""
+    def is_used_up(self, taken_bytes: int) -> bool:
+        """Count one more frame; the decoder took `taken_bytes` so far. If True, another turn begins with the next."""
         self._frames += 1
         if self._frames >= FRAMES_AT_ONCE or taken_bytes >= self._bytes_until:
             self._frames = 0
             self._bytes_until = taken_bytes + FRAME_BYTES_AT_ONCE
-            await trio.lowlevel.checkpoint()
+            return True
+        return False

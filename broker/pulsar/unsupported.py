@@ -10,7 +10,7 @@ from typing import Final
 from broker.errors import CredentialsUnchecked, NotSupported
 from broker.principal import ANONYMOUS, Principal
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import metadata_span, parse_payload
+from tidewire.wire.pulsar.messages import parse_payload
 
 NO_CREDENTIALS: Final = (
     "This broker does not check credentials, and so it takes none. Connect without authentication, or through a proxy "
@@ -103,14 +103,14 @@ def require_supported_consumer(request: pb.CommandSubscribe) -> None:
         raise NotSupported("a durable subscription does not begin at a time; subscribe, and seek to the time")
 
 
-def require_supported_message(send: pb.CommandSend, payload: bytes) -> None:
-    """Hold that a message is one to deliver to consumers, as soon as it can be.
+def require_supported_message(send: pb.CommandSend, payload: bytes, metadata_span: tuple[int, int]) -> None:
+    """Hold that a message is one to deliver to consumers, as soon as it can be. Its metadata stand in the span.
 
     Raises:
         NotSupported: it is not.
         MalformedMessage: its metadata, which seem to ask for something else, cannot be read.
     """
-    start, end = metadata_span(payload)
+    start, end = metadata_span
     is_suspect = payload.find(_DELIVER_AT_TIME, start, end) >= 0 or payload.find(_MARKER_TYPE, start, end) >= 0
     if not is_suspect and not send.marker:
         return

@@ -10,6 +10,7 @@ from broker.names import TopicName
 from broker.pulsar import producer_sessions, registry
 from broker.scalable import controller
 from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op, Put, PutSequential
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
@@ -65,9 +66,31 @@ async def test_a_batch_is_answered_by_its_ids(client: WireClient) -> None:
     await client.send_payload(batch, message(batch_of=5))
     receipt = (await client.receive()).send_receipt
     assert (receipt.sequence_id, receipt.highest_sequence_id) == (10, 14)
+    await client.publish(1, 15)
+    receipt = (await client.receive()).send_receipt
+    assert (receipt.sequence_id, receipt.HasField("highest_sequence_id")) == (15, False)
     broken = message()
     await client.send_payload(batch, broken[:3] + bytes([broken[3] ^ 1]) + broken[4:])
     assert (await client.receive()).send_error.sequence_id == 14
+
+
+async def test_a_send_is_answered_once_it_is_durable_and_not_with_those_before() -> None:
+    """Two sends wait for their answers, and the disk has synced the first one only."""
+    files = SimulatedFiles(seed=5)
+    async with rooms(MemoryStore(), files) as broker, listening(broker) as listener, connected(listener) as client:
+        await client.produce(1, PLAIN)
+        files.stop()
+        for number in range(2):
+            await client.publish(1, number)
+            await client.receives_nothing_more()
+            await wait_all_tasks_blocked()
+        files.before = lambda operation, _path: files.stop() if operation == "sync" else None
+        files.resume()
+        assert (await client.receive()).send_receipt.sequence_id == 0
+        await client.receives_nothing_more()
+        files.before = None
+        files.resume()
+        assert (await client.receive()).send_receipt.sequence_id == 1
 
 
 async def test_a_name_belongs_to_one_producer(client: WireClient, other: WireClient) -> None:

@@ -137,28 +137,16 @@ async def test_many_small_commands_share_the_event_loop(client: WireClient) -> N
     assert turns.count >= 50
 
 
-async def test_a_connections_share_is_counted_in_frames_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connections_share_is_counted_in_frames_and_bytes() -> None:
     """E7: whichever is used up first; a large frame uses it up alone."""
-    pauses = 0
-
-    async def pause() -> None:
-        nonlocal pauses
-        pauses += 1
-
-    monkeypatch.setattr(trio.lowlevel, "checkpoint", pause)
     turn = session._Turn()
-    for number in range(1, session.FRAMES_AT_ONCE):
-        await turn.pause_when_used(number)
-    assert pauses == 0
-    await turn.pause_when_used(session.FRAMES_AT_ONCE)
-    assert pauses == 1
-    await turn.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE - 1)
-    assert pauses == 1, "the bytes are counted from the last pause"
-    await turn.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE)
-    assert pauses == 2
-    for number in range(1, session.FRAMES_AT_ONCE):
-        await turn.pause_when_used(session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE + number)
-    assert pauses == 2, "and so are the frames"
+    assert not any(turn.is_used_up(number) for number in range(1, session.FRAMES_AT_ONCE))
+    assert turn.is_used_up(session.FRAMES_AT_ONCE)
+    until = session.FRAMES_AT_ONCE + session.FRAME_BYTES_AT_ONCE
+    assert not turn.is_used_up(until - 1), "the bytes are counted from the last pause"
+    assert turn.is_used_up(until)
+    more = range(1, session.FRAMES_AT_ONCE)
+    assert not any(turn.is_used_up(until + number) for number in more), "and so are the frames"
 
 
 async def test_many_small_sends_share_the_event_loop(monkeypatch: pytest.MonkeyPatch, client: WireClient) -> None:

@@ -68,16 +68,6 @@ class SingleMessage(NamedTuple):
     """Decides the order in key-shared subscriptions in place of the key."""
 
 
-def metadata_size(payload: bytes) -> int:
-    """How many bytes of metadata the payload announces, whether it has them or not; 0 if it ends before the size.
-
-    Raises:
-        MalformedMessage: the broker's metadata reach beyond the payload.
-    """
-    start = _metadata_size_start(payload)
-    return _SIZE.unpack_from(payload, start)[0] if len(payload) >= start + _SIZE.size else 0
-
-
 def parse_payload(payload: bytes) -> tuple[pb.MessageMetadata, memoryview]:
     """The metadata, and a view of the body, which is still compressed. Does not verify the checksum.
 

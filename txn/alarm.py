@@ -1,4 +1,4 @@
-"""Wakes one task at the earliest moment that anybody asked for, and not before: sleeping costs nothing."""
+"""Wakes one task at the earliest requested moment, and not before. Sleeping costs nothing."""
 
 import trio
 
@@ -7,26 +7,26 @@ from storage.signal import Signal
 
 
 class Alarm:
-    """A wall-clock alarm for one waiting task; any number of callers may ask for a moment."""
+    """A wall-clock alarm for one waiting task. Any number of callers may request a moment."""
 
     def __init__(self, now_ms: WallClock, *, delay_ms: int = 0) -> None:
-        """An alarm that rings `delay_ms` after each moment it is asked for."""
+        """An alarm that rings `delay_ms` after each requested moment."""
         self._now_ms = now_ms
         self._delay_ms = delay_ms
         self._moment_ms: int | None = None
         self._earlier = Signal()
 
     def at_latest(self, moment_ms: int) -> None:
-        """Ring `delay_ms` after `moment_ms`, or earlier if somebody asked for that."""
+        """Ring `delay_ms` after `moment_ms`, or earlier if an earlier moment was requested."""
         moment_ms += self._delay_ms
         if self._moment_ms is None or moment_ms < self._moment_ms:
             self._moment_ms = moment_ms
             self._earlier.set()
 
     async def wait(self) -> None:
-        """Return when the earliest moment asked for has come; that request and all later ones are then forgotten.
+        """Return when the earliest requested moment has come. All requests are then forgotten.
 
-        So whoever waits looks, after each return, for what is due next, and asks for it.
+        So after each return, the waiting task must look for what is due next, and request it.
         """
         while True:
             if self._moment_ms is None:

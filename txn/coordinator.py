@@ -1,7 +1,7 @@
 """Transaction coordinator v5: transactions are metadata records, and a decision is one compare-and-set (PIP-473).
 
-There is no log to replay and no participant to call. Any broker may act as any coordinator at any time: every step is
-conditional, so of two that act at once one wins and the other learns it (T8, T10).
+There is no log to replay and no participant to call. Any broker may act as any coordinator at any time. Every step is
+conditional, so if two act at once, one wins and the other learns of it (T8, T10).
 """
 
 import orjson
@@ -19,11 +19,11 @@ from txn.states import MOVES, TARGET, Answer, EndAction, TxnState
 from txn.statistics import CoordinatorStatistics
 
 ID_BLOCK = 1000
-"""Ids reserved by one write; those unused when the broker stops are skipped, never reused (D6)."""
+"""Ids reserved by one write. When the broker stops, unused ids are skipped and never reused (D6)."""
 
 
 class _IdBlock:
-    """Ids reserved for one coordinator id and not yet given out."""
+    """Ids reserved for one coordinator id and not given out yet."""
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
@@ -45,16 +45,16 @@ class Coordinator:
         once_alarm: Alarm,
         counters: OpCounters,
     ) -> None:
-        """Set up; nothing is read or written.
+        """Set up. Reads and writes nothing.
 
         Args:
-            metadata: where the headers stand.
+            metadata: holds the headers.
             count: how many coordinator ids clients may spread over.
             now_ms: the wall clock.
             timeout_ms_max: the longest a transaction may stay open; longer requests are cut to it.
-            final_alarm: told of every decision's moment.
-            once_alarm: told when a group began, or ended, that nobody will ask for again.
-            counters: where queries are counted.
+            final_alarm: gets the moment of every decision.
+            once_alarm: gets the moment when a group that runs only once began or ended.
+            counters: counts queries.
         """
         self.count = count
         self._metadata = metadata
@@ -71,16 +71,16 @@ class Coordinator:
             counters=counters,
             statistics=self._statistics,
         )
-        """Those transactions that are decided together."""
+        """The transactions that are decided together."""
 
     def statistics(self) -> CoordinatorStatistics:
-        """The counters; they go on counting."""
+        """The live counters."""
         return self._statistics
 
     async def new_transaction(self, tc_id: int, timeout_ms: int) -> TxnId:
-        """Open a transaction that the sweep aborts `timeout_ms` from now; its header is durable on return (T4).
+        """Open a transaction that the sweep aborts `timeout_ms` from now. Its header is durable on return (T4).
 
-        A longer timeout than the broker allows is cut to that: an open transaction holds back every reader.
+        A timeout above the broker's maximum is cut to that, because an open transaction holds back every reader.
 
         Raises:
             CoordinatorNotFound: `tc_id` is not below `count`.
@@ -92,18 +92,20 @@ class Coordinator:
     async def new_in_group(
         self, tc_id: int, timeout_ms: int, group: TransactionGroup, *, once: bool, origin: str | None = None
     ) -> TxnId | None:
-        """As `new_transaction`, one of a group; None when the group is applied already, so that nothing is to be done.
+        """As `new_transaction`, for a member of a group.
+
+        Returns None if the group is applied already, so that nothing remains to be done.
 
         Raises:
             CoordinatorNotFound: `tc_id` is not below `count`.
-            AppliedByAnother: a batch of this number is, of another origin.
+            AppliedByAnother: a batch of this number from another origin is applied.
         """
         txn = await self._new_id(tc_id)
         while (admission := await self.groups.admission(group, once=once, origin=origin)) is not None:
             try:
                 await self._open(txn, timeout_ms, group, admission)
             except Conflict:
-                # Another attempt began the batch, or ended in it.
+                # Another attempt began the batch, or a transaction of it ended.
                 continue
             return txn
         return None
@@ -118,23 +120,23 @@ class Coordinator:
         self._statistics.opened += 1
 
     def require(self, tc_id: int) -> None:
-        """Hold that there is such a coordinator.
+        """Return if this coordinator exists.
 
         Raises:
-            CoordinatorNotFound: there is not.
+            CoordinatorNotFound: it does not.
         """
         if not 0 <= tc_id < self.count:
             raise CoordinatorNotFound(tc_id, self.count)
 
     async def end(self, txn: TxnId, action: EndAction) -> None:
-        """Decide the transaction; the decision, or the one that stands already, is durable on return.
+        """Decide the transaction. The decision, or an equal earlier one, is durable on return.
 
-        One compare-and-set, whatever the number of participants; none of them is called (T6).
+        It is one compare-and-set, whatever the number of participants. None of them is called (T6).
 
         Raises:
-            TransactionNotFound: no such header, looked up behind a read barrier.
+            TransactionNotFound: there is no header, even after a read barrier.
             InvalidTxnStatus: the opposite was decided first (T7, T8).
-            GroupDecides: it belongs to a group, and only that can commit it.
+            GroupDecides: it belongs to a group, and only the group can commit it.
         """
         key = header_key(txn)
         target = TARGET[action]
@@ -151,7 +153,7 @@ class Coordinator:
                     await self.groups.abort_alone(txn, header.group)
                 elif not await self.groups.has_decided(txn, header.group):
                     raise GroupDecides(txn)
-                # What came of it stands in the header.
+                # The header has the result.
                 continue
             answer = MOVES[header.state, action]
             if answer is Answer.REPEATED:
@@ -163,7 +165,7 @@ class Coordinator:
             try:
                 await self._metadata.commit([header.ended(target, now).to_put(txn, record.version)])
             except Conflict:
-                # Somebody else decided in between; what they decided tells what to answer.
+                # Another caller decided in between. Its decision determines the answer.
                 self._statistics.cas_conflict += 1
                 continue
             self._statistics.count(target)
@@ -173,7 +175,7 @@ class Coordinator:
     async def _reserve(self, tc_id: int) -> int:
         self.require(tc_id)
         block = self._blocks[tc_id]
-        # The lock keeps this process to one reservation at a time; other brokers are kept apart by the condition.
+        # The lock limits this process to one reservation at a time. The condition excludes other brokers.
         async with block.lock:
             while block.next == block.end:
                 await self._reserve_block(tc_id, block)

@@ -1,4 +1,4 @@
-"""Counts of op records and index queries, shared by all who write or look for op records in one broker."""
+"""Counts op records and index queries of one broker."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,18 @@ from storage.metadata.store import IndexHit, MetadataStore
 
 @dataclass(slots=True)
 class OpCounters:
-    """Op records and index queries of one broker since it started (T34). One object, which outlives every topic."""
+    """Op records and index queries of one broker since it started (T34). The object outlives every topic."""
 
     op_writes: int = 0
     op_records_outstanding: int = 0
-    """Op records of this broker's segments that are not applied yet; the one number that falls."""
+    """Op records of this broker's segments that are not applied yet. The only counter that falls."""
     index_queries: int = 0
     index_query_seconds: float = 0.0
 
     async def query(
         self, metadata: MetadataStore, index: str, start: str, end: str, *, limit: int | None = None
     ) -> list[IndexHit]:
-        """Ask an index of the store, counted and timed; one that fails is not."""
+        """Query an index of the store, counted and timed. A failed query does not count."""
         asked = trio.current_time()
         hits = await metadata.query(index, start, end, limit=limit)
         self.index_queries += 1
@@ -29,7 +29,7 @@ class OpCounters:
 
 
 class OutstandingOps:
-    """The op records that one owner answers for, as its part of the broker's count."""
+    """The op records of one owner, as its part of the broker's count."""
 
     def __init__(self, counters: OpCounters) -> None:
         self._counters = counters
@@ -37,12 +37,12 @@ class OutstandingOps:
         self._has_left = False
 
     def add(self, op_records: int) -> None:
-        """So many more are outstanding, or fewer; after `leave` that is the next owner's to say."""
+        """So many more are outstanding, or fewer if negative. After `leave`, the next owner counts them."""
         if not self._has_left:
             self._own += op_records
             self._counters.op_records_outstanding += op_records
 
     def leave(self) -> None:
-        """The rest is the next owner's."""
+        """The next owner counts the rest."""
         self.add(-self._own)
         self._has_left = True

@@ -1,7 +1,4 @@
-"""What can be wrong with a transactional request. Each says whether the same request may succeed later.
-
-And with a record of the metadata store.
-"""
+"""What can be wrong with a transactional request, or with a record of the metadata store."""
 
 from typing import Final
 
@@ -9,11 +6,11 @@ from storage.entry import TxnId
 from storage.errors import ExpectedError
 
 UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError)
-"""What taking a damaged record apart raises."""
+"""The errors of decoding a damaged record."""
 
 
 class RecordUnreadable(ValueError):
-    """A record's key or value is not what this program writes: it was damaged, or somebody else wrote it."""
+    """A record's key or value is not what this program writes. It was damaged, or another program wrote it."""
 
 
 class TxnError(ExpectedError):
@@ -21,14 +18,14 @@ class TxnError(ExpectedError):
 
 
 class TransactionNotFound(TxnError):
-    """No header of this id is in the store: it never was, or its retention is over."""
+    """There is no header with this id. It never existed, or its retention is over."""
 
     def __init__(self, txn: TxnId) -> None:
-        super().__init__(f"Transaction ({txn.most},{txn.least}) is not known")
+        super().__init__(f"Transaction ({txn.most},{txn.least}) does not exist, or ended too long ago")
 
 
 class TransactionEnded(TxnError):
-    """A write or acknowledgement came after the decision; nothing was appended (T11, T12)."""
+    """A write or acknowledgement came after the decision. Nothing was appended (T11, T12)."""
 
     def __init__(self, txn: TxnId, state: str) -> None:
         super().__init__(f"Transaction ({txn.most},{txn.least}) is already {state}")
@@ -42,48 +39,48 @@ class InvalidTxnStatus(TxnError):
 
 
 class GroupDecides(TxnError):
-    """A commit of one transaction that belongs to a group, which is committed by naming its winners."""
+    """A commit of one transaction of a group. A group is committed by naming its winners."""
 
     def __init__(self, txn: TxnId) -> None:
-        super().__init__(f"Transaction ({txn.most},{txn.least}) belongs to a group: end the group, naming its winners")
+        super().__init__(f"Transaction ({txn.most},{txn.least}) belongs to a group. End the group and name its winners")
 
 
 class TooManyWinners(TxnError):
-    """A group is to commit more transactions than its record can name; nothing was decided."""
+    """A group should commit more transactions than its record can name. Nothing was decided."""
 
 
 class GroupAborted(TxnError):
-    """A group was aborted for good; nothing can be written in it, or committed."""
+    """A group was aborted for good. It accepts no transactions and no commit."""
 
     def __init__(self, application: str) -> None:
         super().__init__(f"The job {application!r} was aborted, so nothing more can be written for it")
 
 
 class AppliedByAnother(TxnError):
-    """A batch has the number of one that was applied, but somebody else counts; nothing was done."""
+    """A batch with this number is applied, but it came from another origin. Nothing was done."""
 
     def __init__(self, application: str, batch: int, applied: int, origin: str) -> None:
         super().__init__(
-            f"Batches up to {applied} of application {application!r} were written by {origin!r}; batch {batch} is "
-            f"of somebody else, who counts anew, so it is not written and not taken as written either. "
-            f"Go on where {origin!r} was (its checkpoint), or name another application"
+            f"Batches up to {applied} of application {application!r} were written by {origin!r}. Batch {batch} came "
+            f"from a different query whose numbering restarted, so it was neither written nor taken as written. "
+            f"Continue from the checkpoint of {origin!r}, or name another application"
         )
 
 
 class AppliedOtherwise(TxnError):
-    """A batch has the number of one that was applied, or a lower one, and holds something else; nothing was done."""
+    """A batch with this number or a higher one is applied, with other contents. Nothing was done."""
 
     def __init__(self, application: str, batch: int, applied: int) -> None:
         what = (
-            f"Batch {batch} of application {application!r} is not the one that was written under this number"
+            f"Batch {batch} of application {application!r} differs from the one that was written under this number"
             if batch == applied
-            else f"Batch {batch} of application {application!r} comes again, but batches up to {applied} were written"
+            else f"Batch {batch} of application {application!r} was repeated, but batches up to {applied} were written"
         )
         super().__init__(
-            f"{what}, so it is neither written nor taken as written. A checkpoint that was copied or restored gives "
-            "numbers to other rows: go on with the newest checkpoint, or name another application (txn_app_id), under "
-            "which rows that are read again are written again. If this batch only has other rows each time that it is "
-            "computed, let it count as written with trust_batch_numbers"
+            f"{what}, so it was neither written nor taken as written. A copied or restored checkpoint assigns numbers "
+            "to other rows. Continue with the newest checkpoint, or name another application (txn_app_id). Under "
+            "another name, rows that are read again are written again. If this batch only has other rows each time "
+            "that it is computed, set trust_batch_numbers to count it as written"
         )
 
 
@@ -95,11 +92,11 @@ class CoordinatorNotFound(TxnError):
 
 
 class WrongDomain(TxnError):
-    """A v5 transaction on a topic that takes v4 ones only, or the other way round (D6, T33)."""
+    """A v5 transaction on a topic that accepts only v4 transactions, or the reverse (D6, T33)."""
 
 
 class TransactionConflict(TxnError):
-    """What is acknowledged is acknowledged already, or pending in another transaction; nothing was changed (T24)."""
+    """Something is acknowledged already, or pending in another transaction. Nothing was changed (T24)."""
 
 
 class AcknowledgementTooLarge(TxnError):
@@ -113,19 +110,19 @@ class AcknowledgementTooLarge(TxnError):
 
 
 class PendingAcksFull(TxnError):
-    """Open transactions hold as many acknowledgements of the subscription as it remembers. Later it may have room."""
+    """Open transactions hold as many acknowledgements of the subscription as allowed, or a command has too many."""
 
     retriable = True
 
 
 class PendingAcksDiscarded(TxnError):
-    """The subscription was moved, is being removed, or goes back: what was sent before is not acknowledged any more."""
+    """The subscription was moved, is being removed, or goes back. Earlier deliveries can no longer be acknowledged."""
 
     retriable = True
 
 
 class OwnershipLost(TxnError):
-    """The claim on a topic does not hold any more, so nothing was written. A lookup finds the new owner."""
+    """The claim on a topic no longer holds. Nothing was written. A lookup finds the new owner."""
 
     retriable = True
 
@@ -134,7 +131,7 @@ class OwnershipLost(TxnError):
 
 
 class OutcomeUnknown(TxnError):
-    """The metadata store gave no answer to a write, so this broker stops serving the segment.
+    """The metadata store did not answer a write, so this broker stops serving the segment.
 
     The next owner, which may be this broker, reads whether the write was made.
     """

@@ -1,12 +1,12 @@
 """A group's record, `/txn/group/<application>`: one compare-and-set on it decides all transactions of a batch.
 
-A Spark task writes in a transaction of its own, perhaps several times over: failed, tried again, tried twice at once.
-All of them name the group, (application, batch), in their headers; the decision names the winners, and every other one
-is aborted. An application has one record, which goes from batch to batch and keeps the last one, so that a batch which
-is tried again after any pause is known to be there already (docs/design.md#groups).
+Each attempt of a Spark task writes in a transaction of its own. An attempt may fail, be retried, or run twice at once.
+All of them name the group, (application, batch), in their headers. The decision names the winners, and every other
+transaction is aborted. An application has one record, which goes from batch to batch and keeps the last one. So a batch
+that is retried after any pause is recognised as applied (docs/design.md#groups).
 
-Whoever aborts one transaction of an undecided group writes the group's record anew in the same change set. So a
-decision, which is conditioned on the record's version, knows that no winner was aborted since it looked, however many
+An abort of one transaction of an undecided group writes the group's record again in the same change set. A decision
+requires the record's version. So the decision knows that no winner was aborted since it looked, however many winners
 there are.
 
 Pure.
@@ -35,28 +35,28 @@ class GroupState(StrEnum):
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
-    """For good, so only where nobody tries the batch again: what is begun in it after that would be nobody's to end."""
+    """Final, so it is used only if nobody retries the batch. Nobody would end transactions that begin in it later."""
 
 
 class Standing(NamedTuple):
-    """How a batch stands to the record of its application."""
+    """A batch's relation to the record of its application."""
 
     is_applied: bool
-    """It, or a later one, is committed."""
+    """This batch, or a later one, is committed."""
     is_current: bool
-    """The record is about it, and undecided: transactions may join."""
+    """The record is about this batch, and undecided, so transactions may join."""
 
 
 class Content(NamedTuple):
-    """What a batch holds, in the words of whoever writes it, which are only compared. None is unknown."""
+    """What a batch holds, in the writer's own words, which are only compared. None means unknown."""
 
     plan: str | None = None
-    """How it was planned: equal plans are the same batch, even if its rows cannot be computed twice alike."""
+    """How it was planned. Equal plans are the same batch, even if its rows differ each time they are computed."""
     rows: str | None = None
-    """Its rows: with equal rows nothing is lost by not writing them."""
+    """Its rows. With equal rows, not writing the batch loses nothing."""
 
     def is_same(self, other: "Content") -> bool:
-        """Whether one of the two is known to be the same."""
+        """Whether the plan or the rows are known to be equal."""
         return any(own is not None and own == others for own, others in zip(self, other, strict=True))
 
 
@@ -70,17 +70,17 @@ class GroupRecord:
     batch: int
     state: GroupState
     since_ms: int
-    """When the batch was begun or, once it is decided, decided; in milliseconds since the epoch."""
+    """When the batch was begun, or decided once it is. Milliseconds since the epoch."""
     once: bool = False
-    """Nobody asks for the application again once the batch has ended, so the record is removed after a while."""
+    """Nobody asks for the application after the batch has ended, so the record is removed after a while."""
     applied: int | None = None
-    """The last batch that was committed; this one, when the state says so."""
+    """The last committed batch. It is this one if the state says so."""
     winners: frozenset[TxnId] = frozenset()
-    """Of a committed batch: the transactions that are."""
+    """For a committed batch: its committed transactions."""
     origin: str | None = None
-    """Who numbers the batches, if anybody ever said; another one's numbers mean other batches."""
+    """Who numbers the batches, if known. Equal numbers of another origin mean other batches."""
     content: Content = UNKNOWN
-    """Of the last batch that was committed."""
+    """The content of the last committed batch."""
 
     def to_put(self, application: str, expected: int) -> Put:
         """The conditional write of this record with its index entry."""
@@ -124,7 +124,7 @@ class GroupRecord:
 
 
 def group_key(application: str) -> str:
-    """Where an application's record stands."""
+    """The key of an application's record."""
     return KEY_PREFIX + quote(application, safe="")
 
 
@@ -134,12 +134,12 @@ def application_of(key: str) -> str:
 
 
 def unchanged_since(moment_ms: int) -> tuple[str, str]:
-    """The part of `groups-once-by-time` that was begun or decided by then, that moment included, and not since."""
+    """The part of `groups-once-by-time` that was begun or decided by that moment, inclusive, and not since."""
     return "", fixed_width(max(moment_ms + 1, 0))
 
 
 def standing(record: GroupRecord | None, batch: int) -> Standing:
-    """How a batch stands to its application's record, if there is one."""
+    """A batch's relation to its application's record, if there is one."""
     if record is None:
         return Standing(is_applied=False, is_current=False)
     is_applied = record.applied is not None and batch <= record.applied
@@ -147,13 +147,13 @@ def standing(record: GroupRecord | None, batch: int) -> Standing:
 
 
 def require_same(record: GroupRecord | None, group: TransactionGroup, content: Content | None) -> None:
-    """Hold that a batch which is applied is the one that is meant. None goes by the number alone.
+    """Return if an applied batch is the given one. None as content compares by the number alone.
 
-    Whoever writes batch after batch repeats the last one only. So an earlier number comes from somebody who went back,
-    and what that batch held is not known any more.
+    A writer repeats only its last batch. So an earlier number means that it went back, and the content of that batch is
+    no longer known.
 
     Raises:
-        AppliedOtherwise: it is not, or nobody knows.
+        AppliedOtherwise: it is another batch, or unknown.
     """
     if record is None or record.applied is None or content is None:
         return
@@ -162,10 +162,10 @@ def require_same(record: GroupRecord | None, group: TransactionGroup, content: C
 
 
 def state_in(record: GroupRecord | None, group: TransactionGroup, txn: TxnId) -> TxnState:
-    """What the group says of one of its transactions whose header is open.
+    """The group's decision about one of its transactions whose header is open.
 
-    A record that is about a later batch says that this one is over: it was begun when the winners of this one, if there
-    were any, had been told.
+    A record of a later batch means that this batch is over. The later one began only after the winners of this one, if
+    any, had been written into their headers.
     """
     if record is None or record.batch < group.batch:
         return TxnState.OPEN

@@ -1,7 +1,7 @@
-"""Forgetting groups: a batch job that ran once leaves a record, which nobody asks for again.
+"""Deletes the records of groups that nobody needs: those of batch jobs that ran once.
 
-An application that goes on, a streaming query or a job with a name of its own, keeps its record for good, because one
-of its batches may be tried again after any pause (docs/design.md#groups).
+A continuing application, such as a streaming query or a named job, keeps its record forever, because one of its batches
+may be retried after any pause (docs/design.md#groups).
 """
 
 import structlog
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class GroupSweep:
-    """Removes the records of applications that nobody asks for again, a while after their end."""
+    """Removes the records of applications that run only once, a while after their end."""
 
     def __init__(
         self, metadata: MetadataStore, *, age_ms: int, now_ms: WallClock, alarm: Alarm, counters: OpCounters
@@ -25,11 +25,11 @@ class GroupSweep:
         """Set up.
 
         Args:
-            metadata: where the records stand.
-            age_ms: how long a batch has been over, or begun; not shorter than a transaction may stay open.
+            metadata: holds the records.
+            age_ms: the age since a batch began or ended; at least the longest time that a transaction may stay open.
             now_ms: the wall clock.
-            alarm: rings `age_ms` after each moment it is asked for.
-            counters: where queries are counted.
+            alarm: rings `age_ms` after each requested moment.
+            counters: counts queries.
         """
         self._metadata = metadata
         self._age_ms = age_ms
@@ -52,13 +52,13 @@ class GroupSweep:
         for hit in await self._counters.query(self._metadata, ONCE_BY_TIME, due_start, due_end):
             application = application_of(hit.record.key)
             if await self._counters.query(self._metadata, BY_GROUP, *group_members(application), limit=1):
-                # A long job: looked at again an age from now.
+                # A long job. Check it again after another `age_ms`.
                 self._alarm.at_latest(self._now_ms())
                 continue
             try:
                 await self._metadata.commit([Delete(hit.record.key, hit.record.version)])
             except Conflict:
-                # Begun anew, or removed by another broker.
+                # Begun again, or removed by another broker.
                 continue
         _, all_end = starting_with("")
         later = await self._counters.query(self._metadata, ONCE_BY_TIME, due_end, all_end, limit=1)

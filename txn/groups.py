@@ -1,12 +1,12 @@
-"""Groups of transactions: the attempts of a batch's tasks, of which one decision commits some and aborts the others.
+"""Groups of transactions: one decision commits some attempts of a batch's tasks and aborts the others.
 
-Spark writes a batch in many tasks, tries those again that fail, and runs slow ones twice. Each attempt is a transaction
-of its own, so that nothing of it is seen; the driver names those that count, and one compare-and-set on the record of
-the application decides all of them, once per batch however often it is asked (docs/design.md#groups, D17).
+Spark writes a batch in many tasks. It retries failed tasks, and runs slow ones twice. Each attempt is a transaction of
+its own, so none of its output is visible. The driver names the attempts that count. One compare-and-set on the record
+of the application decides all of them, once for each batch, however often it is asked (docs/design.md#groups, D17).
 
-The decision stands in that record alone. `run`, told of it by a watch, writes it into the headers, by which segments
-and subscriptions learn of it as of any transaction's end; a broker that dies in between leaves that to its next start,
-and whoever meets an open header meanwhile asks the record (open_header.py).
+Only that record holds the decision. `run` learns of it by a watch and writes it into the headers. From these, segments
+and subscriptions learn of it like any other end of a transaction. If a broker dies in between, its next start does the
+rest. Until then, a reader of an open header asks the record (open_header.py).
 """
 
 from collections.abc import Sequence
@@ -51,17 +51,17 @@ from txn.unreadable import Unreadable
 log = structlog.get_logger(__name__)
 
 WINNERS_MAX: Final = 10_000
-"""A record names them all, and it has to fit into a change set of any store."""
+"""A record names all winners, and it must fit into a change set of any store."""
 
 SETTLE_BATCH_MAX: Final = 50
-"""Headers written in one change set; with the group's record it stays below etcd's 124 operations."""
+"""Headers written in one change set. With the group's record it stays below etcd's 124 operations."""
 
 UNANSWERED_SECONDS: Final = 1.0
-"""When what a group decided is written into its headers again after the metadata store gave no answer."""
+"""How long after the metadata store gave no answer a decision is written into the headers again."""
 
 
 class TransactionGroups:
-    """Opens, decides and forgets groups. Any number of brokers may at once: every step is conditional."""
+    """Opens, decides and forgets groups. Any number of brokers may do so at once, because every step is conditional."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class TransactionGroups:
         counters: OpCounters,
         statistics: CoordinatorStatistics,
     ) -> None:
-        """Set up; nothing is read or written.
+        """Set up. Reads and writes nothing.
 
         Args:
-            metadata: where records and headers stand.
+            metadata: holds records and headers.
             now_ms: the wall clock.
-            final_alarm: told of every moment at which transactions ended.
-            once_alarm: told when an application began, or ended, that nobody will ask for again.
-            counters: where queries are counted.
-            statistics: where ended transactions are counted.
+            final_alarm: gets every moment at which transactions ended.
+            once_alarm: gets the moment when an application that runs only once began or ended.
+            counters: counts queries.
+            statistics: counts ended transactions.
         """
         self._metadata = metadata
         self._now_ms = now_ms
@@ -94,13 +94,14 @@ class TransactionGroups:
         self._settling: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
     async def admission(self, group: TransactionGroup, *, once: bool, origin: str | None = None) -> Op | None:
-        """What has to be committed with the header of a new transaction of the group; None when it is applied already.
+        """The condition to commit with the header of a new transaction. None if the group is applied already.
 
-        A Conflict on it means: ask again. What earlier batches of the application left open is ended on return.
+        A Conflict on it means: ask again. Transactions that earlier batches of the application left open have ended on
+        return.
 
         Raises:
-            AppliedByAnother: a batch of this number is, of another origin.
-            GroupAborted: nothing more can be written in it.
+            AppliedByAnother: a batch of this number from another origin is applied.
+            GroupAborted: the group accepts nothing more.
         """
         record, found = await self._read(group.application)
         _require_going_on(record, group)
@@ -112,7 +113,7 @@ class TransactionGroups:
             assert found is not None, "there is no current batch without a record"
             return Check(found.key, found.version)
         if record is not None:
-            # Of the batch before this one, or of a later one that was given up, nobody else would tell what is left.
+            # Nobody else would end what the previous batch, or a later abandoned one, left open.
             if record.state is GroupState.COMMITTED:
                 await self.settle(group.application)
             else:
@@ -136,27 +137,27 @@ class TransactionGroups:
         content: Content | None = None,
         trusts_number: bool = False,
     ) -> None:
-        """Commit these transactions of the group and abort its others; durable on return, and headers follow.
+        """Commit these transactions of the group and abort its others. Durable on return; the headers follow.
 
-        Nothing happens, and that is no error, when the batch is applied already.
+        If the batch is applied already, nothing happens, and that is no error.
 
         Args:
             group: the batch.
             winners: its transactions that count.
             once: see `admission`.
             origin: see `admission`.
-            content: what the batch holds; None for somebody who goes by its number alone.
-            trusts_number: a batch that is applied is taken for this one, whatever it holds.
+            content: what the batch holds; None if only its number identifies it.
+            trusts_number: an applied batch of this number counts as this one, whatever it holds.
 
         Raises:
-            AppliedOtherwise: the batch is applied, or a later one is, and it holds something else.
+            AppliedOtherwise: this batch or a later one is applied, with other contents.
             TransactionNotFound: a winner is no transaction of this group.
-            InvalidTxnStatus: a winner is aborted; nothing is decided.
+            InvalidTxnStatus: a winner is aborted. Nothing is decided.
             TooManyWinners: nothing is decided.
             AppliedByAnother, GroupAborted: see `admission`.
         """
         if len(winners) > WINNERS_MAX:
-            raise TooManyWinners(f"a batch of {len(winners)} transactions is more than the {WINNERS_MAX} one may have")
+            raise TooManyWinners(f"a batch has {len(winners)} transactions; at most {WINNERS_MAX} are allowed")
         while True:
             record, found = await self._read(group.application)
             _require_going_on(record, group)
@@ -166,11 +167,11 @@ class TransactionGroups:
                 if not trusts_number:
                     require_same(record, group, content)
                 return
-            # Without a pause since the record was read: once another broker has decided, winners are open no more.
+            # No pause since the record was read. Once another broker has decided, winners are no longer open.
             for txn in winners:
                 self._require_member(txn, group)
             if not is_current:
-                # Nobody wrote anything, so that nobody has begun it.
+                # No task wrote anything, so nobody has begun the batch.
                 admission = await self.admission(group, once=once, origin=origin)
                 if admission is not None:
                     await self._try([admission])
@@ -194,13 +195,12 @@ class TransactionGroups:
                 return
 
     async def abort(self, group: TransactionGroup, *, once: bool) -> int | None:
-        """Abort every open transaction of the group, unless it is applied.
+        """Abort every open transaction of the group, unless the group is applied.
 
-        It may be tried again; not so when it is there `once`: whoever comes late to that is refused, since nobody would
-        end what he began before its time-out, and all readers would wait for that.
+        The batch may be tried again, except for a job that runs only `once`. Such a job refuses late attempts, because
+        nobody would end their transactions before the timeout, and all readers would wait for that.
 
-        Returns the application's last batch that is applied, None when none is: so whoever keeps no count knows the
-        next one.
+        Returns the application's last applied batch, or None. So a caller that keeps no count learns the next number.
         """
         record, found = await self._read(group.application)
         while once and (record is None or record.state is GroupState.OPEN):
@@ -217,10 +217,12 @@ class TransactionGroups:
         return None if record is None else record.applied
 
     async def has_decided(self, txn: TxnId, group: TransactionGroup) -> bool:
-        """Whether the group has decided this transaction of it, whose header was open; then the header says how.
+        """Whether the group has decided this transaction, whose header was open.
 
-        What the record says is no answer by itself: it may be about a later batch by now, and not name this one's
-        winners any more.
+        If so, the header has the result on return.
+
+        The record alone is no answer. It may be about a later batch already, and no longer name the winners of this
+        one.
         """
         record, _ = await self._read(group.application)
         if not state_in(record, group, txn).is_final:
@@ -229,8 +231,8 @@ class TransactionGroups:
         return True
 
     async def abort_alone(self, txn: TxnId, group: TransactionGroup) -> None:
-        """Abort one transaction of the group, unless that has decided it; its header says what became of it."""
-        # One after another: each writes the record anew, by which all others that look at it meanwhile are refused.
+        """Abort one transaction of the group, unless the group has decided it. Its header has the result on return."""
+        # One after another, because each writes the record again, which refuses all concurrent ones.
         async with self._aborting.setdefault(group.application, trio.Lock()):
             while True:
                 record, found = await self._read(group.application)
@@ -243,9 +245,9 @@ class TransactionGroups:
                 await self._write([(own, header, TxnState.ABORTED)], _undecided(group.application, record, found))
 
     async def abort_due(self, application: str, until_ms: int) -> None:
-        """Abort what of the application is past its deadline, together, unless it is decided; headers say so on return.
+        """Abort the transactions of the application that are past their deadline, together, unless they are decided.
 
-        One by one would be as many change sets, each of which writes the record anew.
+        The headers say so on return. One by one, each abort would be a change set that writes the record again.
         """
         async with self._aborting.setdefault(application, trio.Lock()):
             while True:
@@ -264,8 +266,8 @@ class TransactionGroups:
         await self.settle(application)
 
     async def settle(self, application: str) -> None:
-        """Write what the application's record decides into the headers that are open; they say so on return."""
-        # One after another: all tasks of the next batch ask for this at once, and would be in each other's way.
+        """Write the decision of the application's record into the open headers. They say so on return."""
+        # One after another, because all tasks of the next batch ask for this at once and would collide.
         async with self._settling.setdefault(application, trio.Lock()):
             while True:
                 hits = await self._counters.query(self._metadata, BY_GROUP, *group_members(application))
@@ -282,7 +284,7 @@ class TransactionGroups:
                 await self._write(ended)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Settle what groups decide until cancelled; started once what was left over is settled."""
+        """Settle the decisions of groups until cancelled. Started once earlier decisions are settled."""
         async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
             await watch.next()
             left = await self._counters.query(self._metadata, BY_GROUP, *starting_with(""))
@@ -378,7 +380,7 @@ class TransactionGroups:
 
 
 def _undecided(application: str, record: GroupRecord | None, found: Record | None) -> Op:
-    """What goes with an abort: the record written anew, so that nobody decides on what was true before."""
+    """Goes with an abort: writes the record again, so that no decision rests on the state before the abort."""
     if record is None or found is None:
         return Check(group_key(application), ABSENT)
     return record.to_put(application, found.version)
@@ -390,7 +392,7 @@ def _require_going_on(record: GroupRecord | None, group: TransactionGroup) -> No
 
 
 def _require_origin(record: GroupRecord | None, group: TransactionGroup, origin: str | None) -> None:
-    """Hold that a batch which was applied is the one that is meant, as far as both said who numbers them."""
+    """Check that an applied batch has the same origin, if both origins are known."""
     if record is None or record.applied is None or record.origin is None or origin is None:
         return
     if origin != record.origin:

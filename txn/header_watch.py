@@ -21,30 +21,30 @@ from txn.states import TxnState
 from txn.unreadable import Unreadable
 
 TOLD_AT_ONCE: Final = 4
-"""Participants told without a pause. Each wakes its dispatchers; with pauses in between, the answer to whoever decided
-the transaction leaves before most of them work, so a commit takes as long for 64 segments as for one."""
+"""Participants told without a pause. Each wakes its dispatchers. With pauses in between, the client that decided the
+transaction gets its answer before most of them work. So a commit takes as long for 64 segments as for one."""
 
 
 WITHOUT_HEADER: Final = TxnState.ABORTED
-"""What became of a transaction that has op records and no header.
+"""The state of a transaction that has op records but no header.
 
-A header outlives its op records, so something outside the broker removed it. Only a header proves a commit. Without one
-nobody is shown what the transaction wrote, and what it acknowledged is sent again: one rule for both, or a job that
-takes its input and shows its output in one transaction would do half of it."""
+A header outlives its op records, so something outside the broker removed it. Only a header proves a commit. So the
+entries of such a transaction stay hidden, and its acknowledged messages are sent again. The rule is the same for both.
+Otherwise a job that acknowledges its input and writes its output in one transaction would do half of it."""
 
 
 class Participant(Protocol):
     """A segment's transaction buffer, or a subscription's pending acknowledgements."""
 
     def decided(self, txn: TxnId, state: TxnState) -> None:
-        """Take note that `txn` has ended. Called at least once per decision; must not block; must be idempotent."""
+        """Note that `txn` has ended. Called at least once for each decision. Must not block, and must be idempotent."""
 
 
 class HeaderWatch:
-    """Follows every header and tells those who joined a transaction when it ends."""
+    """Follows every header and tells the participants of a transaction when it ends."""
 
     def __init__(self, metadata: MetadataStore, *, deadlines: Alarm | None = None) -> None:
-        """Set up; `deadlines` is told of every transaction's that is opened while this runs."""
+        """Set up. `deadlines` gets the deadline of every transaction that is opened while this runs."""
         self._metadata = metadata
         self._deadlines = deadlines
         self._participants: dict[TxnId, set[Participant]] = {}
@@ -52,15 +52,15 @@ class HeaderWatch:
 
     @property
     def transactions_joined(self) -> int:
-        """How many transactions somebody in this broker waits for."""
+        """How many transactions have participants in this broker."""
         return len(self._participants)
 
     def join(self, txn: TxnId, participant: Participant) -> None:
-        """Be told when `txn` ends, until `leave`."""
+        """Tell `participant` when `txn` ends, until `leave`."""
         self._participants.setdefault(txn, set()).add(participant)
 
     def leave(self, txn: TxnId, participant: Participant) -> None:
-        """Undo `join`; harmless when there was none."""
+        """Undo `join`. No effect if there was none."""
         joined = self._participants.get(txn)
         if joined is not None:
             joined.discard(participant)
@@ -68,9 +68,9 @@ class HeaderWatch:
                 del self._participants[txn]
 
     async def catch_up(self, txns: list[TxnId]) -> None:
-        """Return once every decision on `txns` made before this call was told to those who joined.
+        """Return once every decision on `txns` made before this call was told to the participants.
 
-        Reads the headers instead of waiting for the watch, so that it costs what is open and not what else is going on
+        It reads the headers instead of waiting for the watch, so its cost follows the number of open transactions
         (docs/design.md#read-your-commit).
         """
         await self._metadata.barrier()
@@ -79,26 +79,26 @@ class HeaderWatch:
             if record is None:
                 await self._tell(txn, WITHOUT_HEADER)
             else:
-                # As they both are now: what a group has decided and its headers do not say yet counts.
+                # Header and group as they are now. A group's decision counts even if its headers do not show it yet.
                 await self._tell(txn, state_of(self._metadata, txn, Header.from_value(record.value)))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the headers until cancelled; started once the watch stands."""
+        """Follow the headers until cancelled. Started once the watch is open."""
         async with self._metadata.watch_range(*starting_with(KEY_PREFIX)) as watch:
             await watch.next()
             task_status.started()
             async for change in watch:
                 for key in change.deleted:
                     with self._unreadable.reading(key):
-                        # Whoever was told the outcome before takes no note of this.
+                        # Participants that know the outcome already ignore this.
                         await self._tell(txn_of_key(key), WITHOUT_HEADER)
                 for record in change.records:
-                    # What is damaged leaves its transaction undecided here, and the others go on.
+                    # A damaged header leaves its transaction undecided here. The others go on.
                     with self._unreadable.reading(record.key):
                         self._note_deadline(record)
                         txn = txn_of_key(record.key)
                         if txn in self._participants:
-                            # As it was at this change. What its group's record says now may be about a later batch.
+                            # The state at this change. The group's record may be about a later batch by now.
                             await self._tell(txn, Header.from_value(record.value).state)
 
     def _note_deadline(self, record: Record) -> None:

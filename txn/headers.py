@@ -1,12 +1,14 @@
-"""Transaction headers: `/txn/id/<tc>_<n>`, the one record whose compare-and-set decides a transaction.
+"""Transaction headers: `/txn/id/<tc>_<n>`, the record whose compare-and-set decides a transaction.
 
-An open header stands in the index `txn-by-deadline` for the time-out sweep, a final one in `txn-by-final-state` for
-garbage collection; the entries change in the same step as the header (T32). Their keys end in the transaction's name:
-no two headers have the same one, so a sweep can go on behind any of them. One that belongs to a group is found by its
-application in `txn-by-group` until it is final; while it is open, the group may have decided it (group_record.py).
+An open header is in the index `txn-by-deadline` for the timeout sweep, a final one in `txn-by-final-state` for garbage
+collection. The index entries change in the same step as the header (T32). Their keys end in the transaction's name. So
+no two headers have the same key, and a sweep can continue behind any of them. Until it is final, a header that belongs
+to a group is also in `txn-by-group`, under its application. While it is open, the group may have decided it
+(group_record.py).
 
-Ids: `most` is the coordinator's id, `least` a number from a block that the coordinator reserved, with bit 62 set, which
-no v4 id ever has: the two kinds cannot meet (docs/design.md#transactions, T33). Keys show the plain number.
+Ids: `most` is the coordinator's id. `least` is a number from a block that the coordinator reserved, with bit 62 set. No
+v4 id has that bit, so the two kinds of id cannot collide (docs/design.md#transactions, T33). Keys show the plain
+number.
 
 Pure.
 """
@@ -31,24 +33,24 @@ BY_GROUP: Final = "txn-by-group"
 
 
 class TransactionGroup(NamedTuple):
-    """A batch of an application, all of whose transactions are decided at once."""
+    """A batch of an application. All its transactions are decided at once."""
 
     application: str
     batch: int
 
 
 def v5_id(tc_id: int, number: int) -> TxnId:
-    """The id with which coordinator `tc_id` names its `number`-th transaction."""
+    """The id of the `number`-th transaction of coordinator `tc_id`."""
     return TxnId(tc_id, number | V5_BIT)
 
 
 def is_v5(txn: TxnId) -> bool:
-    """Whether the id was made by a v5 coordinator."""
+    """Whether a v5 coordinator made the id."""
     return txn.least & V5_BIT != 0
 
 
 def txn_name(txn: TxnId) -> str:
-    """`<tc>_<n>`: the transaction's partition key and what stands in the keys of its records."""
+    """`<tc>_<n>`: the transaction's partition key, and its part in the keys of its records."""
     return f"{txn.most}_{txn.least & ~V5_BIT}"
 
 
@@ -56,7 +58,7 @@ def txn_from_name(name: str) -> TxnId:
     """The inverse of `txn_name`.
 
     Raises:
-        RecordUnreadable: it names none.
+        RecordUnreadable: the text is no such name.
     """
     tc_id, _, number = name.partition("_")
     try:
@@ -66,37 +68,37 @@ def txn_from_name(name: str) -> TxnId:
 
 
 def header_key(txn: TxnId) -> str:
-    """Where the transaction's header stands."""
+    """The key of the transaction's header."""
     return KEY_PREFIX + txn_name(txn)
 
 
 def txn_of_key(key: str) -> TxnId:
-    """The transaction whose header stands at `key`."""
+    """The transaction of the header at `key`."""
     return txn_from_name(key.removeprefix(KEY_PREFIX))
 
 
 def fixed_width(number: int) -> str:
-    """A number as it stands in an index key: 20 digits, so that bytewise order is numeric order (M12)."""
+    """A number for an index key: 20 digits, so that bytewise order is numeric order (M12)."""
     return f"{number:020d}"
 
 
 def deadline_range(until_ms: int) -> tuple[str, str]:
-    """The part of `txn-by-deadline` that is due at `until_ms`, that moment included (T9)."""
+    """The part of `txn-by-deadline` that is due at `until_ms`, inclusive (T9)."""
     return "", fixed_width(until_ms + 1)
 
 
 def final_state_range(state: TxnState) -> tuple[str, str]:
-    """The part of `txn-by-final-state` that one state has, oldest first."""
+    """The part of `txn-by-final-state` for one state, oldest first."""
     return starting_with(f"{state}:")
 
 
 def final_state_until(state: TxnState, until_ms: int) -> tuple[str, str]:
-    """The part of `txn-by-final-state` that one state has and that was decided by `until_ms`, that moment included."""
+    """The part of `txn-by-final-state` for one state that was decided by `until_ms`, inclusive."""
     return f"{state}:", f"{state}:{fixed_width(max(until_ms + 1, 0))}"
 
 
 def finalized_ms_of(index_key: str) -> int:
-    """When the header found under this key of `txn-by-final-state` was decided."""
+    """When the header under this key of `txn-by-final-state` was decided. Milliseconds since the epoch."""
     try:
         return int(index_key.split(":")[1])
     except UNREADABLE as damaged:
@@ -104,7 +106,7 @@ def finalized_ms_of(index_key: str) -> int:
 
 
 def deadline_ms_of(index_key: str) -> int:
-    """The deadline of the header found under this key of `txn-by-deadline`."""
+    """The deadline of the header under this key of `txn-by-deadline`. Milliseconds since the epoch."""
     try:
         return int(index_key.partition(":")[0])
     except UNREADABLE as damaged:
@@ -112,22 +114,22 @@ def deadline_ms_of(index_key: str) -> int:
 
 
 def group_members(application: str) -> tuple[str, str]:
-    """The part of `txn-by-group` that one application has: its transactions that are not known to have ended."""
+    """The part of `txn-by-group` for one application: its transactions that are not known to have ended."""
     return exactly(quote(application, safe=""))
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A transaction's decision and its clock (T1). All times are milliseconds since the epoch."""
+    """A transaction's decision and its times (T1). All times are milliseconds since the epoch."""
 
     state: TxnState
     timeout_ms: int
-    """The moment at which the sweep may abort it, if it is still open."""
+    """When the sweep may abort it, if it is still open."""
     created_ms: int
     finalized_ms: int | None = None
-    """When it was decided; set in the same compare-and-set as the state (T6)."""
+    """When it was decided. Set in the same compare-and-set as the state (T6)."""
     group: TransactionGroup | None = None
-    """The group that decides it, if it belongs to one."""
+    """Its group, if it belongs to one."""
 
     def ended(self, state: TxnState, now_ms: int) -> "Header":
         """The header after its only move."""

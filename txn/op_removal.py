@@ -1,4 +1,4 @@
-"""Removing op records: of what was applied, and of what nobody will ever apply."""
+"""Removes op records: those that were applied, and those that nobody will ever apply."""
 
 from collections.abc import Container, Sequence
 from typing import Final
@@ -8,15 +8,15 @@ from txn.errors import OwnershipLost
 from txn.ops import ACKS_BY_SUBSCRIPTION, AckOp, acks_of_segment
 
 REMOVED_AT_ONCE_MAX: Final = 100
-"""Op records removed by one change set, which keeps it below etcd's 128 operations."""
+"""The most op records that one change set removes, which keeps it below etcd's 128 operations."""
 
 
 async def remove_ops(
     keys: Sequence[str], *, metadata: MetadataStore, claim: tuple[Check, ...] = (), along: bool = False
 ) -> None:
-    """Remove these records, some in each change set; durable on return. May be repeated.
+    """Remove these records, in several change sets if needed. Durable on return. May be repeated.
 
-    If nobody waits for it, they go `along` with other change sets.
+    With `along`, they share the sync of other change sets, for a caller that does not wait for them.
 
     Raises:
         Conflict: the claim is gone.
@@ -27,9 +27,9 @@ async def remove_ops(
 
 
 async def remove_strange_acks(segment: str, *, besides: Container[str], metadata: MetadataStore, claim: Check) -> None:
-    """Remove a segment's acknowledgements on subscriptions that it does not have, for its owner; durable on return.
+    """Remove a segment's op records of acknowledgements on unknown subscriptions, for its owner. Durable on return.
 
-    `besides` are the subscriptions that it has.
+    `besides` are the subscriptions that the segment has.
 
     Raises:
         OwnershipLost: another broker owns the segment.

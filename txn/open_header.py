@@ -1,7 +1,7 @@
-"""Holding that a transaction is open, for whoever is about to put an op record or to append (T11).
+"""Checks that a transaction is open, before an op record is written or an entry is appended (T11).
 
-Open means that its header says so and that its group, if it has one, has not decided it. Whoever puts an op record does
-so on the condition that both stay as they are; whoever appends asks again, without a pause in between.
+A transaction is open if its header says so and its group, if it has one, has not decided it. An op record is written on
+the condition that both stay as they are. An append checks again, without a pause before it.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ from txn.headers import Header, header_key
 from txn.states import TxnState
 
 OP_PUT_SECONDS_MAX: Final = 30
-"""How long an owner waits for an op record. Then the outcome is unknown, and the owner treats its claim as lost."""
+"""How long an owner waits for an op record. After that, the outcome is unknown and the owner treats its claim as lost.
+"""
 
 
 def state_of(metadata: MetadataStore, txn: TxnId, header: Header) -> TxnState:
-    """What is decided of a transaction, as this process's image holds it."""
+    """The decision about a transaction, according to this process's image."""
     if header.group is None or header.state.is_final:
         return header.state
     record = metadata.peek(group_key(header.group.application))
@@ -27,10 +28,10 @@ def state_of(metadata: MetadataStore, txn: TxnId, header: Header) -> TxnState:
 
 
 def require_open(metadata: MetadataStore, txn: TxnId) -> tuple[Check, ...]:
-    """Hold that the transaction is open, as this process's image has it; the conditions under which it stays so.
+    """Return the conditions under which the transaction stays open, if it is open in this process's image.
 
     Raises:
-        TransactionNotFound, TransactionEnded: it is not.
+        TransactionNotFound, TransactionEnded: it is not open.
     """
     record = metadata.peek(header_key(txn))
     if record is None:
@@ -48,18 +49,18 @@ def require_open(metadata: MetadataStore, txn: TxnId) -> tuple[Check, ...]:
 
 
 async def require_open_anywhere(metadata: MetadataStore, txn: TxnId) -> None:
-    """As `require_open`; a header that this process's image lacks is looked for behind a barrier (D5)."""
+    """As `require_open`. If this process's image lacks the header, look again behind a barrier (D5)."""
     if metadata.peek(header_key(txn)) is None:
         await metadata.barrier()
     require_open(metadata, txn)
 
 
 async def put_op(metadata: MetadataStore, txn: TxnId, claim: Sequence[Check], put: PutSequential) -> str:
-    """Put an op record of an open transaction under its owner's claim; the record's key. It is durable on return.
+    """Write an op record of an open transaction under its owner's claim. Returns the record's key. Durable on return.
 
     Raises:
-        TransactionNotFound, TransactionEnded: the transaction is not open; nothing was put.
-        Conflict: the claim does not hold; nothing was put.
+        TransactionNotFound, TransactionEnded: the transaction is not open. Nothing was written.
+        Conflict: the claim does not hold. Nothing was written.
         StoreUnavailable: the outcome is unknown.
     """
     while True:
@@ -68,7 +69,7 @@ async def put_op(metadata: MetadataStore, txn: TxnId, claim: Sequence[Check], pu
         except Conflict as conflict:
             if any(conflict.key == check.key for check in claim):
                 raise
-            # Ended, which the next look tells, or another transaction of its group was aborted, which changes nothing.
+            # The transaction has ended, which the next check finds. Or another transaction of its group was aborted.
             await metadata.barrier()
         else:
             key = committed.keys[-1]

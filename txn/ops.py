@@ -1,14 +1,16 @@
-"""Op records: what a transaction did; one per (transaction, segment) for writes, one per command for acknowledgements.
+"""Op records: what a transaction did.
 
-`/txn/op/<tc>_<n>-<20 digits>`, in the transaction's partition. A write's record is durable before the segment's first
-entry of that transaction is appended and carries a true lower bound of that entry's position; so whoever owns the
-segment next finds every unresolved entry by its record (docs/design.md#transactions). It names the segment's creation
-id, so that a segment deleted and made again under the same name is another (D16).
+One for each (transaction, segment) with writes, one for each acknowledgement command.
 
-An acknowledgement's record is durable before the acknowledgement is answered and holds all of it; the cursor is changed
-when the transaction is committed (T22, T23). It names the cursor's creation id, for the same reason. It also names the
-command, by its consumer and request id: whoever owns the segment next tells the repeat of a command whose answer was
-lost from a second acknowledgement of the same messages (`txn.pending_transaction.CommandId`).
+They are at `/txn/op/<tc>_<n>-<20 digits>`, in the transaction's partition. The record of a write is durable before the
+transaction's first entry on the segment is appended. It holds a true lower bound of that entry's position. So the next
+owner of the segment finds every unresolved entry by its record (docs/design.md#transactions). The record names the
+segment's creation id, so that a segment that was deleted and made again under the same name is another one (D16).
+
+The record of an acknowledgement is durable before the command is answered, and holds the whole command. The cursor
+changes when the transaction is committed (T22, T23). The record names the cursor's creation id, for the same reason. It
+also names the command, by its consumer and request id. So the next owner can tell the repeat of a command whose answer
+was lost from a second acknowledgement of the same messages (`txn.pending_transaction.CommandId`).
 
 Pure.
 """
@@ -40,10 +42,10 @@ class WriteOp:
     segment: str
     creation_id: str
     lower_bound: Position
-    """No entry of the transaction on this segment stands below it."""
+    """No entry of the transaction on this segment is below it."""
 
     def to_put(self) -> PutSequential:
-        """The record to add, with its index entry."""
+        """The record to write, with its index entry."""
         fields = {
             "kind": "write",
             "segment": self.segment,
@@ -65,19 +67,19 @@ class WriteOp:
 
 @dataclass(frozen=True, slots=True)
 class AckOp:
-    """A transaction acknowledges on a subscription of a segment: what one command says."""
+    """A transaction acknowledges on a subscription of a segment: one command."""
 
     txn: TxnId
     segment: str
     subscription: str
     creation_id: str
-    """The cursor's."""
+    """The cursor's creation id."""
     cumulative: bool
     acks: tuple[EntryAck, ...]
     command: CommandId | None = None
 
     def to_put(self) -> PutSequential:
-        """The record to add, with its index entry."""
+        """The record to write, with its index entry."""
         fields = {
             "kind": "ack",
             "segment": self.segment,
@@ -119,10 +121,10 @@ class AckOp:
 
 
 def segment_of(record: Record) -> str:
-    """The segment on which the transaction did what this op record says, of whichever kind.
+    """The segment of an op record of either kind.
 
     Raises:
-        RecordUnreadable: it does not say.
+        RecordUnreadable: it names none.
     """
     try:
         return str(orjson.loads(record.value)["segment"])
@@ -131,32 +133,32 @@ def segment_of(record: Record) -> str:
 
 
 def segment_index_key(segment: str) -> str:
-    """A segment's name as it stands in index keys and record keys: percent-encoded, so that no name meets another."""
+    """A segment's name in index keys and record keys: percent-encoded, so that no two names collide."""
     return quote(segment, safe="")
 
 
 def writes_of_segment(segment: str) -> tuple[str, str]:
-    """The part of `writes-by-segment` that one segment has."""
+    """The part of `writes-by-segment` for one segment."""
     return exactly(segment_index_key(segment))
 
 
 def acks_of_subscription(segment: str, subscription: str) -> tuple[str, str]:
-    """The part of `acks-by-segment-subscription` that one subscription of a segment has."""
+    """The part of `acks-by-segment-subscription` for one subscription of a segment."""
     return exactly(_subscription_index_key(segment, subscription))
 
 
 def acks_of_segment(segment: str) -> tuple[str, str]:
-    """The part of `acks-by-segment-subscription` that all subscriptions of a segment have."""
+    """The part of `acks-by-segment-subscription` for all subscriptions of a segment."""
     return starting_with(_subscription_index_key(segment, ""))
 
 
 def ops_of(txn: TxnId) -> tuple[str, str]:
-    """The key range of every op record of one transaction."""
+    """The key range of all op records of one transaction."""
     return starting_with(f"{KEY_PREFIX}{txn_name(txn)}-")
 
 
 def _subscription_index_key(segment: str, subscription: str) -> str:
-    # Percent-encoded, neither name holds a colon, so no two pairs of names meet in one key (T32).
+    # Percent-encoded names hold no colon, so no two pairs of names share a key (T32).
     return f"{segment_index_key(segment)}:{quote(subscription, safe='')}"
 
 

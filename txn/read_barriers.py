@@ -1,9 +1,9 @@
-"""Read barriers that publishes share, on a broker whose image of the metadata may be behind.
+"""Read barriers that publishes share, on a broker whose image of the metadata may be stale.
 
-Whoever appends in a transaction holds that its header is open, as this process's image has it. The image has to be as
-new as the publish: a transaction that was ended before the publish arrived takes nothing more. So a read barrier begins
-after the arrival and passes before the append. One barrier serves every publish that arrived before it began. A
-producer whose sends are appended one after another waits for one barrier, not for one each.
+A transactional append checks that the header is open in this process's image. The image must be as new as the publish,
+because a transaction that ended before the publish arrived accepts nothing more. So a read barrier begins after the
+arrival and passes before the append. One barrier serves every publish that arrived before it began. So a producer that
+appends its sends one after another waits for one barrier, not for one each.
 """
 
 from storage.metadata.store import MetadataStore
@@ -16,14 +16,14 @@ class ReadBarriers:
         self._metadata = metadata
         self._begun = 0
         self._passed = 0
-        """The highest number of a barrier that has passed, at most `_begun`."""
+        """The highest number of a passed barrier. At most `_begun`."""
 
     def next(self) -> int:
-        """The number of the next one to begin: whoever arrives now waits for that, or for a later one."""
+        """The number of the next barrier to begin. A publish that arrives now waits for it, or for a later one."""
         return self._begun + 1
 
     async def wait_passed(self, number: int) -> None:
-        """Return once the barrier of this number, or a later one, has passed. At once where no image is ever behind.
+        """Return once the barrier of this number, or a later one, has passed. At once if the image is never stale.
 
         Raises:
             StoreUnavailable: the store does not answer.

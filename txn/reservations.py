@@ -1,16 +1,17 @@
-"""What open transactions have acknowledged on one subscription: who reserved which messages, and what meets what.
+"""The reservations of open transactions on one subscription: who reserved which messages, and what conflicts.
 
-An acknowledgement in a transaction changes nothing yet, but its messages belong to that transaction until it ends: no
-other may acknowledge them, and nobody is sent them (T22, T24). Single entries stand per position, with the bits of the
-batch's messages that are left over. At most one transaction holds a cumulative acknowledgement, since two would meet.
+An acknowledgement in a transaction changes nothing yet, but its messages belong to that transaction until it ends. No
+other transaction may acknowledge them, and no consumer gets them (T22, T24). Single entries are kept by position, with
+the bits of the batch's remaining messages. At most one transaction holds a cumulative acknowledgement, because two
+would overlap.
 
     asked, of messages that are reserved    by the same transaction    by another one
     a single acknowledgement                conflict                   conflict
     a cumulative acknowledgement            none                       conflict
 
-Whoever acknowledges a single message has done its work. A second time means that the work was done twice, of two copies
-of the message perhaps, also within one transaction. A cumulative acknowledgement says how far its consumer has come; it
-covers what the same transaction acknowledged below, and may be said again.
+A single acknowledgement means that its consumer has done the work. A second one means that the work was done twice,
+perhaps for two copies of the message, and possibly within one transaction. A cumulative acknowledgement says how far
+its consumer has come. It covers what the same transaction acknowledged below, and may be repeated.
 
 Pure.
 """
@@ -24,7 +25,7 @@ from storage.ranges import EntryAck, bits_within
 
 
 class _Held:
-    """Where one transaction has reserved messages of single entries."""
+    """The positions at which one transaction has reserved messages of single entries."""
 
     __slots__ = ("_lowest", "positions")
 
@@ -44,7 +45,7 @@ class _Held:
 
     @property
     def lowest(self) -> Position:
-        """The first of them. Only cumulative acknowledgements ask, so it is looked up when one does."""
+        """The lowest of them. Only cumulative acknowledgements need it, so it is computed on demand."""
         if self._lowest is None:
             self._lowest = min(self.positions)
         return self._lowest
@@ -57,17 +58,17 @@ class Reservations:
         self._entries: dict[Position, dict[TxnId, tuple[EntryAck, ...]]] = {}
         """Who reserved messages of single entries, and by which acknowledgements."""
         self._held: dict[TxnId, _Held] = {}
-        """Where a transaction stands in `_entries`."""
+        """The positions of each transaction in `_entries`."""
         self._cumulative: tuple[TxnId, EntryAck] | None = None
-        """Everything at or below is reserved, but for the messages that are left over of the entry itself."""
+        """Everything at or below it is reserved, except the remaining messages of the entry itself."""
 
     @property
     def entries(self) -> int:
-        """How many entries are reserved one by one: what the memory is proportional to."""
+        """How many entries are reserved one by one. The memory is proportional to it."""
         return len(self._entries)
 
     def unreserved(self, position: Position) -> int | None:
-        """Bit i is 1 if message i of the entry is not reserved, so 0 if all are; None if nothing of it is."""
+        """Bit i is 1 if message i of the entry is not reserved, so 0 if all are; None if no message of it is."""
         left: int | None = None
         if self._cumulative is not None:
             _, upto = self._cumulative
@@ -99,7 +100,7 @@ class Reservations:
         return None
 
     def reserve(self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """Reserve messages for `txn`, beside what it has; no other transaction has any of them."""
+        """Reserve more messages for `txn`. No other transaction has any of them."""
         if cumulative:
             for ack in acks:
                 assert self._cumulative is None or self._cumulative[0] == txn, "two cumulative ones meet"
@@ -119,7 +120,7 @@ class Reservations:
             held.add(ack.position)
 
     def unreserve(self, txn: TxnId, acks: Sequence[EntryAck]) -> None:
-        """Undo `reserve` of these single ones; what is not reserved is passed over."""
+        """Undo `reserve` for these single acknowledgements. Those that are not reserved are skipped."""
         held = self._held.get(txn)
         if held is None:
             return
@@ -140,12 +141,12 @@ class Reservations:
             del self._held[txn]
 
     def unreserve_cumulative(self, txn: TxnId) -> None:
-        """Undo `reserve` of the transaction's cumulative ones."""
+        """Undo `reserve` for the transaction's cumulative acknowledgements."""
         if self._cumulative is not None and self._cumulative[0] == txn:
             self._cumulative = None
 
     def release(self, txn: TxnId) -> None:
-        """Nothing is reserved for `txn` any more."""
+        """Release all reservations of `txn`."""
         held = self._held.pop(txn, None)
         for position in () if held is None else held.positions:
             holders = self._entries[position]
@@ -155,7 +156,7 @@ class Reservations:
         self.unreserve_cumulative(txn)
 
     def clear(self) -> None:
-        """Nothing is reserved any more."""
+        """Release all reservations."""
         self._entries, self._held, self._cumulative = {}, {}, None
 
     def _met_by_cumulative(self, txn: TxnId, ack: EntryAck) -> Position | None:
@@ -171,7 +172,7 @@ class Reservations:
 
 
 def _joined(acks: Sequence[EntryAck]) -> EntryAck:
-    """What the acknowledgements of one transaction say of an entry together."""
+    """The combined acknowledgement of an entry by one transaction."""
     return acks[0] if len(acks) == 1 else reduce(_both, acks)
 
 
@@ -180,7 +181,7 @@ def _overlap_at(upto: EntryAck, ack: EntryAck) -> bool:
 
 
 def furthest(acks: Sequence[EntryAck]) -> list[EntryAck]:
-    """One cumulative acknowledgement that says what several say; none of none."""
+    """One cumulative acknowledgement with the effect of all of them; empty for none."""
     return [reduce(_further, acks)] if acks else []
 
 
@@ -188,7 +189,7 @@ def overlap(one: EntryAck, other: EntryAck) -> bool:
     """Whether two acknowledgements of the same entry share a message."""
     if not one.remaining or not other.remaining:
         return True
-    # A message that neither leaves over is acknowledged by both; bits above the batch stand for no message.
+    # Both acknowledge a message that neither leaves over. Bits above the batch stand for no message.
     size = max(one.batch_size, other.batch_size)
     left = bits_within(one.remaining | other.remaining, size)
     return left.bit_count() < (size or left.bit_length())
@@ -199,7 +200,7 @@ def _both(one: EntryAck, other: EntryAck) -> EntryAck:
 
 
 def _further(one: EntryAck, other: EntryAck) -> EntryAck:
-    """The cumulative acknowledgement that says what two say."""
+    """The cumulative acknowledgement with the effect of both."""
     if one.position == other.position:
         return _both(one, other)
     return max(one, other, key=lambda ack: ack.position)

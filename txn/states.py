@@ -1,7 +1,7 @@
 """The states of a transaction and the moves between them, as a table.
 
-A transaction is decided by one compare-and-set on its header (PIP-473): OPEN moves to COMMITTED or to ABORTED, both of
-which are final. A time-out is an abort that nobody asked for; it leaves no state of its own.
+One compare-and-set on its header decides a transaction (PIP-473). OPEN moves to COMMITTED or to ABORTED, and both are
+final. A timeout is an abort that no client asked for. It has no state of its own.
 
 Pure.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class TxnState(StrEnum):
-    """What a header says. The values are what stands in the metadata store."""
+    """The state in a header. The values are those in the metadata store."""
 
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
@@ -24,14 +24,14 @@ class TxnState(StrEnum):
 
 
 class EndAction(Enum):
-    """What a caller asks for."""
+    """What a caller requests."""
 
     COMMIT = "commit"
     ABORT = "abort"
 
 
 class Answer(Enum):
-    """What becomes of the request."""
+    """What happens to the request."""
 
     CHANGE = "change the header"
     REPEATED = "it is so already: success"
@@ -39,7 +39,7 @@ class Answer(Enum):
 
 
 TARGET: Final = {EndAction.COMMIT: TxnState.COMMITTED, EndAction.ABORT: TxnState.ABORTED}
-"""Where each action leads."""
+"""The state that each action leads to."""
 
 MOVES: Final[dict[tuple[TxnState, EndAction], Answer]] = {
     (TxnState.OPEN, EndAction.COMMIT): Answer.CHANGE,

@@ -1,4 +1,4 @@
-"""What a broker's coordinators did since it started."""
+"""Counters of a broker's coordinators since it started."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class CoordinatorStatistics:
 
     cas_ok: int = 0
     cas_conflict: int = 0
-    """Lost to another move; read again."""
+    """Lost to another move, and read again."""
     cas_reject: int = 0
-    """Refused because the opposite was decided."""
+    """Refused, because the opposite was decided."""
     opened: int = 0
     committed: int = 0
     aborted: int = 0

@@ -1,11 +1,11 @@
-"""The two sweeps: transactions past their deadline are aborted, finished ones are forgotten after their retention.
+"""The two sweeps: abort transactions past their deadline, and forget finished ones after their retention.
 
-Both sleep until the next moment at which there is something to do and both only propose: the abort is the same
-compare-and-set as a client's, and a header goes only when none of its op records is left (docs/design.md#transactions).
-Several brokers may sweep at once.
+Both sleep until the next moment with something to do. Both only propose: the abort is the same compare-and-set as a
+client's, and a header is deleted only when it has no op records left (docs/design.md#transactions). Several brokers may
+sweep at once.
 
-A sweep goes through its index once, in pages, and looks at nothing twice: what it cannot finish stays behind it and is
-taken up by the next sweep. So its work is proportional to what is due, and nothing hides what follows.
+A sweep goes through its index once, in pages, and handles nothing twice. The next sweep takes up what this one cannot
+finish. So its work is proportional to what is due, and nothing blocks what follows.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
@@ -51,29 +51,30 @@ from txn.unreadable import Unreadable
 log = structlog.get_logger(__name__)
 
 SWEEP_BATCH: Final = 100
-"""Headers handled between two queries; bounds memory, not how many are swept, and stays below etcd's 128 operations."""
+"""Headers handled between two queries. It bounds memory, not how many are swept, and stays below etcd's 128 operations.
+"""
 
 AGAIN_MS: Final = 1_000
-"""When a sweep that could not finish goes on at the earliest, and that of deadlines does."""
+"""The earliest time after which an unfinished sweep continues. The sweep of deadlines continues exactly then."""
 
 LEFTOVER_OPS_SHOWN: Final = 1000
-"""Op records of one finished transaction that are read together."""
+"""Op records of one finished transaction that are read at once."""
 
 REDRIVES_AT_ONCE: Final = 16
-"""Segments that a sweep has loaded at a time."""
+"""Segments that a sweep loads at a time."""
 
 REDRIVE_SECONDS_MAX: Final = 30.0
-"""How long a sweep waits for the segments of one reading. Loading a segment goes on without it."""
+"""How long a sweep waits for the segments of one page. They go on loading without it."""
 
 
 async def _pages(
     counters: OpCounters, metadata: MetadataStore, index: str, start: str, end: str
 ) -> AsyncGenerator[list[IndexHit], None]:
-    """What an index holds in [start, end), in pages; what a page's reader leaves there is not met again."""
+    """What an index holds in [start, end), in pages. Entries that the caller leaves there do not appear again."""
     while True:
         page = await counters.query(metadata, index, start, end, limit=SWEEP_BATCH)
         if page:
-            # The caller's work on a page may wait for nothing, on a store in memory.
+            # On a store in memory, the caller's work on a page may never yield.
             await trio.lowlevel.checkpoint()
             yield page
         if len(page) < SWEEP_BATCH:
@@ -82,7 +83,7 @@ async def _pages(
 
 
 class TimeoutSweep:
-    """Aborts open transactions whose deadline has come (T9)."""
+    """Aborts open transactions whose deadline has passed (T9)."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class TimeoutSweep:
                 await self._abort_due()
                 await self._ring_next()
             except* StoreUnavailable as unanswered:
-                # What it was asked was done or was not; whatever is still open is asked for again.
+                # The outcome is unknown. The next sweep handles what is still open.
                 log.warning("a sweep of deadlines had no answer", reason=str(unanswered.exceptions[0]))
                 self._alarm.at_latest(self._now_ms() + AGAIN_MS)
             await self._alarm.wait()
@@ -129,13 +130,13 @@ class TimeoutSweep:
                         nursery.start_soon(self._abort_members, application, now)
 
     async def _ring_next(self) -> None:
-        """Have the alarm ring at the next deadline of a transaction whose header can be read."""
+        """Set the alarm to the next deadline of a transaction with a readable header."""
         limit = len(self._unreadable) + 1
         upcoming = await self._counters.query(self._metadata, BY_DEADLINE, *starting_with(""), limit=limit)
         for hit in upcoming:
             if hit.record.key in self._unreadable:
                 continue
-            # What is past its deadline still could not be aborted.
+            # A transaction past its deadline could not be aborted.
             now = self._now_ms()
             moment_ms = now + AGAIN_MS
             with self._unreadable.reading(hit.record.key):
@@ -157,7 +158,7 @@ class TimeoutSweep:
 
 
 class HeaderSweep:
-    """Deletes the headers of finished transactions once their retention is over and no op record is left (T28)."""
+    """Deletes the headers of finished transactions after their retention, once no op record is left (T28)."""
 
     def __init__(
         self,
@@ -172,13 +173,13 @@ class HeaderSweep:
         """Set up.
 
         Args:
-            metadata: where the headers stand.
+            metadata: holds the headers.
             retention_ms: how long after its end a transaction stays known to clients.
             now_ms: the wall clock.
-            alarm: rings `retention_ms` after each moment it is asked for.
-            redrive: makes the owner of a segment apply what was decided; called for op records left behind. False if
-                the segment is gone, so that nobody ever will. Raises RecordUnreadable if no segment has such a name.
-            counters: where the queries are counted.
+            alarm: rings `retention_ms` after each requested moment.
+            redrive: makes the owner of a segment apply a decision. Called for op records left behind. Returns False if
+                the segment is gone, so that nobody ever will. Raises RecordUnreadable if no segment can have that name.
+            counters: counts queries.
         """
         self._metadata = metadata
         self._counters = counters
@@ -204,7 +205,7 @@ class HeaderSweep:
     async def _sweep(self, state: TxnState) -> None:
         due_start, due_end = final_state_until(state, self._now_ms() - self._retention_ms)
         is_kept = False
-        # Many transactions may have been on one segment, and loading it may fail each time.
+        # Many transactions may concern one segment, and loading it may fail each time.
         redriven: dict[str, bool] = {}
         async with aclosing(_pages(self._counters, self._metadata, BY_FINAL_STATE, due_start, due_end)) as pages:
             async for due in pages:
@@ -220,7 +221,7 @@ class HeaderSweep:
                     await self._see_to(txn, redriven)
                 is_kept = is_kept or bool(unsettled)
         if is_kept:
-            # Their participants are applying them; they are looked at again a retention from now, or a little later.
+            # Their participants are applying them. Check again after another retention, or a little later.
             self._alarm.at_latest(self._now_ms() + max(AGAIN_MS - self._retention_ms, 0))
         _, all_end = final_state_range(state)
         upcoming = await self._counters.query(self._metadata, BY_FINAL_STATE, due_end, all_end, limit=1)
@@ -231,14 +232,17 @@ class HeaderSweep:
             self._alarm.at_latest(finalized_ms)
 
     async def _with_ops(self, txns: Iterable[TxnId]) -> set[TxnId]:
-        """Those of these finished transactions that have op records. No more follow: they are put on an open header."""
+        """The ones of these finished transactions that have op records.
+
+        No new ones follow, because those need an open header.
+        """
         found: set[TxnId] = set()
 
         async def look(txn: TxnId) -> None:
             if await self._metadata.scan(*ops_of(txn), limit=1):
                 found.add(txn)
 
-        # At once, so that they share a question to the store.
+        # At once, so that they share a request to the store.
         async with trio.open_nursery() as nursery:
             for txn in txns:
                 nursery.start_soon(look, txn)
@@ -253,7 +257,7 @@ class HeaderSweep:
                 with self._unreadable.reading(op.key):
                     of_segment.setdefault(segment_of(op), []).append(op.key)
             await self._redrive_all(of_segment.keys() - redriven.keys(), redriven)
-            # Whoever is slow or cut off still has to apply them: only what nobody ever will is removed here (T29).
+            # A slow or disconnected owner still has to apply its records. Remove only what nobody ever will (T29).
             await remove_ops(
                 [key for segment, keys in of_segment.items() if not redriven[segment] for key in keys],
                 metadata=self._metadata,
@@ -261,7 +265,7 @@ class HeaderSweep:
             start = ops[-1].key + "\0"
 
     async def _redrive_all(self, segments: Collection[str], redriven: dict[str, bool]) -> None:
-        """Redrive several segments side by side, so that one which is not to be had hides none of the others."""
+        """Redrive several segments side by side, so that one that cannot be loaded does not block the others."""
         places = trio.CapacityLimiter(REDRIVES_AT_ONCE)
 
         async def redrive(segment: str) -> None:
@@ -269,7 +273,7 @@ class HeaderSweep:
                 with self._unreadable.reading(segment):
                     redriven[segment] = await self._redrive(segment)
 
-        # One that takes longer is there still, as far as anybody knows.
+        # A segment that takes longer is assumed to exist.
         redriven.update(dict.fromkeys(segments, True))
         with trio.move_on_after(REDRIVE_SECONDS_MAX):
             async with trio.open_nursery() as nursery:
@@ -280,7 +284,7 @@ class HeaderSweep:
         try:
             await self._metadata.commit([Delete(record.key, record.version) for record in headers])
         except Conflict:
-            # Another broker's sweep was first: with this one, or with some of several.
+            # Another broker's sweep was first, with this header or with some of several.
             if len(headers) > 1:
                 for record in headers:
                     await self._forget([record])

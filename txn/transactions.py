@@ -1,11 +1,11 @@
-"""A broker's part in transactions: it decides them, hears what was decided, ends those in time and forgets them.
+"""A broker's part in transactions: it decides them, learns of decisions, ends them on time and forgets them.
 
     transactions = Transactions(metadata, TransactionSettings(...), now_ms)
     await transactions.start(nursery)            # from now on this broker hears of every decision
     ...                                          # topics join transactions.headers
     transactions.timeout_sweep.run, ...          # background work; the caller restarts what fails
 
-Three alarms join the parts. Whoever makes what must end in time tells the alarm of the sweep that ends it.
+Three alarms connect the parts. The code that makes something with a deadline tells the alarm of the sweep that ends it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -44,7 +44,7 @@ class Transactions:
     """See the module's docstring."""
 
     def __init__(self, metadata: MetadataStore, settings: TransactionSettings, now_ms: WallClock) -> None:
-        """Put the parts together; nothing is read or written."""
+        """Put the parts together. Reads and writes nothing."""
         self._metadata = metadata
         self._settings = settings
         self._now_ms = now_ms
@@ -70,7 +70,7 @@ class Transactions:
         )
 
     def header_sweep(self, redrive: Callable[[str], Awaitable[bool]]) -> HeaderSweep:
-        """The sweep that forgets finished transactions; for `redrive` see `HeaderSweep`."""
+        """The sweep that deletes headers of finished transactions. See `HeaderSweep` for `redrive`."""
         return HeaderSweep(
             self._metadata,
             retention_ms=self._settings.retention_ms,
@@ -81,6 +81,6 @@ class Transactions:
         )
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Follow headers and groups in `nursery`; on return all that was decided before is known."""
+        """Follow headers and groups in `nursery`. On return, all earlier decisions are known."""
         await nursery.start(self.headers.run)
         await nursery.start(self.coordinator.groups.run)

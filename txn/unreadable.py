@@ -1,6 +1,6 @@
-"""Records that a task cannot read: each is told once and passed over, so that it hides none of the others (E11).
+"""Records that a task cannot read. Each is reported once and skipped, so that it does not block the others (E11).
 
-They stay as they are. Nothing of this program wrote them so, and only people can tell what they were.
+They stay as they are. This program did not write them like that, and only people can tell what they were.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import structlog
 from txn.errors import RecordUnreadable
 
 KEYS_MAX: Final = 1_000
-"""Keys remembered by one task; beyond it the first are forgotten, and told again."""
+"""Keys that one task remembers. Beyond that, the oldest are forgotten and reported again."""
 
 log = structlog.get_logger(__name__)
 
@@ -36,12 +36,12 @@ class Unreadable:
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:
-        """Read the record of this key in the block; if it is damaged, the block ends there."""
+        """Read the record of this key in the block. If it is damaged, the block ends there."""
         try:
             yield
         except RecordUnreadable as damaged:
             if key not in self._keys:
-                log.error("a record is damaged and passed over", key=key, reason=str(damaged))
+                log.error("a record is damaged and was skipped", key=key, reason=str(damaged))
                 while len(self._keys) >= KEYS_MAX:
                     del self._keys[next(iter(self._keys))]
                 self._keys[key] = None

@@ -1,8 +1,8 @@
 """Which positions open transactions hold back, and so how far a segment may be read.
 
-The readable position is the one just below the lowest that an open transaction holds, and never above what is
-confirmed (T14, PIP-473's maxReadPosition). Each open transaction holds one position: at first a true lower bound, from
-its first append on the position of its first entry.
+The readable position is just below the lowest position that an open transaction holds, and never above the confirmed
+one (T14, PIP-473's maxReadPosition). Each open transaction holds one position: first a true lower bound, and from its
+first append on the position of its first entry.
 
 Pure.
 """
@@ -14,18 +14,18 @@ from storage.entry import TxnId
 from storage.position import Position
 
 STALE_MAX: Final = 64
-"""Positions that are held no more and may be remembered all the same, beside as many as are held."""
+"""How many released positions may stay in memory, beyond the number of held ones."""
 
 
 class HeldPositions:
-    """The positions held, one per open transaction; the lowest is found in O(log n)."""
+    """The held positions, one for each open transaction. Finds the lowest in O(log n)."""
 
     __slots__ = ("_heap", "_held")
 
     def __init__(self) -> None:
         self._held: dict[TxnId, Position] = {}
-        # Positions that were released or replaced stay in the heap until they come to its top, or are too many: the
-        # earliest transaction may stay open for long, and any number of short ones come and go behind it.
+        # Released or replaced positions stay in the heap until they reach its top, or until they are too many. The
+        # earliest transaction may stay open for long, while any number of short ones come and go behind it.
         self._heap: list[tuple[Position, TxnId]] = []
 
     def __len__(self) -> int:
@@ -33,11 +33,11 @@ class HeldPositions:
 
     @property
     def size(self) -> int:
-        """Positions remembered: what the memory is proportional to."""
+        """Positions in memory."""
         return len(self._heap)
 
     def hold(self, txn: TxnId, position: Position) -> None:
-        """Hold `position` for `txn`, in place of what it held."""
+        """Hold `position` for `txn`, in place of its earlier one."""
         if self._held.get(txn) == position:
             return
         self._held[txn] = position
@@ -47,11 +47,11 @@ class HeldPositions:
             heapq.heapify(self._heap)
 
     def release(self, txn: TxnId) -> None:
-        """Hold nothing for `txn` any more."""
+        """Hold nothing more for `txn`."""
         self._held.pop(txn, None)
 
     def lowest(self) -> Position | None:
-        """The lowest position held, or None."""
+        """The lowest held position, or None."""
         while self._heap:
             position, txn = self._heap[0]
             if self._held.get(txn) == position:

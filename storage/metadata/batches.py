@@ -1,18 +1,19 @@
-"""How records stand in a file: in batches, each checked and chained to the one before it.
+"""How records are laid out in a file: in batches, each checked and chained to the one before it.
 
     batch  = [header, 40 bytes][record]*
     header = [magic][crc of the header][crc][previous crc][sequence][confirmed][bytes][empty sectors][records]
 
-A batch is the unit of damage: it is wholly there or not at all (R9), and a change set without transaction markers lies
-in one batch. Its crc32c covers header and records and continues the previous batch's, so a batch that was lost, moved
-or left over cannot pass for the next one. The header has a crc of its own, so that it can be believed when what stands
-before it cannot. `confirmed` is the last batch known to be durable when this one was written: several batches are
-written at once and may reach the disk in any order, so a later batch proves damage only of what it calls confirmed.
+A batch is the unit of damage: it is wholly there or not at all (R9). A change set without transaction markers is in one
+batch. The batch's crc32c covers header and records and continues the crc of the batch before it. So a batch that was
+lost, moved or left over cannot pass for the next one. The header has a crc of its own, so it can be trusted even if the
+bytes before it cannot. `confirmed` is the last batch known to be durable when this one was written. Several batches are
+written at once and may reach the disk in any order. So a later batch proves damage only of the batches that it calls
+confirmed.
 
-A log file is zeros before it is written, its length is durable before anything is written into it, and a disk writes
-a sector whole or not at all. So a batch whose write was interrupted lacks a whole sector, and one that lacks none was
-written whole: that tells a torn tail, which nobody was told of, from damage to the last batch that was confirmed (D9).
-Of how many sectors a batch's own share is zeros the header says; there it is 0 in logs that do not say it.
+A log file is filled with zeros before it is written. Its length is durable before anything is written into it, and a
+disk writes a sector whole or not at all. So a batch whose write was interrupted lacks a whole sector. A batch that
+lacks none was written whole. That separates a torn tail, which was never confirmed, from damage to the last confirmed
+batch (D9). The header says how many sectors hold only zeros of the batch itself. In logs without that number it is 0.
 
 Pure: bytes in, values out.
 """
@@ -26,8 +27,8 @@ import google_crc32c
 from storage.sector import SECTOR
 
 BATCH_BYTES_MAX: Final = 8 * 1024
-"""A batch is closed before its records pass this size; a record that is larger by itself gets a batch to itself, and at
-feature level 1 so does a change set."""
+"""A batch is closed before its records exceed this size. A single record that is larger gets its own batch. At feature
+level 1, so does a larger change set."""
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """The most bytes of records in any batch."""
@@ -39,23 +40,23 @@ HEADER_BYTES: Final = _HEADER.size
 _EMPTY: Final = bytes(SECTOR)
 _ANY_HEADER: Final = _MAGIC * (HEADER_BYTES // len(_MAGIC))
 _STRAY_BITS_MAX: Final = 8
-"""The magic alone has 14 bits set, so up to this many are damage to prepared space and not the rest of a header."""
+"""The magic alone has 14 set bits. So up to this many set bits are damage to empty space, not the rest of a header."""
 
 
 class Point(NamedTuple):
     """A place in the log: everything up to and including one batch."""
 
     sequence: int
-    """That batch's; the first batch has 1, so 0 is the beginning."""
+    """The sequence of that batch. The first batch has 1, so 0 is the beginning."""
     crc: int
-    """Its crc, which the next batch's continues; 0 at the beginning."""
+    """The crc of that batch, which the next batch continues; 0 at the beginning."""
 
 
 BEGINNING: Final = Point(0, 0)
 
 
 class Batch(NamedTuple):
-    """A batch that was read and found whole."""
+    """A batch that was read and is whole."""
 
     offset: int
     """Where its header begins in the file."""
@@ -64,7 +65,7 @@ class Batch(NamedTuple):
     body: bytes
     """Its records."""
     records: int
-    """How many there are."""
+    """How many records it has."""
     confirmed: int
     """Sequence of the last batch that was known to be durable when this one was written."""
 
@@ -75,12 +76,12 @@ class Batch(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What stands where a batch should begin is none, and is not just empty space."""
+    """The bytes where a batch should begin are neither a batch nor empty space."""
 
     offset: int
     reason: str
     is_torn_tail: bool
-    """True if it was never confirmed, as far as this file tells."""
+    """Whether it was never confirmed, as far as this file shows."""
 
 
 class Body(NamedTuple):
@@ -91,7 +92,7 @@ class Body(NamedTuple):
 
 
 def pack(change_sets: Iterable[Sequence[bytes]]) -> list[Body]:
-    """Encoded change sets without markers as batches: none is divided, and as many as fit share a batch."""
+    """Encodes change sets without markers as batches. No change set is divided, and as many as fit share a batch."""
     bodies: list[Body] = []
     parts: list[bytes] = []
     size = 0
@@ -115,7 +116,7 @@ def encode_batches(after: Point, bodies: Iterable[Body], *, confirmed: int, offs
     point = after
     for data, records in bodies:
         sequence = point.sequence + 1
-        # The header itself leaves no sector empty, whatever it will say.
+        # The header itself never leaves a sector empty.
         empty = _empty_sectors(b"".join((_ANY_HEADER, data)), offset)
         crc = _crc(point.crc, sequence, confirmed, data, empty, records)
         header = _HEADER.pack(_MAGIC, 0, crc, point.crc, sequence, confirmed, len(data), empty, records)
@@ -126,11 +127,10 @@ def encode_batches(after: Point, bodies: Iterable[Body], *, confirmed: int, offs
 
 
 def read_batches(data: bytes, after: Point, *, begin: int = 0) -> Iterator[Batch | Damage]:
-    """The batches of a file that follow `after`, in order; last a `Damage` if they end in one.
+    """The batches of a file that follow `after`, in order. The last item is a `Damage` if the file ends in one.
 
-    `data` is the file from byte `begin` to its end, or a part: then what stands at the part's end may look damaged.
-
-    What stands where the next batch should begin; the first row that fits decides:
+    `data` is the file from byte `begin` to its end, or a part of it. The end of a part may look damaged. The first row
+    that fits decides what the bytes mean where the next batch should begin:
 
     | there                                              | meaning                                            |
     |----------------------------------------------------|----------------------------------------------------|
@@ -145,8 +145,9 @@ def read_batches(data: bytes, after: Point, *, begin: int = 0) -> Iterator[Batch
     | a good header; its batch lacks a sector            | torn tail                                          |
     | a good header; its batch lacks none                | corruption                                         |
 
-    A batch lacks a sector where its share of it is zeros, beyond those of which the header says so. A confirmed batch
-    whose end, alone in its sector, is a single set bit would pass for torn if just that bit were lost.
+    A batch lacks a sector if the sector holds only zeros and the header does not count it as empty. One case stays
+    undecided. If the last sector of a confirmed batch holds a single set bit, and exactly that bit is lost, the batch
+    passes for torn.
     """
     place = 0
     point = after
@@ -161,15 +162,17 @@ def read_batches(data: bytes, after: Point, *, begin: int = 0) -> Iterator[Batch
         return
     later = _later_proof(data, place, point.sequence + 1)
     if later is not None:
-        reason = f"{batch.reason}, but a whole batch header stands behind it at byte {begin + later}"
+        reason = f"{batch.reason}, but a whole batch header follows at byte {begin + later}"
         batch = Damage(batch.offset, reason, is_torn_tail=False)
     yield batch
 
 
 def place_before(data: bytes) -> Point | None:
-    """The place in the log that a file's first batch says it follows; None where no whole header stands first.
+    """The place in the log that a file's first batch says it follows.
 
-    For tools that look at one file alone; recovery knows the place from what it has read before.
+    None if the file does not begin with a whole header.
+
+    For tools that read one file alone. Recovery knows the place from what it has read before.
     """
     header = _header_at(data, 0)
     if header is None:
@@ -179,14 +182,14 @@ def place_before(data: bytes) -> Point | None:
 
 
 def _batch_at(data: bytes, place: int, begin: int, after: Point) -> Batch | Damage:
-    """The batch that follows `after`, or what the table says of what stands there, unless a later batch says more."""
+    """The batch that follows `after`, or what the table says of the bytes there. A later batch may still prove more."""
     header = _header_at(data, place)
     if header is None:
         return _no_header(data, place, begin)
     crc, previous_crc, sequence, confirmed, size, empty, records = header
     offset = begin + place
     if (sequence, previous_crc) != (after.sequence + 1, after.crc):
-        return Damage(offset, f"batch {sequence} stands where batch {after.sequence + 1} should", is_torn_tail=False)
+        return Damage(offset, f"batch {sequence} is where batch {after.sequence + 1} should be", is_torn_tail=False)
     start = place + HEADER_BYTES
     body = data[start : start + size]
     if len(body) < size:
@@ -199,7 +202,7 @@ def _batch_at(data: bytes, place: int, begin: int, after: Point) -> Batch | Dama
 
 
 def _no_header(data: bytes, place: int, begin: int) -> Damage:
-    """What it means that no good header stands there, where something does."""
+    """The meaning of bytes that are no good header."""
     offset = begin + place
     found = data[place : place + HEADER_BYTES]
     if len(found) < HEADER_BYTES:
@@ -207,17 +210,17 @@ def _no_header(data: bytes, place: int, begin: int) -> Damage:
         return Damage(offset, reason, is_torn_tail=False)
     if int.from_bytes(found).bit_count() <= _STRAY_BITS_MAX:
         return Damage(offset, "something stands in prepared space", is_torn_tail=True)
-    # Whole sectors: what an interrupted write left out is as it was before, and that is zeros.
+    # Whole sectors: an interrupted write leaves them as they were, and they were zeros.
     end = -(-(offset + HEADER_BYTES) // SECTOR) * SECTOR - begin
     return Damage(offset, "no batch header", is_torn_tail=_empty_sectors(data[place:end], offset) > 0)
 
 
 def _empty_sectors(data: bytes, offset: int) -> int:
-    """Of how many sectors the share of `data`, which stands at `offset`, is only zeros."""
+    """In how many sectors the part of `data`, which begins at `offset`, is only zeros."""
     first = SECTOR - offset % SECTOR
     last = (offset + len(data)) // SECTOR * SECTOR - offset
     if last > first and _EMPTY not in data:
-        # The usual case: of all the sectors in between, none can be empty.
+        # The usual case: none of the sectors in between can be empty.
         shares = [data[:first], data[last:]]
     else:
         shares = [data[:first], *(data[begin : begin + SECTOR] for begin in range(first, len(data), SECTOR))]
@@ -233,7 +236,7 @@ def _header_at(data: bytes, offset: int) -> tuple[int, int, int, int, int, int, 
 
 
 def _later_proof(data: bytes, offset: int, lost: int) -> int | None:
-    """Where a batch header stands that was written when the batch `lost` was already durable."""
+    """Where a batch header is that was written when the batch `lost` was already durable."""
     while True:
         offset = data.find(_MAGIC, offset)
         if offset < 0:

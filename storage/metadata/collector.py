@@ -1,8 +1,8 @@
-"""Python's garbage collector, kept from searching while millions of objects come that are no garbage.
+"""Keeps Python's garbage collector from searching while recovery makes millions of objects that are not garbage.
 
-Each time enough objects have come, a collection visits them and the containers that hold them: while a million records
-are recovered that adds up to a third of the work, and finds nothing. This module touches what is global to the
-process, so it only ever puts it back; settings that stay are made where the process begins (`tidewire/cli/broker.py`).
+A collection runs each time enough new objects exist, and visits them and their containers. While a million records are
+recovered, that adds up to a third of the work and finds nothing. The collector is global to the process, so this module
+always restores its settings. `tidewire/cli/broker.py` makes settings that stay.
 """
 
 import gc
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Collect nothing while the context is open; at its end, once, look at what came, and go on as before.
+    """Collect nothing while the context is open. At its end, visit the new objects once, and then continue as before.
 
-    That look is taken here because the collector lets go of plain tuples by it, and would otherwise take it at some
-    moment when somebody waits.
+    That visit makes the collector forget plain tuples. Without it, the collector would do the same visit later, while a
+    client waits.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -28,9 +28,9 @@ def collector_paused() -> Iterator[None]:
 
 
 def look_at_newest() -> None:
-    """Look at what came since the last look, and at what survived that; takes as long as that is much.
+    """Visit the objects made since the last visit, and those that survived that one. The time grows with their number.
 
-    To be called on the way by work that makes many objects and frees as many older ones. The collector looks when more
-    came than went, so it would look at all of them at once, and late.
+    Work that makes many objects and frees as many older ones should call this on the way. The collector counts only the
+    excess of new objects, so it would visit all of them at once, and late.
     """
     gc.collect(1)

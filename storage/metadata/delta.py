@@ -1,10 +1,11 @@
 """What the change sets decided since the last durable moment will do to the image.
 
-A controller decides optimistically: each proposal is judged against the image and what was decided before it in the
-same group, long before any of that is durable, and the image itself is left alone. Once the group is durable its
-change sets are applied to the image; to roll it back, the delta is dropped (R11, R15).
+The store decides optimistically. It judges each proposal against the image and the earlier decisions of the same group,
+long before any of them is durable. The image itself does not change. Once the group is durable, its change sets are
+applied to the image. To roll the group back, the delta is dropped (R11, R15).
 
-What may take long is there twice: as a call, and in steps for an event loop that serves others in between (`steps.py`).
+Work that may take long exists twice: as a call, and in steps for an event loop that serves others in between
+(`steps.py`).
 
 Pure: no IO, no waiting.
 """
@@ -46,13 +47,13 @@ from storage.metadata.store import (
 )
 
 _OVERHEAD_BYTES: Final = 64
-"""Above what the encoding of any operation adds to its texts and value."""
+"""More than the encoding of any operation adds to its texts and value."""
 _TEXT_OVERHEAD_BYTES: Final = 8
-"""Above what the encoding adds to each further text."""
+"""More than the encoding adds to each further text."""
 
 
 class Delta:
-    """Pending change sets over an image. Proposals are decided one after another; a refused one leaves no trace."""
+    """Pending change sets over an image. Proposals are decided one after another. A refused one leaves no trace."""
 
     __slots__ = ("_image", "_records", "_sequence", "_sessions", "change_sets", "revision")
 
@@ -64,7 +65,7 @@ class Delta:
         self.revision = image.revision
         """The revision after the change sets decided so far."""
         self.change_sets: list[list[DataRecord]] = []
-        """What was decided, in order, for the log and then for the image."""
+        """The decided change sets, in order, for the log and then for the image."""
 
     def get(self, key: str) -> Record | None:
         """The record as it will be."""
@@ -128,9 +129,9 @@ class Delta:
         return session
 
     def end_sessions(self, sessions: Iterable[int]) -> int:
-        """Decide, as one change set, that these sessions and their records are gone; the revision then.
+        """Decide, as one change set, that these sessions and their records are gone. Returns the revision then.
 
-        Sessions that have ended already are passed over.
+        Sessions that have ended already are skipped.
         """
         return finished(self.end_sessions_in_steps(sessions))
 
@@ -147,7 +148,7 @@ class Delta:
         return self.revision
 
     def set_feature_level(self, level: int) -> None:
-        """Decide what may stand in the log from here on. It changes nothing readers see, so the revision stays."""
+        """Decide what may be in the log from here on. Readers see no change, so the revision stays."""
         self.change_sets.append([FeatureLevel(self.revision, level)])
 
     def _decide(self, records: list[DataRecord]) -> None:
@@ -168,7 +169,7 @@ class Delta:
                 raise Conflict(op.key, op.expected, actual)
 
     def _next_key(self, prefix: str, named: AbstractSet[str]) -> str:
-        # The loop steps over keys that were written by their full name, and over those that this change set names.
+        # The loop skips keys that were written under their full name, and keys that this change set names.
         while True:
             self._sequence += 1
             key = f"{prefix}-{self._sequence:0{SEQUENCE_DIGITS}}"
@@ -176,7 +177,7 @@ class Delta:
                 return key
 
     def _forget_range(self, start: str, end: str) -> Steps[bool]:
-        """Decide that the range is empty; whether anything was there."""
+        """Decide that the range is empty. Returns whether it had records."""
         pending = [key for key, record in self._records.items() if record is not None and start <= key < end]
         stored = yield from self._forget(self._image.keys_between(start, end))
         return (yield from self._forget(pending, again=True)) or stored
@@ -189,7 +190,10 @@ class Delta:
         yield from self._forget(pending, again=True)
 
     def _forget(self, keys: Sequence[str], *, again: bool = False) -> Steps[bool]:
-        """Decide that these records are gone, of those decided before only if `again`; whether there were any."""
+        """Decide that these records are gone; records decided before only if `again`.
+
+        Returns whether there were any.
+        """
         found = False
         for number, key in enumerate(keys, 1):
             if again or key not in self._records:
@@ -206,22 +210,23 @@ class Delta:
 def _trimmed(value: bytes) -> bytes:
     """The same bytes in an allocation of their own size.
 
-    orjson builds a value in a buffer of some kilobytes and hands out the buffer's beginning; the rest would stay
+    orjson builds a value in a buffer of some kilobytes and returns the beginning of that buffer. The rest would stay
     allocated for as long as the image keeps the record.
     """
     return bytes(memoryview(value))
 
 
 def measure(ops: Sequence[Op]) -> int:
-    """As `measure_in_steps`, with no pause."""
+    """As `measure_in_steps`, without a pause."""
     return finished(measure_in_steps(ops))
 
 
 def measure_in_steps(ops: Sequence[Op]) -> Steps[int]:
-    """Hold a change set against the contract's shape; an upper bound of its encoded size in bytes.
+    """Check a change set against the contract. Returns an upper bound of its encoded size in bytes.
 
     Raises:
-        InvalidOperation: a key is empty, too long, not text, or stands twice; a sequential put without partition key.
+        InvalidOperation: a key is empty, too long, not text, or named twice; or a sequential put lacks its partition
+            key.
         ChangeSetTooLarge: a single record is above RECORD_BYTES_MAX.
     """
     total = 0
@@ -253,7 +258,7 @@ def _refuse_repeated_keys(ops: Sequence[Op]) -> Steps[None]:
     for number, op in enumerate(ops, 1):
         if isinstance(op, Put | Delete | Check):
             if op.key in keys:
-                raise InvalidOperation(f"{op.key}: stands twice in one change set")
+                raise InvalidOperation(f"{op.key}: named twice in one change set")
             keys.add(op.key)
         elif isinstance(op, DeleteRange) and op.start < op.end:
             ranges.append((op.start, op.end))
@@ -264,23 +269,25 @@ def _refuse_repeated_keys(ops: Sequence[Op]) -> Steps[None]:
 
 
 def _refuse_covered(ops: Sequence[Op], ranges: Sequence[tuple[str, str]]) -> Steps[None]:
-    """What a range deletion covers must not be written too: which of the two would count?"""
+    """Refuse writes to keys in a range that the same change set deletes, because the result would be ambiguous."""
     starts = [start for start, _end in ranges]
     for number, op in enumerate(ops, 1):
         span = _written_span(op)
         if span is not None:
             first, last = span
-            # The ranges are apart and rise, so the last one that begins at or below `last` reaches the furthest.
+            # The ranges are disjoint and in order, so the last one that begins at or below `last` reaches the furthest.
             place = bisect_right(starts, last) - 1
             if place >= 0 and first < ranges[place][1]:
                 start, end = ranges[place]
-                raise InvalidOperation(f"{op}: lies in the range {start!r} to {end!r} deleted with it")
+                raise InvalidOperation(
+                    f"{op}: lies in the range {start!r} to {end!r}, which the same change set deletes"
+                )
         if number % KEYS_AT_ONCE == 0:
             yield
 
 
 def _written_span(op: Op) -> tuple[str, str] | None:
-    """The first and the last key that it may write; None if it writes no record."""
+    """The first and last key that it may write; None if it writes no record."""
     if isinstance(op, Put):
         return op.key, op.key
     if isinstance(op, PutSequential):
@@ -289,7 +296,7 @@ def _written_span(op: Op) -> tuple[str, str] | None:
 
 
 def _merged(ranges: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The same keys as ranges that rise and are apart."""
+    """The same keys as disjoint ranges, in order."""
     merged: list[tuple[str, str]] = []
     for start, end in sorted(ranges):
         if merged and start <= merged[-1][1]:

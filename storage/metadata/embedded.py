@@ -1,26 +1,26 @@
 """The metadata store inside the broker: the image, a log that makes it last, and snapshots that keep the log short.
 
-One task commits. It takes every proposal that waits, decides them one after another against a delta, writes what they
-decided with one write and one sync in a worker thread, applies it, and answers; what arrives meanwhile is the next
-group. So a thousand writers cost one sync, and a lone writer waits for nothing but its own (docs/design.md#metadata).
-Answers to refused proposals wait with the rest of their group, since what they rest on may be undurable (D13).
-What nobody waits for is held back for a moment, to go along with what somebody does (`commit_along`).
+One task commits. It takes every waiting proposal and decides them one after another against a delta. It writes the
+decisions with one write and one sync in a worker thread, applies them, and answers. Proposals that arrive meanwhile are
+the next group. So a thousand writers cost one sync, and a lone writer waits only for its own (docs/design.md#metadata).
+Refused proposals are answered with the rest of their group, because their state may not be durable yet (D13). A change
+set that no caller waits for is held back for a moment, so that it can share a group (`commit_along`).
 
-A change set that is too large for one batch is a transaction (KIP-868). It is the last of those that were decided
-together and is written behind them, so that nothing was decided on top of it should it be aborted. It is written piece
-by piece while readers are served the state before it, and shown when its end is durable. If nobody waits
-for it any more it is aborted: the delta is dropped, which leaves values, versions, indexes, counters and sessions as
-they were (R15). Nothing else but a failing disk can happen to it: what could refuse it was looked at before its begin.
+A change set that is too large for one batch is a transaction (KIP-868). It is the last of its group and is written
+behind the others, so nothing was decided on top of it if it is aborted. It is written piece by piece, while readers see
+the state before it. It is shown when its end is durable. If its caller is cancelled before that, it is aborted: the
+delta is dropped, and values, versions, indexes, counters and sessions stay as they were (R15). Only a failing disk can
+end it otherwise, because every reason to refuse it was checked before its begin.
 
-A write or sync that fails ends the store: what is on the disk is then unknown, and only opening it again can tell. A
-full disk is refused before that: all of the group get `StoreFull`, since some may rest on others, and the state stays
-as it was. A snapshot that does not fit is tried again when the log has grown by another part.
+A failed write or sync ends the store. The contents of the disk are then unknown, and only opening the store again
+tells. A full disk is refused before that: the whole group gets `StoreFull`, because members may depend on each other,
+and the state stays as it was. A snapshot that does not fit is tried again when the log has grown by another part.
 
     async with EmbeddedStore.open(DiskFiles(), data_dir) as store:
         ...
 
-A context manager, not a task to be started by the owner: it goes on committing while what runs inside is cancelled
-and tidies up after itself, and ends only when all of that has ended.
+The store is a context manager, not a task that its owner starts. It goes on committing while the tasks in its body are
+cancelled and clean up, and ends only when all of them have ended.
 """
 
 from collections import deque
@@ -49,19 +49,19 @@ from storage.metadata.store import ChangeSetTooLarge, Committed, Op, SnapshotTak
 from storage.signal import Signal
 
 ALONG_SECONDS_MAX: Final = 0.02
-"""How long a change set that nobody waits for is held back until another one comes that it can go along with."""
+"""How long a change set that no caller waits for is held back until it can share a group with another one."""
 
 PROPOSALS_WAITING_MAX: Final = 4096
-"""Proposals that wait for the committer; more writers wait until it has taken some."""
+"""Proposals that wait for the committer. Further writers wait until it has taken some."""
 
 GROUP_BYTES_MAX: Final = 256 * 1024
-"""No proposal joins a group that has reached this size, so deciding, encoding and writing one stay short."""
+"""No proposal joins a group of this size or more. So deciding, encoding and writing a group stay short."""
 
 SNAPSHOT_LOG_BYTES: Final = 16 * 1024 * 1024
-"""A snapshot is taken when the log has grown by this much since the last, or by the last one's size if that is more:
-so recovery replays no more than it loads, and snapshots write no more than the log does."""
+"""A snapshot is taken when the log has grown by this much since the last one, or by the last one's size if that is
+larger. So recovery replays no more than it loads, and snapshots write no more than the log does."""
 
-_ABANDONED: Final = "whoever proposed it was cancelled before its end"
+_ABANDONED: Final = "its caller was cancelled before its end"
 
 _FULL: Final = "the disk was full before its end"
 
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 class EmbeddedStore(ImageStore):
-    """See the module; made by `open`."""
+    """See the module's docstring. Made by `open`."""
 
     def __init__(self, files: Files, directory: Path, opened: Opened, snapshot_log_bytes: int) -> None:
         super().__init__(opened.image)
@@ -84,7 +84,7 @@ class EmbeddedStore(ImageStore):
         self._group: list[AnyProposal] = []
         self._room = trio.lowlevel.ParkingLot()
         self._company = trio.lowlevel.ParkingLot()
-        """Change sets that go along with the next proposal."""
+        """Change sets that wait to share the group of the next proposal."""
         self._wake = Signal()
         self._closing = False
         self._snapshot_log_bytes = snapshot_log_bytes
@@ -92,11 +92,11 @@ class EmbeddedStore(ImageStore):
         self._snapshot: snapshots.View | None = None
         self._snapshot_failure: OSError | None = None
         self._snapshot_not_below = 0
-        """How long the log must be for another try at a snapshot that did not fit the disk."""
+        """The log length for the next try at a snapshot that did not fit the disk."""
         self._wanted: list[WantedSnapshot] = []
-        """Who waits for a snapshot that is not yet begun."""
+        """Callers that wait for a snapshot that has not begun."""
         self._served: list[WantedSnapshot] = []
-        """Who waits for the one being written."""
+        """Callers that wait for the snapshot being written."""
         self._is_appending = False
         self._is_full = False
         """Whether the disk refused the last group."""
@@ -112,11 +112,11 @@ class EmbeddedStore(ImageStore):
     async def open(
         cls, files: Files, data_dir: Path, *, snapshot_log_bytes: int = SNAPSHOT_LOG_BYTES
     ) -> AsyncIterator[Self]:
-        """The store of `<data_dir>/metadata`, made if absent, for as long as the context is open.
+        """The store of `<data_dir>/metadata`, for as long as the context is open. It is made if it is absent.
 
-        Sessions of an earlier process have ended by then, and their records are gone. If the disk fails meanwhile, the
-        store answers StoreUnavailable and its sessions are lost; the context itself goes on until its body ends. What
-        the body raises comes out in an exception group, as from any nursery.
+        Sessions of an earlier process have ended, and their records are gone. If the disk fails later, the store
+        answers StoreUnavailable and its sessions are lost; the context itself continues until its body ends. Exceptions
+        of the body come out in an exception group, as from any nursery.
 
         Raises:
             AlreadyLocked: it is open elsewhere.
@@ -132,13 +132,13 @@ class EmbeddedStore(ImageStore):
                     yield store
                 finally:
                     store._close()
-                    # A snapshot is given up half-way; the committer is shielded and ends by itself.
+                    # A snapshot is abandoned half-way. The committer is shielded and ends by itself.
                     nursery.cancel_scope.cancel()
         finally:
             opened.close()
 
     async def take_snapshot(self) -> SnapshotTaken:
-        """See `TakesSnapshots.take_snapshot`. If one is being written already, the next is taken behind it."""
+        """See `TakesSnapshots.take_snapshot`. If a snapshot is being written, another one follows it."""
         self._raise_failure()
         wanted = WantedSnapshot()
         self._wanted.append(wanted)
@@ -185,14 +185,14 @@ class EmbeddedStore(ImageStore):
         return await proposal.answered()
 
     async def commit_along(self, ops: Sequence[Op]) -> Committed:
-        """See `MetadataStore.commit_along`: waits up to ALONG_SECONDS_MAX for somebody else's proposal."""
+        """See `MetadataStore.commit_along`. Waits up to ALONG_SECONDS_MAX for another caller's proposal."""
         if not self._waiting and self._failure is None:
             with trio.move_on_after(ALONG_SECONDS_MAX):
                 await self._company.park()
         return await self.commit(ops)
 
     async def _commit_groups(self, nursery: trio.Nursery) -> None:
-        # Shielded: while its owner is cancelled, the owner's last writes are still to be made and answered.
+        # Shielded, because while its owner is cancelled, the owner's last writes must still be made and answered.
         with trio.CancelScope(shield=True):
             try:
                 while not self._closing or self._waiting:
@@ -283,9 +283,9 @@ class EmbeddedStore(ImageStore):
             self._is_full = False
 
     def _refuse(self, full: DiskFull) -> None:
-        """Tell all of the group that nothing was done."""
+        """Tell the whole group that nothing was done."""
         if not self._is_full:
-            log.error("the disk is full: the metadata log takes nothing until there is space", file=full.filename)
+            log.error("the disk is full: the metadata log accepts no writes until there is space", file=full.filename)
         self._is_full = True
         refused, self._group = self._group, []
         for proposal in refused:
@@ -295,7 +295,7 @@ class EmbeddedStore(ImageStore):
         shown = 0
         for change_set in change_sets:
             if shown >= KEYS_AT_ONCE:
-                # Between two change sets everybody may read.
+                # Readers may read between two change sets.
                 await trio.lowlevel.checkpoint()
                 shown = 0
             await self._show(change_set, self._note_for_snapshot)
@@ -321,7 +321,7 @@ class EmbeddedStore(ImageStore):
         self._served, self._wanted = [], []
 
     async def _begin_snapshot(self, nursery: trio.Nursery) -> None:
-        # Between two groups the image is exactly the state after the log's last batch, and no transaction is open.
+        # Between two groups, the image is exactly the state after the log's last batch, and no transaction is open.
         try:
             await self._files.run_urgent(self._log.roll)
         except DiskFull as full:
@@ -332,15 +332,15 @@ class EmbeddedStore(ImageStore):
         nursery.start_soon(self._take_snapshot, self._snapshot)
 
     async def _snapshot_turn(self) -> None:
-        """Return when a slice of a snapshot may be encoded: while no append is under way, and after each that was.
+        """Return when a slice of a snapshot may be encoded: while no append is under way, and once after each append.
 
-        Otherwise the thread that appends and the encoding would take the interpreter from each other several times for
+        Otherwise the appending thread and the encoding would take the interpreter from each other several times for
         every group.
         """
         await trio.lowlevel.checkpoint()
         if self._is_appending:
             await self._turns.park()
-            # Whoever gave the turn goes on when this task pauses next, which is behind the slice.
+            # The task that gave the turn goes on when this task pauses next, which is after the slice.
             self._turn_taken.set()
 
     async def _let_snapshot_go_on(self) -> None:
@@ -370,7 +370,7 @@ class EmbeddedStore(ImageStore):
                 self._wake.set()
 
     def _close(self) -> None:
-        """Let the committer end once it has committed what waits; nothing new is taken."""
+        """Let the committer end once it has committed what waits. New proposals are refused."""
         if self._failure is None:
             self._failure = _CLOSED
         self._closing = True

@@ -1,14 +1,13 @@
 """The state of the store in memory: what the log adds up to.
 
-An image changes only by applying the records of a change set that is decided, complete and durable, so whatever reads
-it (readers, watches, snapshots) can see nothing else (R12, D13). What a change set *would* do is worked out beside it,
-in a `Delta`.
+An image changes only by the records of a change set that is decided, complete and durable. So readers, watches and
+snapshots can see nothing else (R12, D13). A `Delta` beside the image works out what a change set *would* do.
 
-One counter serves all sequential puts. Numbers under one prefix then rise and are never reused (M5, M7), also after
-their records and even every trace of their prefix are gone; a counter for each prefix could never be forgotten, and
-a prefix is as short-lived as a transaction.
+One counter serves all sequential puts. So numbers under one prefix rise and are never reused (M5, M7), even after the
+last trace of their prefix is gone. A counter for each prefix could never be forgotten, and a prefix lives only as long
+as a transaction.
 
-Keys are `str`: Python compares code points, and that order is the order of their UTF-8 bytes (M11).
+Keys are `str`. Python compares code points, and their order is the order of their UTF-8 bytes (M11).
 
 Pure: no IO, no waiting.
 """
@@ -45,7 +44,7 @@ class OpenSession(NamedTuple):
 
     timeout_ms: int
     keys: dict[str, None]
-    """Of its ephemeral records. A dict, because going through it needs no sorting to be the same in every process."""
+    """The keys of its ephemeral records. A dict, because its order is the same in every process without sorting."""
 
 
 class Image:
@@ -59,16 +58,16 @@ class Image:
         self.sessions: dict[int, OpenSession] = {}
         """Every session that has not ended, by its id."""
         self.revision = 0
-        """Of the last change set applied; every record's version is at most this."""
+        """The revision of the last applied change set. Every record's version is at most this."""
         self.sequence = 0
         """The last number given to a sequential put; never goes back."""
         self.feature_level = 0
-        """What may stand in the log; 0 before anything was written."""
+        """Decides what may be in the log. 0 before anything was written."""
         self._indexes: dict[str, SortedSet[tuple[str, str]]] = {}
         self._sorts_late = True
 
     def settle(self) -> None:
-        """Say that recovery is over: from now on everything is put in order at once (see `SortedSet`)."""
+        """End recovery: from now on, order is kept at once (see `SortedSet`)."""
         self._sorts_late = False
         self.records.settle()
         for entries in self._indexes.values():
@@ -83,7 +82,7 @@ class Image:
         entries = self._indexes.get(index)
         if entries is None:
             return []
-        # No primary key is empty, so this stands before every entry of that index key.
+        # No primary key is empty, so this is before every entry of that index key.
         found = islice(entries.between((start, ""), (end, "")), limit)
         return [IndexHit(index_key, self.records[key]) for index_key, key in found]
 
@@ -92,14 +91,14 @@ class Image:
         return list(self.records.keys_between(start, end))
 
     def apply(self, change_set: Iterable[DataRecord]) -> list[Written]:
-        """Apply a decided change set and say what it did to which keys.
+        """Apply a decided change set. Returns what it did to which keys.
 
-        The change set must be whole: readers look at the image as soon as this returns.
+        The change set must be complete, because readers look at the image as soon as this returns.
         """
         return list(self.apply_each(change_set))
 
     def apply_each(self, change_set: Iterable[DataRecord]) -> Iterator[Written]:
-        """As `apply`, key by key. Until the end the image shows a part of it, which nobody may see."""
+        """As `apply`, key by key. Until the end, the image shows a part of the change set, which nobody may see."""
         for record in change_set:
             if isinstance(record, Record):
                 self.revision = record.version
@@ -124,7 +123,7 @@ class Image:
                 self.feature_level = record.level
 
     def load(self, state: Iterable[DataRecord]) -> None:
-        """Apply a snapshot's records, one by one, since what that does to which keys is nobody's concern."""
+        """Apply a snapshot's records one by one, without reporting what that does to which keys."""
         for record in state:
             if isinstance(record, Record):
                 self._put(record)

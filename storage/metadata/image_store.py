@@ -1,9 +1,9 @@
-"""What the stores that hold the image in this process have in common: reads, watches and sessions.
+"""What the stores with the image in this process have in common: reads, watches and sessions.
 
-Such a store decides a proposal against a `Delta`, makes it durable in its own way, and then shows it: `_show` applies
-the change set to the image, ends the sessions it ended and fires the watches. A small one takes one step for each of
-that. A large one is measured, decided and shown with pauses, so that it does not hold the event loop; while it is
-shown, readers wait.
+Such a store decides a proposal against a `Delta`, makes it durable in its own way, and then shows it. `_show` applies
+the change set to the image, ends the sessions that it ended, and fires the watches. A small change set takes one step
+for each of these. A large one is measured, decided and shown with pauses, so that it does not block the event loop.
+While it is shown, readers wait.
 """
 
 from abc import abstractmethod
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class ImageStore(MetadataStore):
-    """Everything but how a decision becomes durable."""
+    """Everything except how a decision becomes durable."""
 
     def __init__(self, image: Image) -> None:
         self.authoritative = True
@@ -53,10 +53,10 @@ class ImageStore(MetadataStore):
         self._sessions: dict[int, LocalSession] = {}
         self._failure: BaseException | None = None
         self._shown_before: dict[str, Record | None] = {}
-        """While the image shows a part of a change set: what its keys held before."""
+        """While the image shows a part of a change set: the earlier records of its keys."""
 
     def peek(self, key: str) -> Record | None:
-        """See `MetadataStore.peek`: one dict lookup, or two while a large change set is being shown."""
+        """See `MetadataStore.peek`. One dict lookup, or two while a large change set is being shown."""
         if key in self._shown_before:
             return self._shown_before[key]
         record: Record | None = self._image.records.get(key)
@@ -79,20 +79,23 @@ class ImageStore(MetadataStore):
         return self._image.query(index, start, end, limit)
 
     async def barrier(self) -> int:
-        """See `MetadataStore.barrier`. The image holds what is durable before anybody is told, so there is no wait."""
+        """See `MetadataStore.barrier`.
+
+        Returns at once, because the image holds durable changes before anybody is told.
+        """
         await self._checkpoint()
         return self._image.revision
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
         """See `MetadataStore.commit`."""
-        # A copy: the caller may go on with its list while the change set waits for its turn.
+        # A copy, because the caller may change its list while the change set waits for its turn.
         ops = tuple(ops)
         size = await paced(measure_in_steps(ops))
         await paced(self._refuse_lost_sessions(ops))
         return await self._decide(lambda delta: delta.commit_in_steps(ops), size)
 
     def _refuse_lost_sessions(self, ops: Sequence[Op]) -> Steps[None]:
-        # Those that end behind this look are refused when the change set is decided.
+        # Sessions that end after this check are refused when the change set is decided.
         for number, op in enumerate(ops, 1):
             if isinstance(op, Put) and op.session is not None and self._sessions.get(op.session.id) is not op.session:
                 self._raise_failure()
@@ -109,12 +112,15 @@ class ImageStore(MetadataStore):
         return self._watches.of_range(start, end)
 
     async def open_session(self, timeout_seconds: float) -> Session:
-        """See `MetadataStore.open_session`. It lives in this process, so only `close` or the store's end end it."""
+        """See `MetadataStore.open_session`.
+
+        The session lives in this process, so it ends only by `close` or with the store.
+        """
         if not timeout_seconds > 0:
             raise InvalidOperation(f"a session timeout of {timeout_seconds} seconds")
         timeout_ms = round(timeout_seconds * 1000)
         await self._checkpoint()
-        # Shielded, so that no session is opened of which its opener never learns; it takes one group commit.
+        # Shielded, so that no session is opened without its opener learning of it. It takes one group commit.
         with trio.CancelScope(shield=True):
             session_id = await self._decide(partial(_opened_session, timeout_ms), 0)
         self._raise_failure()
@@ -131,16 +137,16 @@ class ImageStore(MetadataStore):
 
     @abstractmethod
     async def _decide(self, decide: Callable[[Delta], Steps[T]], size: int) -> T:
-        """Run `decide` on the pending delta and return its result, or raise its refusal, once that is durable.
+        """Run `decide` on the pending delta. Return its result, or raise its refusal, once that is durable.
 
-        `size` is an upper bound of what it adds to the log, in bytes.
+        `size` is an upper bound of the bytes that it adds to the log.
         """
 
     async def _show(self, change_set: Sequence[DataRecord], note: Callable[[list[Written]], None]) -> None:
         """Make a durable change set visible: a small one in one step, a large one with pauses (E7).
 
-        Nobody sees a part of it (R14): whoever reads waits until all of it is there, and `peek` answers from before.
-        No other change set may be shown meanwhile. `note` is told what was done in the step that did it.
+        Nobody sees a part of it (R14): readers wait until all of it is there, and `peek` answers from before. No other
+        change set may be shown meanwhile. `note` is told what each step did, within that step.
         """
         steps = self._image.apply_each(change_set)
         concerned: dict[ImageRangeWatch, list[Written]] = {}
@@ -171,7 +177,7 @@ class ImageStore(MetadataStore):
                     session.ended.set()
 
     def _end(self, cause: BaseException) -> None:
-        """From now on answer nothing: `cause` says why."""
+        """Answer nothing from now on. `cause` says why."""
         self.authoritative = False
         self._failure = cause
         self._watches.fail(self._unavailable())
@@ -202,7 +208,7 @@ def _opened_session(timeout_ms: int, delta: Delta) -> Steps[int]:
 
 
 class LocalSession(Session):
-    """A session of this process: no heartbeat, since it cannot outlive the store nor the store it."""
+    """A session of this process. It needs no heartbeat, because it lives exactly as long as the store."""
 
     def __init__(self, store: ImageStore, session_id: int) -> None:
         self._store = store
@@ -223,10 +229,10 @@ class LocalSession(Session):
         """See `Session.close`.
 
         Raises:
-            StoreUnavailable: the store has ended; the records go when the store is opened again.
+            StoreUnavailable: the store has ended. The records go when the store is opened again.
         """
         await self._store.end_session(self._id)
 
     async def wait_lost(self) -> None:
-        """See `Session.wait_lost`; also returns when the store itself has ended."""
+        """See `Session.wait_lost`. Also returns when the store itself has ended."""
         await self.ended.wait()

@@ -1,10 +1,10 @@
-"""Reading the folder of an embedded store without opening it: nothing in it changes, not even what opening would mend.
+"""Reading the folder of an embedded store without opening it. Nothing in the folder changes.
 
-What is read is what a broker would find (by recovery's own `log.read_file`), but a torn tail stays where it is, an
+The reader finds what a broker would find, through recovery's own `log.read_file`. But a torn tail stays where it is, an
 unfinished transaction gets no abort, and the records of sessions that ended with their broker are still there. The
 folder's lock is shared with other readers, so no broker begins to write meanwhile.
 
-All of it blocks.
+Everything here blocks.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ from storage.metadata.records import (
 from storage.metadata.replay import Replay
 
 Progress = Callable[[int], None]
-"""Told how many bytes more have been read, of `Inspection.size_bytes`."""
+"""Told how many more bytes were read, of `Inspection.size_bytes`."""
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
@@ -37,11 +37,11 @@ UNFINISHED: Final = "unfinished"
 
 
 class NoMetadata(Exception):
-    """The folder holds no metadata store; the message says what is missing."""
+    """The folder holds no metadata store. The message says what is missing."""
 
 
 class Torn(NamedTuple):
-    """What a broker would overwrite: the rest of a write that was interrupted and that nobody was told of."""
+    """The bytes that a broker would overwrite: the rest of an interrupted write, which was never confirmed."""
 
     path: Path
     offset: int
@@ -49,21 +49,21 @@ class Torn(NamedTuple):
 
 
 class FoundState(NamedTuple):
-    """What a folder holds, as a broker would find it."""
+    """The state in a folder, as a broker would find it."""
 
     image: Image
     unfinished_records: int | None
-    """How many records stand at the log's end in a transaction without end, of which the image has nothing; None if
-    there is no such transaction."""
+    """How many records are in an unfinished transaction at the log's end. The image has none of them. None if there is
+    no such transaction."""
     torn: Torn | None
 
 
 class FoundRecord(NamedTuple):
-    """A record as it stands in the log."""
+    """A record of the log."""
 
     record: LogRecord
     fate: str
-    """COMMITTED, or what keeps it from having any effect: ABORTED or UNFINISHED. Of a marker: its transaction's."""
+    """COMMITTED, or why it has no effect: ABORTED or UNFINISHED. For a marker, the fate of its transaction."""
 
 
 class FoundBatch(NamedTuple):
@@ -74,20 +74,20 @@ class FoundBatch(NamedTuple):
     """Where its header begins in the file."""
     sequence: int
     size_bytes: int
-    """Of its records, the header not counted."""
+    """The size of its records, without the header."""
     records: tuple[FoundRecord, ...]
 
 
 class Inspection:
-    """A folder that is being looked at; made by `inspect`. Every method raises `CorruptMetadata` at damage."""
+    """A folder that is being read; made by `inspect`. Every method raises `CorruptMetadata` at damage."""
 
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self.directory = directory
         self.snapshots = snapshots.snapshot_paths(files, directory)
-        """By the last batch each includes, rising."""
+        """By the last batch that each includes, in rising order."""
         self.logs = log_paths(files, directory)
-        """By the first batch each is for, rising."""
+        """By the first batch that each is for, in rising order."""
         if not self.snapshots and not self.logs:
             raise NoMetadata(f"{directory} holds neither a log nor a snapshot")
 
@@ -120,7 +120,7 @@ class Inspection:
         return image, point
 
     def read(self, path: Path, after: Point, reader: Reader) -> FileRead:
-        """Hand the batches of a log file to `reader`; also raises what it refuses."""
+        """Hand the batches of a log file to `reader`. Also raises what the reader refuses."""
         file = self._files.open(path)
         try:
             return read_file(file, after, reader)
@@ -128,7 +128,7 @@ class Inspection:
             file.close()
 
     def before(self, path: Path) -> Point | None:
-        """What a log file says itself of the place it begins at; None if it does not begin with a whole header."""
+        """The place at which a log file says it begins; None if it does not begin with a whole header."""
         file = self._files.open(path)
         try:
             return place_before(file.read_at(0, HEADER_BYTES))
@@ -136,12 +136,12 @@ class Inspection:
             file.close()
 
     def missing(self, after: Point) -> CorruptMetadata:
-        """What to raise where the log does not go on after `after`."""
+        """The error for a log that does not continue after `after`."""
         return missing_after(self.directory, after)
 
     @staticmethod
     def check_end(path: Path, read: FileRead, reader: Reader) -> None:
-        """Hold the end of a log file against what must hold for each but the last."""
+        """Check the end of a log file against the rules for every file but the last."""
         if read.torn is not None:
             raise CorruptMetadata(path, read.end, read.torn.reason)
         try:
@@ -150,7 +150,7 @@ class Inspection:
             raise CorruptMetadata(path, read.end, str(unfinished)) from unfinished
 
     def state(self, progress: Progress) -> FoundState:
-        """What the folder holds: its newest snapshot, and the whole change sets of the log behind that."""
+        """The state in the folder: its newest snapshot, and the complete change sets of the log behind it."""
         image, point = Image(), BEGINNING
         if self.snapshots:
             path = self.snapshots[max(self.snapshots)]
@@ -175,16 +175,16 @@ class Inspection:
         return FoundState(image, None if replay.begun is None else replay.open_records, torn)
 
     def follow(self, found: Callable[[FoundBatch], None]) -> Torn | None:
-        """Hand every batch of the log to `found`, in order, and return what stands behind the last, if anything.
+        """Hand every batch of the log to `found`, in order. Returns what follows the last one, if anything.
 
-        The files are read twice, since what becomes of a record is known only at the end of its transaction.
+        The files are read twice, because a record's fate is known only at the end of its transaction.
         """
         marks = MarkerReader()
         try:
             for path in self.logs.values():
                 self.read(path, self.before(path) or BEGINNING, marks)
         except CorruptMetadata:
-            # Raised again when the second reading comes to it; what stands before it is told until then.
+            # The second reading raises it again. Until then, it reports what is before the damage.
             pass
         teller = _RecordReader(marks.fates, found)
         torn: Torn | None = None
@@ -196,7 +196,7 @@ class Inspection:
 
 
 class ProgressReader:
-    """A reader that tells progress and passes batches on to another."""
+    """A reader that reports progress and passes batches on to another one."""
 
     def __init__(self, reader: Reader, progress: Progress) -> None:
         self._reader = reader
@@ -218,18 +218,18 @@ class ProgressReader:
 
 
 class MarkerReader:
-    """A reader that knows nothing of the state: it follows the markers of transactions alone."""
+    """A reader without state: it only follows the markers of transactions."""
 
     trusts_length = False
-    """Of what level the log is stands before the files that are here."""
+    """The feature level of the log is in files that this reader does not see."""
 
     def __init__(self) -> None:
         self.fates: list[str] = []
-        """What became of each transaction, in the order of their begins; UNFINISHED until its end is read."""
+        """The fate of each transaction, in the order of their begins. UNFINISHED until its end is read."""
         self.records = 0
         """How many records were read, markers included."""
         self.open_records: int | None = None
-        """How many of them stand in the transaction that is open now; None if none is."""
+        """How many of them belong to the transaction that is open now; None if none is open."""
 
     def batch(self, body: bytes) -> None:
         """See `Reader`."""
@@ -255,7 +255,7 @@ class MarkerReader:
 
 
 class _RecordReader:
-    """A reader that hands on what it reads with its place and fate."""
+    """A reader that hands on each record with its place and fate."""
 
     trusts_length = False
 
@@ -268,7 +268,7 @@ class _RecordReader:
         self._sequence = 0
 
     def begin(self, path: Path, after: Point) -> None:
-        """What follows is read from this file."""
+        """The following batches are from this file."""
         self._path = path
         self._offset = 0
         self._sequence = after.sequence
@@ -290,7 +290,7 @@ class _RecordReader:
 
 @contextmanager
 def inspect(files: Files, data_dir: Path) -> Iterator[Inspection]:
-    """Look at `<data_dir>/metadata`; `files` should be such as refuse to write (`ReadOnlyFiles`).
+    """Read `<data_dir>/metadata`. `files` should refuse to write (`ReadOnlyFiles`).
 
     Raises:
         NoMetadata: there is no store.
@@ -300,7 +300,7 @@ def inspect(files: Files, data_dir: Path) -> Iterator[Inspection]:
     if not files.exists(directory):
         raise NoMetadata(f"there is no folder {directory}")
     lock: Lock | None = None
-    # No such file: it is a copy, and nobody has it open.
+    # There is no lock file. The folder is a copy, and nobody has it open.
     with suppress(FileNotFoundError):
         lock = files.lock(directory / "lock")
     try:
@@ -311,5 +311,5 @@ def inspect(files: Files, data_dir: Path) -> Iterator[Inspection]:
 
 
 def torn_tail(path: Path, read: FileRead) -> Torn | None:
-    """What stands behind the whole batches of a file that was read."""
+    """What follows the whole batches of a file that was read."""
     return None if read.torn is None else Torn(path, read.end, read.torn.reason)

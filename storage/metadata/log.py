@@ -1,17 +1,17 @@
 """The metadata log's files, named by the first batch each is for: `.log`, and `.closed-log` once another follows.
 
-A log file is filled with zeros ahead of its writer, so that a sync need not make new blocks durable as well. It gets
-its name when the first of them are durable, and a torn tail is overwritten with zeros, so a file of any length but
-whole pieces was cut by somebody else. It ends where a snapshot begins: the log rolls, the snapshot takes the state at
-that place, and when it is durable the files before it are removed. So at most two files are of interest at any time,
-and no size of its own bounds a file.
+A log file is filled with zeros ahead of its writer, so that a sync need not also make new blocks durable. The file gets
+its name when its first zeros are durable, and a torn tail is overwritten with zeros. So a file whose length is not a
+number of whole pieces was cut by something else. A log file ends where a snapshot begins: the log rolls, the snapshot
+takes the state at that place, and once it is durable the older files are removed. So at most two files matter at any
+time, and no size limit of its own bounds a file.
 
-A file gets its second name before the first batch goes to the next one. So if the last file has it, the newest file is
-missing, and what was confirmed in that is not taken for never written (E3).
+A file gets its second name before the first batch goes to the next file. So if the last file has the second name, the
+newest file is missing. Its confirmed batches do not pass for batches that were never written (E3).
 
-All methods block; the store runs them in a worker thread, one at a time. Nothing is ever retried: after an error the
-state of the file is unknown, and only opening it again tells. A full disk is no such error, as it refuses the zeros
-ahead of the writer, before anything is written (C24).
+All methods block. The store runs them in a worker thread, one at a time. Nothing is ever retried: after an error the
+state of the file is unknown, and only opening it again tells. A full disk is no such error, because it refuses the
+zeros ahead of the writer, before anything is written (C24).
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,15 @@ from storage.metadata.store import MetadataError
 from storage.sector import SECTOR
 
 PREALLOCATION_BYTES: Final = 1024 * 1024
-"""How far ahead of its writer a log file is filled with zeros: a pause of a millisecond or two for each such piece."""
+"""How far ahead of its writer a log file is filled with zeros. Each such piece costs a pause of a millisecond or two.
+"""
 
 RESERVE_PIECES: Final = 2
-"""So many such pieces more than the next one are kept. On a full disk they take what makes space or ends work, such as
+"""How many such pieces are reserved beyond the next one. On a full disk, they serve what frees space or ends work:
 deletions, ends of transactions, acknowledgements."""
 
 ABORT_BYTES: Final = 4096
-"""More than the record takes by which a transaction that met the full disk is aborted; kept for that alone."""
+"""More than the size of the record that aborts a transaction that met the full disk. Reserved for that alone."""
 
 READ_BYTES: Final = 8 * 1024 * 1024
 """Recovery reads a log file in windows of this size; every batch fits in one."""
@@ -53,7 +54,7 @@ assert READ_BYTES > 2 * (BODY_BYTES_MAX + HEADER_BYTES)
 
 
 class CorruptMetadata(MetadataError):
-    """A file of the store is not what was written, or not for this release; the store does not open."""
+    """A file of the store is damaged, or not for this release. The store does not open."""
 
     def __init__(self, path: Path, offset: int, reason: str) -> None:
         super().__init__(f"{path}: damaged at byte {offset}: {reason}")
@@ -68,13 +69,13 @@ def numbered(directory: Path, number: int, suffix: str) -> Path:
 
 
 def numbers(files: Files, directory: Path, suffix: str) -> list[int]:
-    """The numbers of the log files or snapshots in the directory, rising. Files of other names are not ours."""
+    """The numbers of the log files or snapshots in the directory, rising. Files with other names are ignored."""
     stems = [name.removesuffix(suffix) for name in files.names(directory) if name.endswith(suffix)]
     return sorted(int(stem) for stem in stems if stem.isdecimal() and len(stem) == 20)
 
 
 def log_paths(files: Files, directory: Path) -> dict[int, Path]:
-    """The log files in the directory, by the first batch each is for, rising."""
+    """The log files in the directory, by the first batch that each is for, rising."""
     found = {
         number: numbered(directory, number, suffix)
         for suffix in (_SUFFIX, _CLOSED)
@@ -89,7 +90,7 @@ def is_closed(path: Path) -> bool:
 
 
 def missing_after(directory: Path, point: Point) -> CorruptMetadata:
-    """What to raise where the log must go on behind `point`, and no file does."""
+    """The error for a log that must continue behind `point`, without a file that does."""
     return CorruptMetadata(numbered(directory, point.sequence + 1, _SUFFIX), 0, "the file is missing")
 
 
@@ -106,16 +107,16 @@ class MetadataLog:
         self._older_bytes = older_bytes
         self._allocated = file.size()
         self._refused_at: int | None = None
-        """Where the log stood when the disk last refused to make it longer; None if it did not since."""
+        """Where the log ended when the disk last refused to make it longer; None if it has not refused since."""
         self.point = point
-        """The last batch, which is durable."""
+        """The last batch. It is durable."""
 
     @classmethod
     def recover(cls, files: Files, directory: Path, after: Point, reader: "Reader") -> Self:
-        """Open the log, making it if there is none, and hand every batch after `after` to `reader`, in order.
+        """Open the log, and hand every batch behind `after` to `reader`, in order. Makes the log if there is none.
 
-        A torn tail is cut (`batches.read_batches` says what is one). What is handed over is made durable before this
-        returns, so nobody sees what could still be lost. Files whose every batch `after` includes are removed.
+        A torn tail is cut (see `batches.read_batches`). The batches handed over are durable on return, so nobody sees
+        what could still be lost. Files whose every batch `after` includes are removed.
 
         | file                                      | meaning                                                 |
         |-------------------------------------------|---------------------------------------------------------|
@@ -172,10 +173,10 @@ class MetadataLog:
         return self._older_bytes + self._offset
 
     def append(self, bodies: Sequence[Body], *, is_abort: bool = False) -> None:
-        """Write batches; durable on return. One write, one sync.
+        """Write batches, with one write and one sync. Durable on return.
 
         Raises:
-            DiskFull: nothing was written, and the log goes on as it was. Never for an abort that follows a begin.
+            DiskFull: nothing was written, and the log is as it was. Never for an abort that follows a begin.
         """
         data, point = encode_batches(self.point, bodies, confirmed=self.point.sequence, offset=self._offset)
         end = self._offset + len(data)
@@ -183,14 +184,14 @@ class MetadataLog:
         try:
             self._file.write_at(self._offset, data)
         except DiskFull as full:
-            # On a file system that writes to another place each time. What stands there now is unknown.
+            # The file system writes to a new place each time. The contents there are now unknown.
             raise OSError(full.errno, full.strerror, full.filename) from full
         self._file.sync()
         self._offset = end
         self.point = point
 
     def _prepare(self, end: int) -> None:
-        """Have zeros up to `end`, and the reserve behind that if the disk has space for it."""
+        """Have zeros up to `end`, and the reserve behind it if the disk has space."""
         if end + RESERVE_PIECES * PREALLOCATION_BYTES <= self._allocated:
             return
         if (
@@ -198,7 +199,7 @@ class MetadataLog:
             and self._refused_at is not None
             and self._offset - self._refused_at < PREALLOCATION_BYTES // 16
         ):
-            # Asked a moment ago; each question may make the file system look for space that it could free.
+            # Asked a moment ago. Each attempt may make the file system search for space to free.
             return
         wanted = (end // PREALLOCATION_BYTES + 1 + RESERVE_PIECES) * PREALLOCATION_BYTES
         try:
@@ -212,10 +213,10 @@ class MetadataLog:
             self._refused_at = None
 
     def roll(self) -> None:
-        """Go on in a new file, durably made. Everything before it is durable already.
+        """Continue in a new file. The new file is durable on return, and everything before it is durable already.
 
         Raises:
-            DiskFull: it goes on in this one.
+            DiskFull: the log continues in the current file.
         """
         if not self._offset:
             return
@@ -234,41 +235,41 @@ class MetadataLog:
         self._older_bytes = 0
 
     def close(self) -> None:
-        """Let go of the file; all that was appended is durable."""
+        """Release the file. Everything appended is durable."""
         self._file.close()
 
 
 class Reader(Protocol):
-    """Whom recovery hands the batches."""
+    """Recovery hands the batches to a reader."""
 
     @property
     def trusts_length(self) -> bool:
-        """False while files may be of any length: an earlier release cut torn tails off instead of overwriting them."""
+        """False while files may have any length: an earlier release cut torn tails off instead of overwriting them."""
 
     def batch(self, body: bytes) -> None:
-        """Take the records of the next batch; ValueError if they make no sense."""
+        """Take the records of the next batch. Raises ValueError if they make no sense."""
 
     def end_file(self) -> None:
-        """The log goes on in another file; ValueError if it must not."""
+        """The log continues in another file. Raises ValueError if it must not."""
 
 
 class FileRead(NamedTuple):
-    """What reading one file found."""
+    """The result of reading one file."""
 
     end: int
     """Where its whole batches end."""
     point: Point
     """The place in the log there."""
     unproven: int
-    """Where the batches begin of which no later one says that they were durable."""
+    """Where the batches begin that no later batch confirms."""
     torn: Damage | None
-    """What stands behind them, if it is not just prepared space."""
+    """What follows them, if it is not prepared space."""
 
 
 def read_file(file: File, after: Point, reader: Reader) -> FileRead:
     """Hand the batches of one file to the reader, a window at a time."""
     size = file.size()
-    # Sequence and offset of each batch that no later one calls confirmed.
+    # Sequence and offset of each batch that no later batch confirms.
     unproven: list[tuple[int, int]] = []
     point = after
     torn: Damage | None = None
@@ -292,11 +293,11 @@ def read_file(file: File, after: Point, reader: Reader) -> FileRead:
         if is_rest:
             break
         if end > begin:
-            # What looks damaged may only be what this window has no more of.
+            # A batch may look damaged only because this window ends.
             torn = None
             begin = end
             continue
-        # No batch is larger than a window, so it is damaged or the end; what proves that may stand anywhere behind.
+        # No batch is larger than a window, so it is damaged or the end. The proof may be anywhere behind it.
         for rest in read_batches(file.read_at(begin, size - begin), point, begin=begin):
             assert isinstance(rest, Damage), "a whole batch would have been found in the window"
             torn = rest
@@ -309,23 +310,23 @@ def read_file(file: File, after: Point, reader: Reader) -> FileRead:
 
 
 def _settle(file: File, read: FileRead) -> None:
-    """Make what was read durable, and what stands behind it zeros."""
+    """Make what was read durable, and overwrite the rest with zeros."""
     if read.unproven < read.end:
-        # A sync that failed before the restart may have left these in memory alone and marked as written, so that
-        # syncing again would do nothing for them; writing them again makes the next sync mean what it says.
+        # After a failed sync, these batches may be only in memory, and marked as written. Another sync would then do
+        # nothing for them. Writing them again makes the next sync count.
         file.write_at(read.unproven, file.read_at(read.unproven, read.end - read.unproven))
     if read.torn is not None:
-        # What is left of a torn tail must never stand behind new batches. Zeros and not a cut: should the power fail
-        # meanwhile, a torn tail of which further sectors are empty is a torn tail still.
+        # The rest of a torn tail must never follow new batches. Zeros, not a cut: if the power fails meanwhile, a torn
+        # tail with more empty sectors is still a torn tail.
         for begin in range(read.end, file.size(), PREALLOCATION_BYTES):
             file.write_at(begin, bytes(min(PREALLOCATION_BYTES, file.size() - begin)))
     file.sync()
-    # Of an earlier release, which left files of any length.
+    # From an earlier release, which left files of any length.
     file.preallocate(max(1, -(-file.size() // SECTOR)) * SECTOR)
 
 
 def _create(files: Files, directory: Path, after: Point) -> File:
-    # The name comes last: a log file is never shorter than the first piece of it.
+    # The name comes last, so a log file is never shorter than its first piece.
     path = numbered(directory, after.sequence + 1, _SUFFIX)
     unfinished = numbered(directory, after.sequence + 1, _UNFINISHED)
     file = files.open(unfinished, create=True, exclusive=True)
@@ -353,7 +354,7 @@ def _remove_unfinished(files: Files, directory: Path) -> None:
 
 
 def _close_all(files: Files, directory: Path, paths: Sequence[Path]) -> None:
-    """Note durably that each of these is followed by another file."""
+    """Note durably that each of these files is followed by another one."""
     open_ones = [path for path in paths if not is_closed(path)]
     for path in open_ones:
         files.rename(path, path.with_suffix(_CLOSED))

@@ -1,4 +1,4 @@
-"""The metadata store without a log: the image alone, for tests and for trying things out. Nothing survives it."""
+"""The metadata store without a log: the image alone, for tests and experiments. Nothing outlives the process."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,14 +17,14 @@ T = TypeVar("T")
 class MemoryStore(ImageStore):
     """Needs no task and no closing: `MemoryStore()` is ready, and calls answer after one checkpoint.
 
-    Large change sets take more, and others wait for them. What other stores call durable is here as lasting as the
-    process.
+    Large change sets take more checkpoints, and other calls wait for them. What other stores make durable lasts as long
+    as the process here.
     """
 
     def __init__(self) -> None:
         super().__init__(Image())
         self._deciding: trio.Event | None = None
-        """While a change set is decided and shown: set when that is done."""
+        """While a change set is decided and shown: set when it is done."""
 
     async def _decide(self, decide: Callable[[Delta], Steps[T]], size: int) -> T:
         await trio.lowlevel.checkpoint()
@@ -34,7 +34,7 @@ class MemoryStore(ImageStore):
         try:
             delta = Delta(self._image)
             result = await paced(decide(delta))
-            # Shielded: a change set of which a part is shown is shown to its end.
+            # Shielded, because a change set that is shown in part must be shown to its end.
             with trio.CancelScope(shield=True):
                 for change_set in delta.change_sets:
                     await self._show(change_set, _note_nothing)

@@ -1,8 +1,8 @@
-"""What is done to a store that no broker has open: a snapshot of its state, if wanted at another feature level.
+"""Work on a store that no broker has open: a snapshot of its state, at another feature level if wanted.
 
-The way between releases. A store keeps its feature level until it is asked to change, since a release that does not
-know a level refuses what was written at it. A snapshot holds plain state, without any transaction marker, so the same
-state can be written down at either level; the log begins anew behind it, in a file of its own (R25, R26).
+This is the path between releases. A store keeps its feature level until an operator changes it, because a release that
+does not know a level refuses the store. A snapshot holds plain state, without transaction markers, so the same state
+can be written at either level. The log begins anew behind it, in its own file (R25, R26).
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from storage.metadata.store import InvalidOperation
 
 
 class SnapshotInfo(NamedTuple):
-    """A snapshot that is whole and durable, and all there is of the store but for an empty log."""
+    """A whole, durable snapshot. Besides it, the store has only an empty log."""
 
     path: Path
     sequence: int
@@ -29,12 +29,12 @@ class SnapshotInfo(NamedTuple):
 
 
 async def write_snapshot(files: Files, data_dir: Path, *, feature_level: int | None = None) -> SnapshotInfo:
-    """Write the state of `<data_dir>/metadata` as a snapshot, durable on return, and remove the log before it.
+    """Write the state of `<data_dir>/metadata` as a snapshot, and remove the log before it. Durable on return.
 
-    `feature_level`: the store's from then on; None leaves it as it is. 1 is for releases that know no transactions, and
-    makes change sets above 1 MiB be refused; what is in the store stays as it is. The store is opened as a broker would
-    open it: an unfinished transaction is aborted, and sessions of an earlier process end. Whenever it is interrupted,
-    the folder holds the store as it was or as it was to become.
+    `feature_level` is the store's level from then on; None leaves it unchanged. Level 1 is for releases without
+    transactions. It makes the store refuse change sets above 1 MiB. Existing records stay. The store is opened as a
+    broker would open it: an unfinished transaction is aborted, and sessions of an earlier process end. If this is
+    interrupted, the folder holds the old state or the new one.
 
     Raises:
         InvalidOperation: no such feature level.

@@ -1,10 +1,10 @@
-"""Opening the folder of an embedded store: lock, newest snapshot, the log behind it, and what an opening writes.
+"""Opening the folder of an embedded store: lock, newest snapshot, the log behind it, and the writes of an opening.
 
-In this order, each step durable before the next: a transaction that is open at the log's end is aborted (R17), before
-any other record; a new store gets its feature level; the sessions of an earlier process end. Nothing is shown to
-anybody before all of that is done.
+The steps are in this order, and each is durable before the next. First, a transaction that is open at the log's end is
+aborted (R17), before any other record. A new store gets its feature level. Then the sessions of an earlier process end.
+Nobody sees the store before all of that is done.
 
-All of it blocks; the store runs it in a worker thread.
+Everything here blocks. The store runs it in a worker thread.
 """
 
 from pathlib import Path
@@ -21,13 +21,13 @@ from storage.metadata.records import FEATURE_LEVEL, encode
 from storage.metadata.replay import Replay
 
 SESSIONS_AT_ONCE: Final = 256
-"""So many sessions of an earlier process end in one change set, which then fits a batch."""
+"""The most sessions of an earlier process that end in one change set, so that it fits a batch."""
 
 _UNFINISHED: Final = "its writer ended before EndTransaction was durable"
 
 
 class Opened(NamedTuple):
-    """What opening the folder yields."""
+    """The result of opening the folder."""
 
     lock: Lock
     image: Image
@@ -36,18 +36,18 @@ class Opened(NamedTuple):
     """The size of the newest snapshot; 0 if there is none."""
 
     def close(self) -> None:
-        """Let go of the folder; all that was written is durable."""
+        """Release the folder. Everything written is durable."""
         self.log.close()
         self.lock.close()
 
 
 def metadata_directory(data_dir: Path) -> Path:
-    """Where in a broker's data folder the metadata store is."""
+    """The metadata store's folder in a broker's data folder."""
     return data_dir / "metadata"
 
 
 def open_folder(files: Files, directory: Path) -> Opened:
-    """Recover the store of this folder, made if it is absent. The state is durable, and the log ready to go on.
+    """Recover the store of this folder, and make it if it is absent. The state is durable, and the log accepts writes.
 
     Raises:
         AlreadyLocked: it is open elsewhere.
@@ -56,7 +56,7 @@ def open_folder(files: Files, directory: Path) -> Opened:
     files.make_dir(directory)
     lock = files.lock(directory / "lock")
     try:
-        # A process that died between naming a file and syncing the folder leaves names that are not yet durable.
+        # A process that died between naming a file and syncing the folder leaves names that are not durable.
         files.sync_dir(directory)
         with collector_paused():
             image, point, snapshot_bytes = snapshots.load_newest(files, directory)
@@ -64,7 +64,7 @@ def open_folder(files: Files, directory: Path) -> Opened:
             log = MetadataLog.recover(files, directory, point, replay)
             try:
                 _begin(replay, log)
-                # Here and not by whoever reads first: sorting a million keys holds this thread, not the event loop.
+                # Sorting a million keys here blocks this thread. At the first read, it would block the event loop.
                 image.settle()
             except BaseException:
                 log.close()

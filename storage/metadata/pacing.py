@@ -1,4 +1,4 @@
-"""Long work beside others: one event loop serves every client, so nothing may hold it (E7)."""
+"""Long work beside other tasks. One event loop serves every client, so nothing may block it for long (E7)."""
 
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def paced(steps: Steps[T]) -> T:
-    """The work's result, with a pause behind each step but the last; work of one step waits for nobody."""
+    """The work's result, with a pause after each step but the last. Work of one step has no pause."""
     while True:
         try:
             next(steps)

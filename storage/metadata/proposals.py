@@ -1,4 +1,4 @@
-"""What waits for the embedded store's committer: proposals, and who asked for a snapshot."""
+"""What waits for the embedded store's committer: proposals, and requests for a snapshot."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class WantedSnapshot:
-    """What somebody waits for in `take_snapshot`."""
+    """A snapshot that a caller of `take_snapshot` waits for."""
 
     __slots__ = ("refused", "settled", "taken")
 
@@ -24,7 +24,7 @@ class WantedSnapshot:
 
 
 class Proposal(Generic[T]):
-    """What a writer asks, and what it is told when that is durable."""
+    """A request of a writer, and its answer once that is durable."""
 
     __slots__ = ("_decide", "_error", "_result", "_task", "size")
 
@@ -36,14 +36,14 @@ class Proposal(Generic[T]):
         self.size = size
 
     def judge(self, delta: Delta) -> Steps[None]:
-        """Decide it; nobody is told yet."""
+        """Decide it, without telling the caller yet."""
         try:
             self._result = yield from self._decide(delta)
         except MetadataError as refusal:
             self._error = refusal
 
     async def answered(self) -> T:
-        """Wait for the answer, once. If that is cancelled the proposal still stands: its outcome is unknown."""
+        """Wait for the answer, once. If the wait is cancelled, the proposal still stands and its outcome is unknown."""
         self._task = trio.lowlevel.current_task()
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -57,23 +57,23 @@ class Proposal(Generic[T]):
 
     @property
     def is_awaited(self) -> bool:
-        """False once whoever asked was cancelled: what comes of it is unknown to all."""
+        """Whether the caller still waits. After a cancellation, nobody learns the outcome."""
         return self._task is not None
 
     def answer(self) -> None:
-        """Tell who asked, if anybody still waits."""
+        """Tell the caller, if it still waits."""
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
 
     def fail(self, error: MetadataError) -> None:
-        """Tell who asked that the outcome is unknown."""
+        """Tell the caller that the outcome is unknown."""
         self._error = error
         self.answer()
 
 
 class AnyProposal(Protocol):
-    """A proposal to the committer, which does not care what the answer is."""
+    """A proposal as the committer sees it, whatever the type of its answer."""
 
     size: int
 

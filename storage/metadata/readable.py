@@ -1,7 +1,7 @@
-"""Records as tools show them: one JSON object a line, in UTF-8, with nothing lost.
+"""Records as tools show them: one JSON object per line, in UTF-8, without loss.
 
-A value that is JSON stands in the line as it is, byte for byte but for line breaks between its parts, so numbers keep
-all their digits; any other value stands in base64 under another name, so that none passes for what it is not.
+A JSON value is in the line byte for byte, except for line breaks between its parts. So numbers keep all their digits.
+Any other value is in base64, under another name, so that the two cannot be confused.
 
 Pure: values in, bytes out.
 """
@@ -29,7 +29,7 @@ from storage.metadata.records import (
 from storage.metadata.store import Change, IndexHit, Record
 
 PIECE_BYTES: Final = 64 * 1024
-"""Lines are joined until they reach this size, so that whoever sends them pays for few calls and pauses often."""
+"""Lines are joined up to this size, so that the sender makes few calls and still pauses often."""
 
 _TYPES: Final[dict[type, str]] = {
     Record: "put",
@@ -55,7 +55,7 @@ def line(fields: Mapping[str, object]) -> bytes:
 
 
 def record_fields(record: Record) -> dict[str, object]:
-    """A record whole: key, version, value or value_base64, indexes, partition_key, session."""
+    """All of a record: key, version, value or value_base64, indexes, partition_key, session."""
     return {
         "key": record.key,
         "version": record.version,
@@ -72,7 +72,7 @@ def record_line(record: Record) -> bytes:
 
 
 def log_record_fields(record: LogRecord) -> dict[str, object]:
-    """A record as it stands in the log: its type, and its fields by their names."""
+    """A record of the log: its type, and its fields by their names."""
     fields = record_fields(record) if isinstance(record, Record) else record._asdict()
     return {"type": _TYPES[type(record)], **fields}
 
@@ -83,7 +83,7 @@ def hit_line(hit: IndexHit) -> bytes:
 
 
 def listing_lines(listing: Change) -> Iterator[bytes]:
-    """What a range watch tells first: `present` records, then `listed` with the revision they are all from."""
+    """The first lines of a range watch: `present` records, then `listed` with the revision of all of them."""
     for record in listing.records:
         yield line({"event": "present", **record_fields(record)})
     yield line({"event": "listed", "revision": listing.revision})
@@ -92,7 +92,7 @@ def listing_lines(listing: Change) -> Iterator[bytes]:
 def change_lines(change: Change) -> Iterator[bytes]:
     """One step of a range watch: a line for each key, in key order, all with the step's revision.
 
-    Every line but the last says `more`, so that a reader knows when it holds the step whole.
+    Every line but the last says `more`, so that a reader knows when it has the whole step.
     """
     steps: list[tuple[str, dict[str, object]]] = [
         (record.key, {"event": "written", "revision": change.revision, **record_fields(record)})
@@ -106,12 +106,12 @@ def change_lines(change: Change) -> Iterator[bytes]:
 
 
 def failure_line(reason: str) -> bytes:
-    """What ends an answer that cannot be given to its end; no other line has the name `failed`."""
+    """Ends an answer that cannot be completed. No other line has the name `failed`."""
     return line({"failed": reason})
 
 
 def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines joined into pieces of about PIECE_BYTES; a longer line is a piece by itself or ends one."""
+    """Lines joined into pieces of about PIECE_BYTES. A longer line is a piece by itself, or ends one."""
     gathered: list[bytes] = []
     size = 0
     for each in lines:
@@ -130,5 +130,5 @@ def _value(value: bytes) -> dict[str, object]:
         orjson.loads(value)
     except orjson.JSONDecodeError:
         return {"value_base64": base64.b64encode(value).decode("ascii")}
-    # Between tokens JSON allows line breaks, inside its texts it does not, so replacing them changes no value.
+    # JSON allows line breaks between tokens and not inside texts, so replacing them changes no value.
     return {"value": orjson.Fragment(value.translate(_NO_LINE_BREAKS))}

@@ -2,11 +2,11 @@
 
     record = [u8 type][u8 version][u32 length of the rest][fixed fields][u8 count][u8 tag, u32 length, value]*
 
-Why this way: every data record carries the revision of its change set, which is also the version of what it writes, so
-a record means the same in whichever batch it stands, a snapshot is written with the same codec, and change sets that
-fit a batch need no frame of their own: neighbours of one revision belong together. Optional fields are tagged, as in
-Kafka's flexible versions: an older reader skips a tag it does not know, and an absent text stays absent instead of
-becoming "". A record type or version it does not know is refused, since skipping it would lose state.
+Every data record carries the revision of its change set, which is also the version of what it writes. So a record means
+the same in any batch, and snapshots use the same codec. Change sets that fit a batch need no frame, because neighbours
+with the same revision belong together. Optional fields are tagged, as in Kafka's flexible versions. An older reader
+skips a tag that it does not know, and an absent text stays absent instead of becoming "". An unknown record type or
+version is refused, because skipping it would lose state.
 
 `BeginTransaction`, `EndTransaction` and `AbortTransaction` are those of KIP-868 and keep its numbers (R1).
 
@@ -22,30 +22,33 @@ from typing import Final, NamedTuple
 from storage.metadata.store import IndexEntry, InvalidOperation, Record
 
 FEATURE_LEVEL: Final = 2
-"""The highest feature level this code reads, and the one of a store it makes. Level 1 is the first that was written."""
+"""The highest feature level that this code reads, and the level of a store that it makes. Level 1 was the first."""
 
 TRANSACTIONS_LEVEL: Final = 2
-"""From this feature level on a change set may fill several batches, between transaction markers (R25)."""
+"""From this feature level on, a change set may fill several batches, between transaction markers (R25)."""
 
 RECORD_BYTES_MAX: Final = 1024 * 1024
 """The largest record, encoded (docs/design.md#metadata)."""
 
 KEY_BYTES_MAX: Final = 0xFFFF
-"""The largest key, index name, index key or partition key in UTF-8: their lengths are 16-bit."""
+"""The largest key, index name, index key or partition key in UTF-8, because their lengths are 16-bit."""
 
 TEXT_BYTES_MAX: Final = 255
 """The longest name or reason of a transaction in UTF-8 (R2)."""
 
 
 class Deletion(NamedTuple):
-    """A record is gone."""
+    """A record was deleted."""
 
     revision: int
     key: str
 
 
 class RangeDeletion(NamedTuple):
-    """Every record of [start, end) is gone. One log record whatever the range held: replay finds the same keys."""
+    """Every record of [start, end) was deleted.
+
+    It is one log record, whatever the range held, because replay finds the same keys.
+    """
 
     revision: int
     start: str
@@ -60,68 +63,68 @@ class SequenceAdvance(NamedTuple):
 
 
 class SessionStart(NamedTuple):
-    """A session was opened; its id is the revision, which is never reused."""
+    """A session was opened. Its id is the revision, which is never reused."""
 
     revision: int
     timeout_ms: int
 
 
 class SessionEnd(NamedTuple):
-    """A session has ended, and with it every record bound to it."""
+    """A session has ended, and its records with it."""
 
     revision: int
     session: int
 
 
 class FeatureLevel(NamedTuple):
-    """From here on records of this level may follow; who does not know it must not read on (R25)."""
+    """Records of this level may follow. A reader that does not know the level must not continue (R25)."""
 
     revision: int
     level: int
 
 
 class BeginTransaction(NamedTuple):
-    """The records from here to the end or abort are one change set, over any number of batches (R3)."""
+    """The records from here to the end or abort are one change set, in any number of batches (R3)."""
 
     name: str | None = None
 
 
 class EndTransaction(NamedTuple):
-    """All since the begin becomes visible at once."""
+    """Everything since the begin becomes visible at once."""
 
 
 class AbortTransaction(NamedTuple):
-    """Nothing since the begin has happened."""
+    """Everything since the begin has no effect."""
 
     reason: str | None = None
 
 
 class SnapshotHeader(NamedTuple):
-    """The first record of a snapshot: which state it holds."""
+    """The first record of a snapshot. It names the state."""
 
     revision: int
     """The state's revision."""
     sequence: int
     """The last log batch whose effects it contains."""
     crc: int
-    """That batch's crc, from which the next batch's continues."""
+    """The crc of that batch. The next batch continues it."""
 
 
 class SnapshotFooter(NamedTuple):
     """The last record of a snapshot."""
 
     records: int
-    """How many records stand between header and footer."""
+    """How many records are between header and footer."""
 
 
 DataRecord = Record | Deletion | RangeDeletion | SequenceAdvance | SessionStart | SessionEnd | FeatureLevel
-"""What changes state. A `Record` says: this is what its key holds now."""
+"""A change of state. A `Record` gives the new content of its key."""
 
 LogRecord = DataRecord | BeginTransaction | EndTransaction | AbortTransaction | SnapshotHeader | SnapshotFooter
 
 
 class CorruptRecord(ValueError):
-    """The bytes are not a record this code knows; the message says which rule they break."""
+    """The bytes are not a record that this code knows. The message names the broken rule."""
 
 
 class _Type(IntEnum):
@@ -161,7 +164,7 @@ _Tags = dict[int, bytes]
 
 
 def encode(record: LogRecord) -> bytes:
-    """The record as it stands in a batch.
+    """The record as it is in a batch.
 
     Raises:
         InvalidOperation: the name or reason of a transaction is too long.
@@ -193,7 +196,7 @@ def decode(body: bytes) -> Iterator[LogRecord]:
             offset += _HEADER.size
             stop = offset + length
             if stop > end:
-                raise CorruptRecord(f"a record claims {length} bytes where {end - offset} are left")
+                raise CorruptRecord(f"a record claims {length} bytes, but {end - offset} are left")
             decoder = decoders.get(kind)
             if decoder is None or version != _VERSION:
                 raise CorruptRecord(f"record type {kind}, version {version} is not known to this release")
@@ -264,7 +267,7 @@ def _parts(record: LogRecord) -> tuple[_Type, bytes, str | None]:
 
 
 def _tags(body: bytes, offset: int, stop: int) -> _Tags:
-    """The tagged fields that end a record; those with tags nobody asks for are thereby skipped."""
+    """The tagged fields that end a record. Unknown tags are skipped."""
     count = body[offset]
     offset += 1
     tags: _Tags = {}
@@ -311,7 +314,7 @@ def _decode_indexes(data: bytes) -> tuple[IndexEntry, ...]:
         end_of_key = end_of_name + key_size
         if end_of_key > len(data):
             raise CorruptRecord("an index entry passes the end of its record")
-        # Interned, because a handful of index names stands in every record.
+        # Interned, because every record has some of the same few index names.
         name = sys.intern(data[offset:end_of_name].decode())
         entries.append(IndexEntry(name, data[end_of_name:end_of_key].decode()))
         offset = end_of_key
@@ -352,7 +355,9 @@ def _decode_text(make: Callable[[str | None], LogRecord]) -> Callable[[bytes, in
 
 def _known_level(revision: int, level: int) -> FeatureLevel:
     if level > FEATURE_LEVEL:
-        raise CorruptRecord(f"what follows needs feature level {level}; this release reads up to {FEATURE_LEVEL}")
+        raise CorruptRecord(
+            f"the following records need feature level {level}; this release reads up to {FEATURE_LEVEL}"
+        )
     return FeatureLevel(revision, level)
 
 

@@ -1,8 +1,8 @@
-"""What a log adds up to while it is read: the image, and the transaction that is open at its end, if any.
+"""The state that a log adds up to while it is read: the image, and the open transaction at its end, if any.
 
-A change set that fits one batch stands in it without marks; a larger one stands between a begin and an end, over any
-number of batches (KIP-868). The image takes the records of a transaction only at its end, all in one step, so at every
-moment it holds whole change sets alone; an abort leaves it as it was, since it never was touched (R13-R15).
+A change set that fits one batch is in that batch without markers. A larger one is between a begin and an end, in any
+number of batches (KIP-868). The image takes the records of a transaction only at its end, in one step. So the image
+always holds complete change sets only. An abort leaves it unchanged (R13-R15).
 
     found                                                | open: no         | open: yes
     BeginTransaction                                     | it opens         | refused (R4)
@@ -13,7 +13,7 @@ moment it holds whole change sets alone; an abort leaves it as it was, since it 
     a marker in a log below feature level 2              | refused (R25)    | -
     a record of a snapshot                               | refused          | refused
     the end of a file that is not the last               | nothing          | refused (R18)
-    the end of the log                                   | nothing          | whoever goes on aborts it first (R17)
+    the end of the log                                   | nothing          | the next opening aborts it first (R17)
 
 Pure: bytes in, an image out.
 """
@@ -44,9 +44,9 @@ class Replay:
     def __init__(self, image: Image) -> None:
         self.image = image
         self.begun: BeginTransaction | None = None
-        """How the transaction that is open now began; None if there is none."""
+        """How the open transaction began; None if there is none."""
         self.aborted = 0
-        """How many transactions were found aborted."""
+        """How many aborted transactions were found."""
         self._open: list[DataRecord] = []
 
     @property
@@ -63,7 +63,7 @@ class Replay:
         """Take the records of one batch.
 
         Raises:
-            CorruptRecord: the table in the module's docstring refuses one, or it changes what is not there.
+            CorruptRecord: the table in the module's docstring refuses one, or it changes a record that does not exist.
         """
         ready: list[DataRecord] = []
         for record in decode(body):
@@ -76,16 +76,16 @@ class Replay:
         self._apply(ready)
 
     def end_file(self) -> None:
-        """Say that the log goes on in another file.
+        """The log continues in another file.
 
         Raises:
-            CorruptRecord: a transaction is open, and none ever spans two files.
+            CorruptRecord: a transaction is open, and no transaction spans two files.
         """
         if self.begun is not None:
             raise CorruptRecord(f"{self._name()} is open at the end of a file that is not the last")
 
     def abort(self) -> None:
-        """Forget the open transaction: its abort is in the log."""
+        """Forget the open transaction, because its abort is in the log."""
         self.begun = None
         self._open = []
 
@@ -128,7 +128,7 @@ class Replay:
         try:
             self.image.apply(records)
         except KeyError as absent:
-            raise CorruptRecord(f"a record changes {absent}, which is not there") from absent
+            raise CorruptRecord(f"a record changes {absent}, which does not exist") from absent
 
     def _name(self) -> str:
         return "a transaction" if self.begun is None or self.begun.name is None else f"transaction {self.begun.name!r}"

@@ -1,13 +1,13 @@
-"""Snapshots: the whole state at one place in the log, so that what came before need not be replayed.
+"""Snapshots: the whole state at one place in the log, so that the log before it need not be replayed.
 
-`<20 digits>.snapshot`, named by the last log batch it includes, is a file of batches as in the log (numbered from 1 by
-itself) that holds plain state: a header, the records, a footer. Transaction markers never stand in it (R21). It is
-written beside and renamed when it is whole and durable, so one that is damaged has been damaged later, and opening
-the store is refused rather than answered from less than there was.
+`<20 digits>.snapshot` is named by the last log batch that it includes. It is a file of batches as in the log, numbered
+from 1, and holds plain state: a header, the records, a footer. It never has transaction markers (R21). It is written
+under another name and renamed when it is whole and durable. So a damaged snapshot was damaged later. Then the store
+refuses to open, rather than answer from an incomplete state.
 
-The state is read from the image in slices while the image goes on changing: a view keeps what a key held when the
-snapshot began, until that key has been read. So nothing ever stands still for longer than a slice takes, however large
-the state is, and no copy of it is made.
+The state is read from the image in slices, while the image goes on changing. A view keeps what a key held when the
+snapshot began, until that key has been read. So nothing stops for longer than a slice, however large the state is, and
+the state is never copied.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -41,10 +41,11 @@ from storage.metadata.store import Record
 
 SLICE_BYTES_MAX: Final = 64 * 1024
 SLICE_RECORDS_MAX: Final = 128
-"""A snapshot is encoded in slices of at most so many bytes (a larger record alone) and records: half a millisecond."""
+"""The most bytes and records in a slice of a snapshot, which takes half a millisecond. A larger record is a slice by
+itself."""
 
 WRITE_BYTES: Final = 512 * 1024
-"""A snapshot is written and synced by this much at a time, so that no sync of the log waits behind a large one."""
+"""A snapshot is written and synced in parts of this size, so that no sync of the log waits behind a large one."""
 
 _SUFFIX: Final = ".snapshot"
 _UNFINISHED: Final = ".snapshot-unfinished"
@@ -54,39 +55,39 @@ _END: Final = "\U0010ffff\U0010ffff"
 
 
 class View:
-    """An image as it was at one place in the log, to be read once, slice by slice, while the image goes on.
+    """An image as it was at one place in the log. It is read once, slice by slice, while the image goes on.
 
-    Whoever applies a change set to the image meanwhile tells `note` what that did.
+    Code that applies a change set to the image meanwhile must pass the changes to `note`.
     """
 
     __slots__ = ("_before", "_image", "_read", "head", "point", "revision")
 
     def __init__(self, image: Image, point: Point, *, feature_level: int | None = None) -> None:
         self.point = point
-        """The place in the log: the image is now the state after it."""
+        """The place in the log. The image is now the state after it."""
         self.revision = image.revision
         level = image.feature_level if feature_level is None else feature_level
         self.head: list[DataRecord] = [FeatureLevel(image.revision, level)]
-        """All of the state but its records. Sessions come before the records that are bound to them."""
+        """All of the state except its records. Sessions come before the records that are bound to them."""
         self.head += (SessionStart(session, state.timeout_ms) for session, state in image.sessions.items())
         if image.sequence:
             self.head.append(SequenceAdvance(image.revision, image.sequence))
         self._image = image
         self._read = ""
-        # What keys from `_read` on held, if they were written since; None: nothing.
+        # The earlier records of keys at or above `_read` that were written since; None if there was none.
         self._before: SortedDict[str, Record | None] = SortedDict()
 
     def note(self, written: Iterable[Written]) -> None:
-        """Keep what these keys held before, if they have not been read yet."""
+        """Keep the earlier records of these keys, if they were not read yet."""
         for key, old, _new in written:
             if key >= self._read and key not in self._before:
                 self._before[key] = old
 
     def next(self, records_max: int) -> list[Record]:
-        """The next records, in key order; none once all have been read."""
+        """The next records, in key order; none once all were read."""
         while self._read < _END:
             found = self._image.scan(self._read, _END, records_max)
-            # A slice that is not full reaches to the end; a full one to its last key, that one included.
+            # A slice that is not full reaches to the end. A full slice reaches to its last key, inclusive.
             end = found[-1].key + "\0" if len(found) == records_max else _END
             before = list(self._before.irange(self._read, end, (True, False)))
             self._read = end
@@ -102,13 +103,13 @@ class View:
 async def write(
     files: Files, directory: Path, view: View, *, turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 ) -> int:
-    """Write a snapshot, durable on return, and remove those before it; its size in bytes.
+    """Write a snapshot, and remove those before it. Durable on return. Returns its size in bytes.
+
+    The records are encoded here, slice by slice, each when `turn` returns, and are written in a worker thread. Encoding
+    in the thread too would hold the interpreter for milliseconds whenever another task wants to run.
 
     Raises:
         DiskFull: nothing is left of it.
-
-    The records are encoded here, slice by slice, each when `turn` returns, and written in a worker thread. Encoding in
-    the thread too would hold the interpreter for milliseconds at a time whenever another task wants to go on.
     """
     final = numbered(directory, view.point.sequence, _SUFFIX)
     unfinished = numbered(directory, view.point.sequence, _UNFINISHED)
@@ -140,12 +141,12 @@ async def write(
 
 
 def load_newest(files: Files, directory: Path) -> tuple[Image, Point, int]:
-    """The newest snapshot's image, its place in the log and its size in bytes; the empty image if there is none.
+    """The newest snapshot's image, its place in the log and its size in bytes. The empty image if there is none.
 
-    Blocks. Removes what an interrupted writer left.
+    Blocks. Removes the unfinished file of an interrupted writer.
 
     Raises:
-        CorruptMetadata: it is damaged, or holds what a snapshot never holds.
+        CorruptMetadata: it is damaged, or holds records that do not belong in a snapshot.
     """
     for name in files.names(directory):
         if name.endswith(_UNFINISHED):
@@ -215,15 +216,15 @@ def _remove_older(files: Files, directory: Path, sequence: int) -> None:
 
 
 def snapshot_paths(files: Files, directory: Path) -> dict[int, Path]:
-    """The whole snapshots in the directory, by the last log batch each includes, rising."""
+    """The whole snapshots in the directory, by the last log batch that each includes, rising."""
     return {number: numbered(directory, number, _SUFFIX) for number in numbers(files, directory, _SUFFIX)}
 
 
 def load(path: Path, data: bytes) -> tuple[Image, Point]:
-    """The image that the bytes of the snapshot at `path` hold, and its place in the log.
+    """The image in the bytes of the snapshot at `path`, and its place in the log.
 
     Raises:
-        CorruptMetadata: it is damaged, or holds what a snapshot never holds.
+        CorruptMetadata: it is damaged, or holds records that do not belong in a snapshot.
     """
     reading = _Reading(path, data)
     try:
@@ -243,13 +244,13 @@ def load(path: Path, data: bytes) -> tuple[Image, Point]:
 
 
 class _Reading:
-    """The batches of a snapshot, one at a time: no second copy of it is made, and the place of a fault is known."""
+    """The batches of a snapshot, one at a time. So no second copy of it is made, and the place of a fault is known."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self._path = path
         self._data = data
         self.offset = 0
-        """Where the batch begins that is being read."""
+        """Where the current batch begins."""
 
     def bodies(self) -> Iterator[bytes]:
         for batch in read_batches(self._data, BEGINNING):
@@ -263,7 +264,7 @@ def _until_footer(records: Iterator[LogRecord]) -> Iterator[DataRecord]:
     for count, record in enumerate(records):
         if isinstance(record, SnapshotFooter):
             if record.records != count or next(records, None) is not None:
-                raise CorruptRecord(f"its footer counts {record.records} records where {count} precede it")
+                raise CorruptRecord(f"its footer counts {record.records} records, but {count} precede it")
             return
         if isinstance(record, BeginTransaction | EndTransaction | AbortTransaction | SnapshotHeader):
             raise CorruptRecord(f"a {type(record).__name__} stands in it")

@@ -1,24 +1,27 @@
 """The metadata store's contract: versioned records, secondary indexes, conditional change sets and watches.
 
-Every decision of the broker is a compare-and-set here (docs/design.md#metadata, invariant 4), so the promises are few
+Every decision of the broker is a compare-and-set here (docs/design.md#metadata, invariant 4). So the promises are few
 and strict:
 
-- A change set (`commit`) is applied whole or not at all; each record it writes gets the change set's revision as its
-  version. Revisions rise with every change set that changed something and are never reused, so a record that was
+- A change set (`commit`) is applied whole or not at all. Each record that it writes gets the change set's revision as
+  its version. Revisions rise with every change set that changed something, and are never reused. So a record that was
   deleted and made again never shows an old version (M1-M3).
-- Readers, index queries and watches see only change sets that are durable and complete. Every answer, a refusal too,
-  waits until the state it rests on is durable (D13).
+- Readers, index queries and watches see only change sets that are durable and complete. Every answer, including a
+  refusal, waits until the state behind it is durable (D13).
 - Keys are text, ordered by their UTF-8 bytes (M11). A range is [start, end): start included, end excluded.
 - Index entries change in the same step as their record (M8).
-- A write that was cancelled or timed out is unknown: it happened or it did not. Conditional writes are safe to repeat.
+- The outcome of a cancelled or timed-out write is unknown. Conditional writes are safe to repeat.
 
 Left out on purpose: transactions that read (a caller reads, decides, and writes on conditions), server-side code,
-time-to-live (a record is ephemeral by its session or it stays), and ordering between watches of different streams.
+time-to-live (a record is ephemeral by its session, or it stays), and an order between watches of different streams.
 
-What a store may leave out, each saying so in its own module: the size of a change set (etcd: 124 operations, 123
-conditions and 1.5 MiB; refused up front, M25), dense revisions (etcd: they rise, with gaps, and change sets that were
-made in one step have the same), dense sequences (etcd: a refused change set may use numbers up), sessions to the
-second (etcd: whole ones, two at least), and being `authoritative` (etcd: never, so who peeks passes a barrier before).
+A store may weaken these points, and says so in its own module:
+
+- The size of a change set. etcd: 124 operations, 123 conditions and 1.5 MiB, refused up front (M25).
+- Dense revisions. etcd: they rise with gaps, and change sets that were made in one step share one.
+- Dense sequences. etcd: a refused change set may use up numbers.
+- Session timeouts to the second. etcd: whole seconds, at least two.
+- Being `authoritative`. etcd: never, so pass a barrier before a peek.
 """
 
 from abc import ABC, abstractmethod
@@ -40,9 +43,9 @@ class IndexEntry(NamedTuple):
     """One entry of a secondary index, pointing at the record that carries it."""
 
     name: str
-    """The index's, e.g. `txn-by-deadline`."""
+    """The index's name, for example `txn-by-deadline`."""
     key: str
-    """What it is found by; numbers in it are fixed-width so that bytewise order is their order (M12)."""
+    """The key in the index. Numbers in it have a fixed width, so that bytewise order is their order (M12)."""
 
 
 class Record(NamedTuple):
@@ -72,16 +75,16 @@ class Put:
     key: str
     value: bytes
     expected: int | None = None
-    """The version the key must have now: ABSENT, a version, or None for any."""
+    """The version that the key must have now: ABSENT, a version, or None for any."""
     indexes: tuple[IndexEntry, ...] = ()
     partition_key: str | None = None
     session: "Session | None" = None
-    """Makes the record ephemeral: it goes when this session ends."""
+    """Makes the record ephemeral: the record goes when this session ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutSequential:
-    """Write a new record under `<prefix>-<20 digits>`; the store assigns the digits, rising, never reused (M5).
+    """Write a new record under `<prefix>-<20 digits>`. The store assigns the digits, rising, never reused (M5).
 
     The key is absent before the change set, and no other operation of the change set names it.
     """
@@ -94,11 +97,11 @@ class PutSequential:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a record if it is there."""
+    """Remove a record if it exists."""
 
     key: str
     expected: int | None = None
-    """The version it must have now, or None for any (an absent one too)."""
+    """The version that it must have now; None for any, even an absent record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class DeleteRange:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition alone: the key must have this version (ABSENT: must not exist), and is left as it is."""
+    """A condition without a write: the key must have this version (ABSENT: must not exist)."""
 
     key: str
     expected: int
@@ -122,28 +125,29 @@ Op = Put | PutSequential | Delete | DeleteRange | Check
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a change set did. It is durable."""
+    """The result of a durable change set."""
 
     revision: int
-    """Version of every record it wrote; the store's current revision if it changed nothing."""
+    """The version of every record that it wrote. If it changed nothing, the store's current revision."""
     keys: tuple[str | None, ...]
-    """Per operation, the key it wrote (a sequential put's assigned key), None for operations that write no record."""
+    """For each operation, the key that it wrote (for a sequential put, the assigned key); None if it writes no record.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One step of a range watch: all that one change set, or a re-listing, changed in the range."""
+    """One step of a range watch: everything that one change set, or a new listing, changed in the range."""
 
     revision: int
     records: tuple[Record, ...] = ()
-    """Written records, as they are at `revision`, in key order."""
+    """Written records at `revision`, in key order."""
     deleted: tuple[str, ...] = ()
-    """Keys that are gone, in key order."""
+    """Deleted keys, in key order."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """A snapshot for metrics and for people; reading it costs nothing."""
+    """A snapshot for metrics and for people. Reading it costs nothing."""
 
     revision: int
     records: int
@@ -153,11 +157,11 @@ class StoreStatistics:
 
 
 class MetadataError(ExpectedError):
-    """Base of all that the store raises."""
+    """Base of all errors of the store."""
 
 
 class Conflict(MetadataError):
-    """An expectation did not hold; nothing was changed. Read again and decide again."""
+    """A condition did not hold, and nothing was changed. Read again and decide again."""
 
     def __init__(self, key: str, expected: int, actual: int) -> None:
         super().__init__(f"{key}: expected version {expected}, is {actual}")
@@ -167,36 +171,36 @@ class Conflict(MetadataError):
 
 
 class SessionLost(MetadataError):
-    """The session of an ephemeral write has ended; the write was not made (M19)."""
+    """The session of an ephemeral write has ended. The write was not made (M19)."""
 
 
 class ChangeSetTooLarge(MetadataError):
-    """The change set is above what this store takes; refused before anything was done (M25)."""
+    """The change set is too large for this store. It was refused before anything was done (M25)."""
 
 
 class InvalidOperation(MetadataError):
-    """The call breaks the contract (an empty key, an empty partition key of a sequential put); nothing was done."""
+    """The call breaks the contract, for example by an empty key. Nothing was done."""
 
 
 class StoreUnavailable(MetadataError):
-    """The store cannot answer; a write's outcome is unknown (M22)."""
+    """The store cannot answer. The outcome of a write is unknown (M22)."""
 
     retriable = True
     definite = False
 
 
 class StoreFull(StoreUnavailable):
-    """The store's disk is full; nothing was done. Later it may be, when somebody frees space."""
+    """The store's disk is full. Nothing was done. The same call succeeds once space is freed."""
 
     definite = True
 
 
 class StoreEnded(StoreUnavailable):
-    """The store of this process answers nothing any more, for the cause it names; only opening it again may help."""
+    """The store of this process has ended, for the cause it names. Only opening it again may help."""
 
 
 class Session(ABC):
-    """Keeps ephemeral records alive. Ends on `close`, or when its owner was silent for longer than its timeout."""
+    """Keeps ephemeral records alive. It ends on `close`, or when its owner was silent for longer than its timeout."""
 
     @property
     @abstractmethod
@@ -206,35 +210,35 @@ class Session(ABC):
     @property
     @abstractmethod
     def has_ended(self) -> bool:
-        """Whether this process knows that it has ended, or must assume it."""
+        """Whether this process knows that it has ended, or must assume so."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End it now: its records are deleted, durably, when this returns. Idempotent."""
+        """End it now. Its records are deleted, durably, on return. Idempotent."""
 
     @abstractmethod
     async def wait_lost(self) -> None:
-        """Return when it has ended, by whichever cause."""
+        """Return when it has ended, for any reason."""
 
 
 class KeyWatch(ABC):
-    """Follows one key. Coalesces: it yields the newest state, not every state, and never an older version (M13)."""
+    """Follows one key. It yields the newest state, not every state, and never an older version (M13)."""
 
     @abstractmethod
     async def next(self) -> Record | None:
-        """The record as it is now if it differs from what was last returned (at first: always), else wait for that."""
+        """The current record, once it differs from the last one returned. The first call returns at once."""
 
 
 class RangeWatch(ABC):
-    """Follows a key range: first what is there, then every change set in order, none skipped (M14).
+    """Follows a key range: first the existing records, then every change set in order, none skipped (M14).
 
-    Bounded: if its reader falls behind by more than the bound, the backlog is replaced by one `Change` that holds the
-    difference between what was last read and now, so nobody else waits and nothing is lost, only coalesced (M17).
+    Bounded: if its reader falls too far behind, one `Change` replaces the backlog. It holds the difference between what
+    was last read and now. So nobody else waits, and changes are merged but not lost (M17).
     """
 
     @abstractmethod
     async def next(self) -> Change:
-        """The first call returns all records of the range as one `Change`; later ones wait for the next change."""
+        """The first call returns all records of the range as one `Change`. Later calls wait for the next change."""
 
     def __aiter__(self) -> AsyncIterator[Change]:
         return self._changes()
@@ -245,18 +249,19 @@ class RangeWatch(ABC):
 
 
 class MetadataStore(ABC):
-    """See the module's docstring for what every implementation promises."""
+    """See the module's docstring for the promises of every implementation."""
 
     authoritative: bool
-    """True when `peek` shows the newest decided state: the deciding image is in this process and it is not fenced."""
+    """Whether `peek` shows the newest decided state, because the deciding image is in this process and is not fenced.
+    """
 
     @abstractmethod
     def peek(self, key: str) -> Record | None:
-        """The record as this process's image holds it, without waiting; may be behind unless `authoritative`."""
+        """The record in this process's image, without waiting. Unless `authoritative`, it may be stale."""
 
     @abstractmethod
     async def get(self, key: str) -> Record | None:
-        """The record, or None. At least as new as every write this process had answered before the call."""
+        """The record, or None. At least as new as every write of this process that was answered before the call."""
 
     @abstractmethod
     async def scan(self, start: str, end: str, *, limit: int | None = None) -> list[Record]:
@@ -271,28 +276,31 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def commit(self, ops: Sequence[Op]) -> Committed:
-        """Apply a change set, all or nothing; durable on return.
+        """Apply a change set, all or nothing. Durable on return.
 
-        Each key may stand in it once. Conditions are judged against the state before the change set.
+        The change set may name each key once. Conditions are judged against the state before the change set.
 
         Raises:
-            Conflict: an expectation did not hold. Durable, like every answer.
+            Conflict: a condition did not hold. Durable, like every answer.
             SessionLost: an ephemeral write's session has ended.
             ChangeSetTooLarge, InvalidOperation: refused before anything was done.
             StoreUnavailable: unknown whether it was applied.
         """
 
     async def commit_along(self, ops: Sequence[Op]) -> Committed:
-        """As `commit`, for a change set that nobody waits for: the store may hold it back for a moment.
+        """As `commit`, for a change set that no caller waits for. The store may hold it back for a moment.
 
-        A store that makes change sets durable in groups takes it along with the next one. So tidying up costs no sync
-        of its own and delays nobody's. A cancelled call may have changed nothing.
+        A store that makes change sets durable in groups adds it to the next group. So cleanup costs no sync of its own
+        and delays nobody's. A cancelled call may have changed nothing.
         """
         return await self.commit(ops)
 
     @abstractmethod
     async def barrier(self) -> int:
-        """Return once this process's image holds everything that was decided before the call; the revision reached."""
+        """Return once this process's image holds everything that was decided before the call.
+
+        Returns the revision reached.
+        """
 
     @abstractmethod
     def watch_key(self, key: str) -> AbstractAsyncContextManager[KeyWatch]:
@@ -304,7 +312,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def open_session(self, timeout_seconds: float) -> Session:
-        """A new session; the store ends it by itself after `timeout_seconds` without a sign of life of this process."""
+        """A new session. The store ends it after `timeout_seconds` without a sign of life from this process."""
 
     @abstractmethod
     def statistics(self) -> StoreStatistics:
@@ -330,7 +338,7 @@ class MetadataStore(ABC):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """A snapshot that is whole and durable."""
+    """A whole, durable snapshot."""
 
     sequence: int
     """The last batch of the store's log whose effects it contains."""
@@ -341,13 +349,13 @@ class SnapshotTaken:
 
 @runtime_checkable
 class TakesSnapshots(Protocol):
-    """What a store that keeps a log of its own can do besides: write down its whole state, so that the log gets short.
+    """A store with a log of its own can also write down its whole state, so that the log gets short.
 
-    It does so by itself when it is due; asking is for operators, before a copy or an upgrade.
+    It does so by itself when a snapshot is due. Operators ask for one before a copy or an upgrade.
     """
 
     async def take_snapshot(self) -> SnapshotTaken:
-        """Take one that contains every change set answered before the call; durable on return.
+        """Take a snapshot with every change set that was answered before the call. Durable on return.
 
         Raises:
             StoreUnavailable: unknown whether it was taken.
@@ -357,10 +365,10 @@ class TakesSnapshots(Protocol):
 
 def starting_with(prefix: str) -> tuple[str, str]:
     """The range of every key that begins with `prefix`."""
-    # U+10FFFF is the last code point, so it sorts above whatever may follow the prefix in a key of ours.
+    # U+10FFFF is the last code point, so it sorts above anything that may follow the prefix in our keys.
     return prefix, prefix + "\U0010ffff"
 
 
 def exactly(key: str) -> tuple[str, str]:
-    """The range that holds `key` alone."""
+    """The range that holds only `key`."""
     return key, key + "\0"

@@ -1,8 +1,8 @@
-"""Records by key, in key order, and the sorted sets that such order comes from.
+"""Records by key, in key order, and the sorted sets behind that order.
 
-A record is held as a plain tuple of plain values, which Python's garbage collector stops looking at after a first
-glance. A full collection visits all that it still looks at while everything stands still: with a million `Record`s
-that is 0.3 s, at moments nobody chose. A `Record` is made when it is asked for, which takes less than a microsecond.
+A record is kept as a plain tuple of plain values, which Python's garbage collector stops tracking after a first visit.
+A full collection visits every tracked object while everything stands still. With a million `Record` objects that takes
+0.3 s, at unpredictable moments. A `Record` is made on request, which takes less than a microsecond.
 
 Pure: no IO, no waiting.
 """
@@ -17,7 +17,7 @@ from storage.metadata.store import IndexEntry, Record
 
 
 class Sortable(Protocol):
-    """What can stand in order."""
+    """A value that has an order."""
 
     def __hash__(self) -> int: ...
 
@@ -27,31 +27,32 @@ class Sortable(Protocol):
 T = TypeVar("T", bound=Sortable)
 
 _State = tuple[str, bytes, int, tuple[str, ...], str | None, int | None]
-"""A record's fields, its index entries as names and keys in turns."""
+"""A record's fields, with its index entries as alternating names and keys."""
 
 
 class _States(dict[str, _State]):
-    """States by key, as a dict that the garbage collector never forgets.
+    """States by key, as a dict that the garbage collector never untracks.
 
-    It lets go of a plain dict whose values it has let go of, and takes it up again as a young one with the next put: a
-    million entries are then visited while somebody waits, though what stood when a broker was ready is out of its way.
+    The collector untracks a plain dict if it has untracked the dict's values, and tracks it again as a young object at
+    the next put. It would then visit a million entries while a client waits, although they were set aside when the
+    broker was ready.
     """
 
     __slots__ = ()
 
 
 class SortedSet(Generic[T]):
-    """Distinct values in order; at first it sorts late, only when order is asked for.
+    """Distinct values in order. At first, it sorts only when the order is needed.
 
-    Recovery adds a million values whose order nobody asks for, and removes many again: sorting once what is left takes
-    a fifth of the time of finding a place for each. `settle` ends that, so that no reader pays for many writers.
+    Recovery adds a million values without needing their order, and removes many again. Sorting the rest once takes a
+    fifth of the time of finding a place for each. `settle` ends that, so that no reader pays for many writers.
     """
 
     __slots__ = ("_late", "_sorted", "_sorts_late")
 
     def __init__(self, *, sorts_late: bool) -> None:
         self._sorted: SortedList[T] = SortedList()
-        # A dict, to keep the order of arrival, in which there is more order than in a set.
+        # A dict keeps the order of arrival, which is closer to sorted than the order of a set.
         self._late: dict[T, None] = {}
         self._sorts_late = sorts_late
 
@@ -59,27 +60,27 @@ class SortedSet(Generic[T]):
         return len(self._sorted) + len(self._late)
 
     def add(self, value: T) -> None:
-        """Add a value that is not there."""
+        """Add a value that is not in the set."""
         if self._sorts_late:
             self._late[value] = None
         else:
             self._sorted.add(value)
 
     def remove(self, value: T) -> None:
-        """Remove a value that is there."""
+        """Remove a value that is in the set."""
         if value in self._late:
             del self._late[value]
         else:
             self._sorted.remove(value)
 
     def between(self, start: T, end: T) -> Iterator[T]:
-        """The values of [start, end) in order, to be used up before the next change."""
+        """The values of [start, end) in order. Use them up before the next change."""
         self._sort()
         found: Iterator[T] = self._sorted.irange(start, end, (True, False))
         return found
 
     def settle(self) -> None:
-        """Sort what is there, and from now on whatever comes at once."""
+        """Sort the values, and from now on keep the order at each change."""
         self._sort()
         self._sorts_late = False
 
@@ -117,7 +118,7 @@ class RecordTable:
         return None if state is None else _record(state)
 
     def put(self, record: Record) -> Record | None:
-        """Add a record; the one whose place it takes, or None."""
+        """Add a record. Returns the one that it replaces, or None."""
         key = record.key
         old = self._states.get(key)
         self._states[key] = _state(record)
@@ -142,7 +143,7 @@ class RecordTable:
         return [_record(states[key]) for key in islice(self._keys.between(start, end), limit)]
 
     def keys_between(self, start: str, end: str) -> Iterator[str]:
-        """The keys of [start, end) in order, to be used up before the next change."""
+        """The keys of [start, end) in order. Use them up before the next change."""
         return self._keys.between(start, end)
 
     def settle(self) -> None:
@@ -158,7 +159,7 @@ def _state(record: Record) -> _State:
 
 def _record(state: _State) -> Record:
     if not state[3]:
-        # What `Record._make` does, in half the time: a scan of many records is mostly this.
+        # As `Record._make`, in half the time. A scan of many records is mostly this.
         return tuple.__new__(Record, state)
     key, value, version, texts, partition_key, session = state
     indexes = tuple([IndexEntry(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)])

@@ -1,8 +1,8 @@
-"""How a change set stands in the log: as neighbours in one batch, or as a transaction over as many as it needs.
+"""How a change set is laid out in the log: as neighbours in one batch, or as a transaction over several batches.
 
-Every batch is written whole or not at all, so a change set that fits one needs no marks. A larger one is written in
-pieces, each durable before the next is encoded, so that neither memory nor a worker thread ever holds all of it; only
-its end makes it count (R8, R12).
+Every batch is written whole or not at all, so a change set that fits one needs no markers. A larger one is written in
+pieces. Each piece is durable before the next one is encoded, so neither memory nor a worker thread ever holds all of
+it. It counts only with its end (R8, R12).
 
 Pure: values in, batches out.
 """
@@ -22,11 +22,14 @@ from storage.metadata.records import (
 )
 
 PIECE_BYTES_MAX: Final = 256 * 1024
-"""A piece of a transaction is written when it has this size: a millisecond or two to encode, and as much to write."""
+"""A piece of a transaction is written when it has this size. Encoding and writing take a millisecond or two each."""
 
 
 def fits_one_batch(change_set: Sequence[DataRecord]) -> bool:
-    """True if it needs no transaction: all of it fits a batch, or it is a single record, which may have one alone."""
+    """Whether it needs no transaction.
+
+    True if all of it fits a batch, and for a single record, which may have its own batch.
+    """
     if len(change_set) == 1:
         return True
     size = 0
@@ -38,7 +41,7 @@ def fits_one_batch(change_set: Sequence[DataRecord]) -> bool:
 
 
 def pieces(name: str, change_set: Sequence[DataRecord]) -> Iterator[list[Body]]:
-    """The transaction that holds the change set, from begin to end, as batches to be written piece by piece."""
+    """The transaction with the change set, from begin to end, as batches to write piece by piece."""
     piece: list[Body] = []
     size = 0
     for body in _batches(_marked(name, change_set)):
@@ -53,12 +56,12 @@ def pieces(name: str, change_set: Sequence[DataRecord]) -> Iterator[list[Body]]:
 
 
 def abort(reason: str) -> list[Body]:
-    """What ends an open transaction as if it had never begun."""
+    """The record that ends an open transaction as if it had never begun."""
     return [Body(encode(AbortTransaction(shortened(reason))), 1)]
 
 
 def shortened(text: str) -> str:
-    """The text, or as much of its beginning as a marker takes."""
+    """The text, cut to the length that a marker allows."""
     return text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
 
 

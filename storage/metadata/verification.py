@@ -1,4 +1,4 @@
-"""Whether the files of an embedded store are whole and agree with one another, file by file.
+"""Checks whether the files of an embedded store are whole and agree with one another, file by file.
 
     file      looked at
     snapshot  its checksums, header and footer; that it holds plain state alone; its records' versions, sessions and
@@ -6,11 +6,11 @@
     log       its checksums and their chain, from the file or snapshot before it; its records; that its transactions
               are whole and end in the file they began in; and the state after it, where that before it is known
 
-A damaged file does not keep those behind it from being looked at: they are then held against what they say of
-themselves. A torn tail and an unfinished transaction at the log's end are no damage: nobody was told that they are
-there, and opening the store mends them. Nothing is mended here.
+A damaged file does not stop the check of the files behind it. Those are then checked against their own data. A torn
+tail and an unfinished transaction at the log's end are no damage, because they were never confirmed, and opening the
+store repairs them. This module repairs nothing.
 
-All of it blocks.
+Everything here blocks.
 """
 
 from collections.abc import Iterator
@@ -39,31 +39,31 @@ _ALL: Final = starting_with("")
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What was found out about one file."""
+    """The result for one file."""
 
     path: Path
     is_snapshot: bool
     damage: CorruptMetadata | None = None
-    """Why it is not whole; what it holds is not counted then."""
+    """Why it is not whole. Its contents are then not counted."""
     batches: int = 0
-    """Of a log."""
+    """For a log, its batches."""
     records: int = 0
-    """Of a log with the markers of transactions, of a snapshot without what frames them."""
+    """For a log, all records with transaction markers. For a snapshot, the records without header and footer."""
     committed: int = 0
-    """Transactions."""
+    """Committed transactions."""
     aborted: int = 0
     unfinished_records: int | None = None
-    """Of a transaction without end, at the end of the log."""
+    """Records in an unfinished transaction at the log's end."""
     torn: Torn | None = None
     is_compared: bool = False
-    """The snapshot was held against the log that led to it."""
+    """Whether the snapshot was compared with the log that led to it."""
 
 
 def verify(inspection: Inspection, progress: Progress) -> Iterator[FileReport]:
-    """Look at every file, in the log's order; a report for each, and for one that is missing at the end."""
+    """Check every file, in the log's order. One report for each file, and one for a file that is missing at the end."""
     verifier = _Verifier(inspection)
     files = [(number, 0, path) for number, path in inspection.snapshots.items()]
-    # A log file begins where the snapshot was taken that stands before it.
+    # A log file begins where the snapshot before it was taken.
     files += ((number - 1, 1, path) for number, path in inspection.logs.items())
     for place, is_log, path in sorted(files):
         told = 0
@@ -85,19 +85,19 @@ def verify(inspection: Inspection, progress: Progress) -> Iterator[FileReport]:
 
 
 class _Verifier:
-    """Goes along the log with the state there, as far as it is known."""
+    """Follows the log with the state at each place, as far as it is known."""
 
     def __init__(self, inspection: Inspection) -> None:
         self._inspection = inspection
         self._newest_snapshot = max(inspection.snapshots, default=-1)
         self._last_log = max(inspection.logs, default=0)
-        # Where the last file ended. Unknown behind a damaged one, and before the first if a snapshot stands for it.
+        # Where the last file ended. Unknown behind a damaged file, and before the first one if a snapshot replaces it.
         self._point = None if inspection.snapshots else BEGINNING
-        # The state there, if all that led to it is known.
+        # The state there, if everything that led to it is known.
         self._image: Image | None = None
 
     def snapshot(self, path: Path) -> FileReport:
-        """Look at a snapshot."""
+        """Check a snapshot."""
         try:
             image, point = self._inspection.load(path)
             _check(path, image)
@@ -108,7 +108,7 @@ class _Verifier:
         return FileReport(path, is_snapshot=True, records=len(image.records), is_compared=is_compared)
 
     def log(self, path: Path, place: int, progress: Progress) -> FileReport:
-        """Look at a log file that begins at `place`."""
+        """Check a log file that begins at `place`."""
         marks = MarkerReader()
         try:
             after = self._begin(path, place)
@@ -134,7 +134,7 @@ class _Verifier:
         )
 
     def _begin(self, path: Path, place: int) -> Point:
-        """Where the file begins; forgets the state if that is not where the last one ended."""
+        """Where the file begins. Forgets the state if the last file ended elsewhere."""
         if not place:
             self._image = Image()
             return BEGINNING
@@ -149,11 +149,13 @@ class _Verifier:
         return said or Point(place, 0)
 
     def _compare(self, path: Path, image: Image, point: Point) -> bool:
-        """Hold a snapshot against the log that led to it; False if that is not there."""
+        """Compare a snapshot with the log that led to it. False if that log is gone."""
         if self._point is None or self._point.sequence != point.sequence:
             return False
         if self._point.crc != point.crc:
-            raise CorruptMetadata(path, 0, f"batch {point.sequence} of the log is another one than it was taken after")
+            raise CorruptMetadata(
+                path, 0, f"batch {point.sequence} of the log is not the batch that it was taken after"
+            )
         if self._image is None:
             return False
         difference = _difference(self._image, image)
@@ -182,7 +184,7 @@ class _Both:
 
 
 def _check(path: Path, image: Image) -> None:
-    """Hold a state against itself.
+    """Check a state for consistency.
 
     Raises:
         CorruptMetadata: two parts of it contradict each other.
@@ -205,7 +207,7 @@ def _check(path: Path, image: Image) -> None:
 def _difference(replayed: Image, loaded: Image) -> str | None:
     """How two states differ, in words; None if they do not.
 
-    The feature level may: a snapshot can be written for another release (R26).
+    The feature level may differ, because a snapshot can be written for another release (R26).
     """
     for what, one, other in (
         ("revision", replayed.revision, loaded.revision),

@@ -1,14 +1,14 @@
-"""Who waits for which keys, and how they learn what a change set did.
+"""Which tasks wait for which keys, and how they learn what a change set did.
 
-Firing happens in the step that makes a change set visible, between two scheduler turns, so it must cost little and
-never wait: watches of a key are found in a dict, watches of a range by one bisection, and each only notes what
-concerns it and wakes its reader. What a reader was not yet told is bounded: a key watch keeps nothing and looks at the
-image, a range watch folds its backlog into the difference since its last reading (M17). That difference is exact
-without a copy of what was read, because every change says what was there before it.
+Firing happens in the step that makes a change set visible, between two scheduler turns. So it must be cheap and never
+wait. Watches of a key are found in a dict, watches of a range by one bisection. Each only notes what concerns it and
+wakes its reader. The backlog of a reader is bounded. A key watch keeps nothing and looks at the image. A range watch
+folds its backlog into the difference since its last reading (M17). The difference is exact without a copy of what was
+read, because every change has the record before it.
 
-What costs by the number of keys is done some keys at a time (E7). Each step that finds whom a part of a change set
-concerns also folds twice as many keys as the part has, so what is not yet folded stays bounded. The reader folds the
-rest, puts changes in order, and lists what was there at first, with pauses in its own task.
+Work that grows with the number of keys is done some keys at a time (E7). Each step that finds the watches for a part of
+a change set also folds twice as many keys as the part has. So the unfolded rest stays bounded. The reader folds that
+rest, sorts changes, and lists the first records, with pauses in its own task.
 """
 
 from collections import deque
@@ -28,10 +28,10 @@ from storage.metadata.store import Change, KeyWatch, RangeWatch, Record
 from storage.signal import Signal
 
 BACKLOG_KEYS_MAX: Final = 4096
-"""How many changed keys a range watch holds change set by change set before it folds them into one difference."""
+"""How many changed keys a range watch keeps by change set before it folds them into one difference."""
 
 _NEVER: Final = -1
-"""What a key watch has returned before it returned anything; no record's version."""
+"""What a key watch has returned before its first return. No record has this version."""
 
 
 class Watches:
@@ -46,27 +46,27 @@ class Watches:
         self._count = 0
         self._failure: BaseException | None = None
         self.showing: trio.Event | None = None
-        """While the image shows a part of a change set: set when it shows all of it. Nobody reads before."""
+        """While the image shows a part of a change set: set when it shows all of it. Readers wait for it."""
 
     def __len__(self) -> int:
         return self._count
 
     def of_key(self, key: str) -> "ImageKeyWatch":
-        """A watch to be entered."""
+        """A watch of one key, to be entered as a context."""
         return ImageKeyWatch(self, self._image, key)
 
     def of_range(self, start: str, end: str) -> "ImageRangeWatch":
-        """A watch to be entered."""
+        """A watch of a range, to be entered as a context."""
         return ImageRangeWatch(self, self._image, start, end)
 
     def fire(self, revision: int, written: Sequence[Written]) -> None:
-        """Tell everyone whom the change set concerns. The image holds it already."""
+        """Tell every watch that the change set concerns. The image holds it already."""
         concerned: dict[ImageRangeWatch, list[Written]] = {}
         self.note(written, concerned)
         self.tell(revision, concerned)
 
     def note(self, written: Sequence[Written], concerned: dict["ImageRangeWatch", list[Written]]) -> None:
-        """Find whom a part of a change set concerns. Readers of single keys look at the image once they may."""
+        """Find the watches that a part of a change set concerns. Readers of single keys look at the image later."""
         for change in written:
             for key_watch in self._keys.get(change.key, ()):
                 key_watch.signal.set()
@@ -76,12 +76,12 @@ class Watches:
             range_watch.fold(2 * len(written))
 
     def tell(self, revision: int, concerned: Mapping["ImageRangeWatch", list[Written]]) -> None:
-        """Tell whom `note` found. The image holds the whole change set."""
+        """Tell the watches that `note` found. The image holds the whole change set."""
         for range_watch, changes in concerned.items():
             range_watch.add(revision, changes)
 
     def fail(self, cause: BaseException) -> None:
-        """Say that nothing will ever fire again: readers get `cause` once they have read what was there."""
+        """Declare that nothing fires again. Readers get `cause` once they have read what was there."""
         self._failure = cause
         for key_watches in self._keys.values():
             for key_watch in key_watches:
@@ -90,7 +90,7 @@ class Watches:
             range_watch.signal.set()
 
     async def readable(self) -> None:
-        """Return when the image shows whole change sets only; nothing waits between that and the return."""
+        """Return when the image shows complete change sets only. No pause follows before the return."""
         while self.showing is not None:
             await self.showing.wait()
 
@@ -120,7 +120,7 @@ class Watches:
 
 
 class ImageKeyWatch(KeyWatch):
-    """A key watch that keeps no queue: its reader looks at the image."""
+    """A key watch without a queue: its reader looks at the image."""
 
     __slots__ = ("_image", "_returned", "_watches", "key", "signal")
 
@@ -142,7 +142,7 @@ class ImageKeyWatch(KeyWatch):
         self._watches.detach(self)
 
     async def next(self) -> Record | None:
-        """See `KeyWatch.next`. A cancelled call has returned nothing, so the next one tells it."""
+        """See `KeyWatch.next`. After a cancelled call, the next call returns the same."""
         await trio.lowlevel.checkpoint()
         while True:
             await self._watches.readable()
@@ -156,7 +156,7 @@ class ImageKeyWatch(KeyWatch):
 
 
 class ImageRangeWatch(RangeWatch):
-    """A range watch: a bounded backlog of change sets, and past the bound the difference they add up to."""
+    """A range watch: a bounded backlog of change sets, and beyond the bound their folded difference."""
 
     __slots__ = (
         "_backlog",
@@ -181,16 +181,16 @@ class ImageRangeWatch(RangeWatch):
         self.signal = Signal()
         self._listed = False
         self._before: dict[str, Record | None] | None = None
-        """While the range is listed: what keys that have changed since then held."""
+        """While the range is listed: the earlier records of keys that have changed since."""
         self._backlog: deque[tuple[int, list[Written]]] = deque()
         """Change sets to be returned one by one."""
         self._backlog_keys = 0
         self._difference: dict[str, Written] | None = None
-        """What the reader is told at once, since the backlog was too long; None while it is told one by one."""
+        """Returned at once, because the backlog was too long; None while change sets are returned one by one."""
         self._unfolded: deque[Written] = deque()
-        """What is not yet in the difference, oldest first."""
+        """What is not in the difference yet, oldest first."""
         self._taken: Steps[Change] | None = None
-        """What the reader is about to return; if it is cancelled meanwhile, the next call goes on with it."""
+        """What the reader is about to return. If it is cancelled meanwhile, the next call continues with it."""
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
@@ -204,7 +204,7 @@ class ImageRangeWatch(RangeWatch):
             self._listed = False
 
     async def next(self) -> Change:
-        """See `RangeWatch.next`. A cancelled call has taken nothing."""
+        """See `RangeWatch.next`. A cancelled call consumes nothing."""
         await trio.lowlevel.checkpoint()
         if not self._listed:
             return await self._list()
@@ -229,7 +229,7 @@ class ImageRangeWatch(RangeWatch):
         return change
 
     async def _list(self) -> Change:
-        """What is there, as of the step that attaches the watch: no change falls between the two (M14)."""
+        """The records at the step that attaches the watch. No change falls between the two (M14)."""
         await self._watches.readable()
         self._watches.attach(self)
         self._listed = True
@@ -241,7 +241,7 @@ class ImageRangeWatch(RangeWatch):
                 found[key] = self._image.records.get(key)
                 if number % KEYS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-            # What is being shown may have been read, and `add` is told of it only when all of it is shown.
+            # The reader may have read a change set that is being shown. `add` gets it only when all of it is shown.
             await self._watches.readable()
             for key in self._before.keys() & found.keys():
                 found[key] = self._before[key]
@@ -260,7 +260,7 @@ class ImageRangeWatch(RangeWatch):
     def add(self, revision: int, changes: list[Written]) -> None:
         """Note what a change set did in the range, and wake the reader."""
         if not self._listed:
-            # Its listing was given up while the change set was being shown; the next one holds all of it.
+            # Its listing was abandoned while the change set was being shown. The next listing holds all of it.
             return
         if self._before is not None:
             for change in changes:
@@ -268,7 +268,7 @@ class ImageRangeWatch(RangeWatch):
         if self._difference is None:
             self._backlog.append((revision, changes))
             self._backlog_keys += len(changes)
-            # A single change set is held as it is, however large: folding it would not make it smaller.
+            # A single change set is kept as it is, however large, because folding would not make it smaller.
             if self._backlog_keys > BACKLOG_KEYS_MAX and len(self._backlog) > 1:
                 self._difference = {}
                 for _revision, earlier in self._backlog:
@@ -280,7 +280,10 @@ class ImageRangeWatch(RangeWatch):
         self.signal.set()
 
     def fold(self, keys_max: int) -> None:
-        """Add so many of the changes that wait for it to the difference; what came and went leaves nothing."""
+        """Add this many of the waiting changes to the difference.
+
+        A key that appeared and disappeared leaves nothing.
+        """
         difference = self._difference
         for _ in range(min(keys_max, len(self._unfolded))):
             assert difference is not None, "what is not folded belongs to a difference"
@@ -296,14 +299,14 @@ class ImageRangeWatch(RangeWatch):
 class RangeTable:
     """Finds the ranges that cover a key.
 
-    The starts and ends of all ranges cut the key space into pieces; each piece knows who covers it, and a key's piece
-    is found by bisection. Adding a range costs as many steps as it has pieces inside.
+    The starts and ends of all ranges cut the key space into pieces. Each piece knows which ranges cover it, and a
+    bisection finds a key's piece. Adding a range costs as many steps as it has pieces inside.
     """
 
     __slots__ = ("_count", "_pieces")
 
     def __init__(self) -> None:
-        # The piece that begins at "" is always there, so every key lies in one.
+        # The piece that begins at "" always exists, so every key is in a piece.
         self._pieces: SortedDict[str, frozenset[ImageRangeWatch]] = SortedDict({"": frozenset()})
         self._count = 0
 
@@ -332,7 +335,7 @@ class RangeTable:
             self._pieces[piece] |= {watch}
 
     def remove(self, watch: ImageRangeWatch) -> None:
-        """Take a watch away, and the cuts that nobody needs any more."""
+        """Remove a watch, and the cuts that are no longer needed."""
         self._count -= 1
         pieces = self._cut(watch)
         for piece in pieces:
@@ -353,7 +356,7 @@ class RangeTable:
 
 
 def _change(revision: int, changes: list[Written]) -> Steps[Change]:
-    """What a reader is told of them; uses the list up, since to free many at once takes as long as to sort them."""
+    """The `Change` for a reader. Uses the list up, because freeing many items at once takes as long as sorting them."""
     if len(changes) <= KEYS_AT_ONCE:
         changes.sort()
         records, deleted = _split(changes)

@@ -161,7 +161,9 @@ async def test_a_query_whose_checkpoint_is_gone_repeats_or_is_refused(job: Job, 
             shutil.rmtree(job.checkpoint(name))
         inputs = await story.ends()
         await job.to_messages("unnamed")
-        with pytest.raises(StreamingQueryException, match="counts anew, so it is not written and not taken as written"):
+        with pytest.raises(
+            StreamingQueryException, match="numbering restarted, so it was neither written nor taken as written"
+        ):
             await job.to_messages("named", **named)
         again, left_out = await copies_in(story, "unnamed"), await copies_in(story, "named")
     places = Counter(copy.place for copy in before["unnamed"]) + Counter(read.place for read in inputs)

@@ -92,7 +92,7 @@ async def test_a_batch_of_another_origin_is_not_taken_for_one_that_was_applied(
     await groups.commit(again, [], once=False, origin="one")
     for _ in range(2):
         with pytest.raises(
-            AppliedByAnother, match=r"up to 2 of application 'app' were written by 'one'; batch 1 is of"
+            AppliedByAnother, match=r"up to 2 of application 'app' were written by 'one'. Batch 1 came from a different"
         ):
             await coordinator.new_in_group(0, 60_000, again, once=False, origin="two")
     with pytest.raises(AppliedByAnother):
@@ -111,7 +111,9 @@ async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_a
     for same in Content("plan", "others"), Content("another", "rows"), Content(None, "rows"), None:
         await groups.commit(ONE, [], once=False, content=same)
     for other in Content("another", "others"), Content(None, "others"), Content("another", None):
-        with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' is not the one that was written"):
+        with pytest.raises(
+            AppliedOtherwise, match="Batch 1 of application 'app' differs from the one that was written"
+        ):
             await groups.commit(ONE, [], once=False, content=other)
         await groups.commit(ONE, [], once=False, content=other, trusts_number=True)
     # Of one that was written by its number alone nothing is known.
@@ -120,7 +122,7 @@ async def test_a_batch_that_holds_something_else_is_not_taken_for_one_that_was_a
         await groups.commit(TWO, [], once=False, content=Content("plan", "rows"))
     three = TransactionGroup("app", 3)
     await groups.commit(three, [], once=False, content=Content("plan", "rows"))
-    with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' comes again, but batches up to 3"):
+    with pytest.raises(AppliedOtherwise, match="Batch 1 of application 'app' was repeated, but batches up to 3"):
         await groups.commit(ONE, [], once=False, content=Content("plan", "rows"))
     await wait_all_tasks_blocked()
     assert await office.state(left_open) is TxnState.COMMITTED
@@ -192,7 +194,7 @@ async def test_a_winner_that_timed_out_lets_nothing_be_committed(autojump_clock:
 async def test_one_transaction_of_a_group_is_not_committed_alone(autojump_clock: MockClock, office: Office) -> None:
     """It may be aborted alone, and then the group cannot count it."""
     txn = await office.join(ONE)
-    with pytest.raises(GroupDecides, match="naming its winners"):
+    with pytest.raises(GroupDecides, match="name its winners"):
         await office.coordinator.end(txn, EndAction.COMMIT)
     await office.coordinator.end(txn, EndAction.ABORT)
     await office.coordinator.end(txn, EndAction.ABORT)

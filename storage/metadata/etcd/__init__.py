@@ -1,1 +1,1 @@
-"""The metadata store on etcd: clusters that already run one keep their metadata there."""
+"""The metadata store on etcd, for clusters that already run one."""

@@ -1,11 +1,11 @@
-"""This process's image of what stands in etcd, followed through one watch.
+"""This process's image of the records in etcd, followed through one watch.
 
-All watches of the contract hang on the image, as they do in the other stores, so one stream serves any number of them
-and a change set reaches them in one step. The stream resumes at the revision after the last one applied, on whichever
-server and after whatever pause; if etcd has forgotten that revision (compaction), everything is listed again and the
-difference to the image is applied as one change (M14, M15). Broken streams are opened again after RETRY_DELAYS.
+All watches of the contract use the image, as in the other stores. So one stream serves any number of them, and a change
+set reaches them in one step. The stream resumes at the revision after the last one applied, on any server and after any
+pause. If etcd has forgotten that revision (compaction), the follower lists everything again and applies the difference
+to the image as one change (M14, M15). Broken streams are reopened after RETRY_DELAYS.
 
-Whoever needs the image to hold a revision waits for it with `reached`; there is nothing to ask for meanwhile.
+A task that needs the image to hold a revision waits for it with `reached`. It sends no request meanwhile.
 """
 
 import heapq
@@ -34,19 +34,19 @@ log = structlog.get_logger(__name__)
 
 
 class StoreRolledBack(Exception):
-    """etcd is not the one that was followed, or was restored to an older state: the image cannot go on from it."""
+    """etcd is another cluster, or was restored to an older state. The image cannot continue from it."""
 
 
 class Follower:
-    """The image, and the task that keeps it."""
+    """The image, and the task that keeps it current."""
 
     def __init__(self, rpc: Rpc, keys: Keys, retry: Retry) -> None:
         self.image = Image()
         self.watches = Watches(self.image)
         self.counter = Counter(0, 0)
-        """Of sequential puts, as the image knows it."""
+        """The counter of sequential puts, as the image has it."""
         self.resumed = 0
-        """How often the stream was opened again."""
+        """How often the stream was reopened."""
         self.listed = 0
         """How often everything was listed."""
         self._rpc = rpc
@@ -65,7 +65,7 @@ class Follower:
         self._reversed: StoreRolledBack | None = None
 
     async def start(self) -> None:
-        """Fill the image; call once, before `run`.
+        """Fill the image. Call it once, before `run`.
 
         Raises:
             StoreUnavailable: etcd cannot be reached.
@@ -84,16 +84,16 @@ class Follower:
         while True:
             before = self._next_revision
             if self._is_compacted:
-                log.warning("etcd forgot what was to be followed next: listing everything", revision=before)
+                log.warning("etcd has compacted the next revision; listing everything again", revision=before)
                 try:
                     await self._list()
                 except StoreUnavailable as unavailable:
-                    # Whoever waits for an answer is told by his own call; the image is kept for when etcd is back.
+                    # Callers that wait for an answer get the error from their own calls. The image is kept.
                     log.warning("etcd cannot be listed", reason=str(unavailable))
                     continue
             span = self._keys.followed
-            # One revision more than is needed: if the next one is just the one to which etcd was compacted, etcd 3.4
-            # takes the watch and leaves out the deletions of that revision. Asked from before it, it says so.
+            # One revision more than needed. If etcd was compacted to exactly the next revision, etcd 3.4 accepts the
+            # watch and omits the deletions of that revision. Asked from before it, etcd reports the compaction.
             create = pb.WatchCreateRequest(
                 key=span.start, range_end=span.end, start_revision=max(1, self._next_revision - 1)
             )
@@ -113,9 +113,9 @@ class Follower:
                 await self._require_same_state()
 
     async def reached(self, revision: int) -> None:
-        """Return once the image holds what every change set up to `revision` did.
+        """Return once the image holds the effects of every change set up to `revision`.
 
-        There must be something that is followed at `revision` or later, a tip for instance.
+        A followed key, such as the tip, must have changed at `revision` or later.
         """
         if self.followed_until >= revision:
             await trio.lowlevel.checkpoint()
@@ -126,19 +126,19 @@ class Follower:
 
     @property
     def followed_until(self) -> int:
-        """The revision up to which this process knows etcd to have come."""
+        """The newest revision of etcd that this process knows."""
         return self._next_revision - 1
 
     def require_no_older(self, header: pb.ResponseHeader, known: int) -> None:
-        """Hold the header of a linearizable answer against what was known before the question.
+        """Check the header of a linearizable answer against what was known before the request.
 
         Raises:
-            StoreRolledBack: it is of another cluster, or older.
+            StoreRolledBack: the answer is from another cluster, or older.
         """
         self._require_same_cluster(header)
         if header.revision < known:
             raise StoreRolledBack(
-                f"etcd is at revision {header.revision} and was at {known}: an older state was restored"
+                f"etcd is at revision {header.revision}, but was at {known}: an older state was restored"
             )
 
     def sessions_until(self, revision: int) -> Iterator[int]:
@@ -146,16 +146,16 @@ class Follower:
         return (lease for lease, began in self._sessions.items() if began <= revision)
 
     async def session_gone(self, lease: int) -> None:
-        """Return once the image holds that session, and its records, no more."""
+        """Return once the image no longer holds that session and its records."""
         if lease not in self._sessions:
             await trio.lowlevel.checkpoint()
             return
         await self._session_ends.setdefault(lease, trio.Event()).wait()
 
     def _receive(self, response: pb.WatchResponse) -> bool:
-        """Apply one answer of the stream; False to have it ended."""
+        """Apply one answer of the stream. False ends the stream."""
         try:
-            # A member that lags may answer a watch from an older revision: it sends what comes after ours in time.
+            # A lagging member may answer a watch from an older revision. It sends the newer revisions later.
             self._require_same_cluster(response.header)
         except StoreRolledBack as error:
             self._reversed = error
@@ -191,7 +191,7 @@ class Follower:
                     ended.append(lease)
             elif section == COUNTER and is_put:
                 self.counter = Counter(int(stored.value), revision)
-        # Their records' deletions stand in the same step, and look for them.
+        # The deletions of their records are in the same step and look for them.
         for lease in ended:
             self._end_session(lease)
         self._show(revision, written)
@@ -204,7 +204,7 @@ class Follower:
             heapq.heappop(self._waiting)[2].set()
 
     async def _list(self) -> None:
-        """Replace the image's content by what is there, as one change."""
+        """Replace the image's content by the current records, as one change."""
         known = self.followed_until
         header, stored = await self._read_all()
         self.require_no_older(header, known)
@@ -250,7 +250,7 @@ class Follower:
         return written
 
     async def _read_all(self) -> tuple[pb.ResponseHeader, list[pb.KeyValue]]:
-        """All that is followed, at one revision, and the header of the first page."""
+        """All followed keys at one revision, and the header of the first page."""
         while True:
             span = self._keys.followed
             request = pb.RangeRequest(key=span.start, range_end=span.end, limit=LISTED_AT_ONCE)
@@ -273,7 +273,7 @@ class Follower:
                 return first.header, stored
 
     async def _require_same_state(self) -> None:
-        """Hold what answers now against what was followed, so that no watch waits for revisions that are long over."""
+        """Check that the answering etcd has the followed state. Otherwise a watch would wait for past revisions."""
         known = self.followed_until
         try:
             answer = await self._retry.repeat(RANGE, pb.RangeRequest(key=self._keys.format))
@@ -283,12 +283,12 @@ class Follower:
         self.require_no_older(answer.header, known)
         created = answer.kvs[0].create_revision if answer.kvs else 0
         if self._created not in (0, created):
-            raise StoreRolledBack("what stood below the root in etcd was removed, or made anew")
+            raise StoreRolledBack("the records below the root in etcd were removed, or made again")
         self._created = created
 
     def _require_same_cluster(self, header: pb.ResponseHeader) -> None:
         if self._cluster_id not in (0, header.cluster_id):
-            raise StoreRolledBack("another etcd cluster answers now than at the start")
+            raise StoreRolledBack("the answering etcd cluster is not the one of the start")
         self._cluster_id = header.cluster_id
 
     def _begin_session(self, lease: int, revision: int) -> None:

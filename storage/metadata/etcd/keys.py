@@ -1,4 +1,4 @@
-"""How keys and records stand in etcd.
+"""How keys and records are laid out in etcd.
 
     <root>/f                    the format of all this, `1`
     <root>/n                    the last number of a sequential put, 20 digits
@@ -7,14 +7,14 @@
     <root>/t                    the tip: put by every change set, so its revision is that of the last one
     <root>/w<lease>/<slot>      how many change sets a writer made through a slot (see writer.py)
 
-Everything from `n` to `t` is followed by every process through one watch. A record's key is the user's key in UTF-8
-behind a prefix, so etcd's bytewise order is theirs (M11), and its mod_revision is its version: etcd's revision rises
-with every transaction and is never reused (M3).
+Every process follows everything from `n` to `t` through one watch. A record's key is the user's key in UTF-8 behind a
+prefix, so etcd's bytewise order is the order of the keys (M11). Its mod_revision is its version, because etcd's
+revision rises with every transaction and is never reused (M3).
 
-Index entries stand in the record and not under keys of their own. So they change with it in one step whatever changes
-it, a lease's end and the deletion of a range included (M8), and an operation stays one operation of etcd's 128; the
-index itself is kept by every process in its image. With keys of their own, deleting a range would need an operation for
-each entry in it and a condition on all of it.
+Index entries are in the record, not under keys of their own. So they change with the record in one step, even at the
+end of a lease or in the deletion of a range (M8). An operation stays one of etcd's 128 operations. Every process keeps
+the index in its image. With keys of their own, deleting a range would need an operation for each entry in it, and a
+condition on all of it.
 
 Pure: no IO, no waiting.
 """
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 class Keys:
-    """The keys of one cluster below its root, which other clusters in the same etcd do not share."""
+    """The keys of one cluster below its root. Other clusters in the same etcd have other roots."""
 
     def __init__(self, root: str) -> None:
         """`root` is not empty and does not end in a slash."""
@@ -57,23 +57,23 @@ class Keys:
         self.sessions = Span(self._root + b"s", self._root + b"t")
 
     def record(self, key: str) -> bytes:
-        """Where a record stands."""
+        """The etcd key of a record."""
         return self._record + key.encode()
 
     def records(self, start: str, end: str) -> Span:
-        """Where the records of [start, end) stand."""
+        """The etcd keys of the records of [start, end)."""
         return Span(self.record(start), self.record(end))
 
     def session(self, lease: int) -> bytes:
-        """What shows that a session is open."""
+        """The key that shows that a session is open."""
         return b"%ss%016x" % (self._root, lease)
 
     def slot(self, lease: int, number: int) -> bytes:
-        """A writer's slot."""
+        """The key of a writer's slot."""
         return b"%sw%016x/%d" % (self._root, lease, number)
 
     def section_of(self, key: bytes) -> int:
-        """Which of the sections a followed key is in."""
+        """The section of a followed key."""
         return key[self._section]
 
     def lease_of(self, session_key: bytes) -> int:
@@ -85,7 +85,7 @@ class Keys:
         return key[self._section + 1 :].decode()
 
     def decode(self, stored: pb.KeyValue) -> Record:
-        """A record as its readers see it."""
+        """A record as readers of the store see it."""
         content = StoredRecord.FromString(stored.value)
         indexes = tuple(IndexEntry(entry.name, entry.key) for entry in content.indexes)
         partition_key = content.partition_key if content.HasField("partition_key") else None
@@ -100,7 +100,7 @@ class Keys:
 
 
 def encode(value: bytes, indexes: tuple[IndexEntry, ...], partition_key: str | None) -> bytes:
-    """What stands in etcd for a record's content."""
+    """The etcd value of a record's content."""
     entries = [StoredIndexEntry(name=name, key=key) for name, key in dict.fromkeys(indexes)]
     return StoredRecord(value=value, indexes=entries, partition_key=partition_key).SerializeToString()
 

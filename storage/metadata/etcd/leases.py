@@ -1,8 +1,8 @@
 """Leases: granted, kept alive by one task, and noticed when they end.
 
-A lease is renewed when a third of its time is over. It counts as ended as soon as etcd says so, and also when its whole
-time has passed since the sending of the last renewal that was answered: etcd may end it from that moment on, so whoever
-holds something by it has to let go by himself, whether or not etcd can be reached (M18).
+A lease is renewed when a third of its time is over. It counts as ended as soon as etcd says so. It also counts as ended
+when its whole time has passed since the last answered renewal was sent, because etcd may end it from that moment on.
+Its holder must then let go of everything, whether or not etcd can be reached (M18).
 """
 
 from typing import Final
@@ -16,10 +16,10 @@ from storage.metadata.etcd.rpc import LEASE_GRANT, LEASE_REVOKE, LEASE_TIME_TO_L
 from storage.signal import Signal
 
 RENEWED_PER_LIFE: Final = 3
-"""How often a lease is renewed in the time after which it would end."""
+"""How often a lease is renewed in its lifetime."""
 
 RENEWAL_RETRY_SECONDS: Final = 0.5
-"""After a renewal that failed, when it is tried again."""
+"""How long after a failed renewal it is tried again."""
 
 log = structlog.get_logger(__name__)
 
@@ -30,11 +30,11 @@ class Lease:
     def __init__(self, lease_id: int, seconds: int, granted: float) -> None:
         self.id = lease_id
         self.seconds = seconds
-        """After how long without renewal etcd ends it."""
+        """How long after the last renewal etcd ends it."""
         self.ends = granted + seconds
-        """On Trio's clock, when it has ended unless it is renewed before."""
+        """When it has ended unless it is renewed before, on Trio's clock."""
         self.due = granted + seconds / RENEWED_PER_LIFE
-        """When it is to be renewed next."""
+        """When to renew it next."""
         self.ended = trio.Event()
 
 
@@ -48,7 +48,7 @@ class Leases:
         self._changed = Signal()
 
     def gone(self, lease: Lease) -> None:
-        """Take note that etcd has ended the lease."""
+        """Note that etcd has ended the lease."""
         self._end(lease)
 
     def find(self, lease_id: int) -> Lease | None:
@@ -56,7 +56,7 @@ class Leases:
         return self._leases.get(lease_id)
 
     async def grant(self, seconds: int, attempts: Attempts) -> Lease:
-        """A new lease; etcd may make it longer. One whose answer was lost ends by itself.
+        """A new lease; etcd may make it longer. A lease whose answer was lost ends by itself.
 
         Raises:
             StoreUnavailable: etcd does not answer.
@@ -75,10 +75,10 @@ class Leases:
             return lease
 
     async def revoke(self, lease: Lease) -> None:
-        """End it now, with all that hangs on it; fine if it has ended.
+        """End it now, with everything bound to it. No error if it has ended.
 
         Raises:
-            StoreUnavailable: etcd does not answer; it ends by itself.
+            StoreUnavailable: etcd does not answer. The lease ends by itself.
         """
         self._end(lease)
         attempts = self._retry.attempts()
@@ -93,13 +93,13 @@ class Leases:
             return
 
     async def revoke_all(self) -> None:
-        """End every one; see `revoke`."""
+        """End every lease; see `revoke`."""
         async with trio.open_nursery() as nursery:
             for lease in tuple(self._leases.values()):
                 nursery.start_soon(self._revoke_if_possible, lease)
 
     async def has_ended(self, lease: Lease) -> bool:
-        """Whether etcd knows it no more.
+        """Whether etcd no longer knows it.
 
         Raises:
             StoreUnavailable: etcd does not answer.
@@ -111,7 +111,7 @@ class Leases:
         return lease.ended.is_set()
 
     async def run(self) -> None:
-        """Keep them alive, until cancelled."""
+        """Keep the leases alive until cancelled."""
         while True:
             now = trio.current_time()
             for lease in tuple(self._leases.values()):
@@ -127,8 +127,8 @@ class Leases:
 
     async def _renew(self, due: list[Lease]) -> None:
         sent = trio.current_time()
-        # Not longer than until the first of them ends, so that this is noticed; and if there are other servers,
-        # shorter, so that one of them has its turn.
+        # At most until the first of them ends, so that the end is noticed. Shorter if there are other servers, so that
+        # one of them has its turn.
         share = 1 if len(self._rpc.endpoints) == 1 else RENEWED_PER_LIFE
         patience = max(0.001, min(min(lease.ends - sent, lease.seconds / share) for lease in due))
         try:

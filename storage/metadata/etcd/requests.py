@@ -1,4 +1,4 @@
-"""Change sets as one etcd transaction, and what etcd's answer means.
+"""Change sets as one etcd transaction, and the meaning of etcd's answer.
 
     if    the writer's slot was put exactly `uses` times, and (sequential puts) the counter is as last seen
     then  put the slot, put the tip, put the counter, and for each change set:
@@ -7,12 +7,12 @@
               else  put a marker, read the version of every key with a condition
     else  read the slot with its markers, and the counter
 
-Change sets that wait at the same time share a transaction, as they share a sync in the embedded store: they are judged
-one by one, each all or nothing, and have the same revision. That is as good as one after another because no one of them
-writes what another one writes or is conditioned on (`ChangeSetBatch.add`).
+Change sets that wait at the same time share a transaction, as they share a sync in the embedded store. Each is judged
+by itself, all or nothing, and they have the same revision. That equals one after another, because none of them writes
+what another one writes or has a condition on (`ChangeSetBatch.add`).
 
-The slot makes it safe to send the same transaction again after a lost answer: at most one of its copies finds the slot
-as it was, and the others see from it and the markers what was made. The tip is what a read barrier asks for.
+The slot makes it safe to resend the same transaction after a lost answer. At most one of its copies finds the slot
+unchanged. The others learn from the slot and the markers what was made. A read barrier asks for the tip.
 
 Pure: no IO, no waiting.
 """
@@ -36,13 +36,13 @@ from storage.metadata.store import (
 )
 
 ETCD_OPERATIONS_MAX: Final = 128
-"""etcd's default limit: the longest of a transaction's three lists and the longest of one inside it, taken together."""
+"""etcd's default limit, for the longest of a transaction's three lists plus the longest list inside it."""
 
 _FRAME_OPERATIONS: Final = 3
-"""Slot, tip and counter."""
+"""The operations for slot, tip and counter."""
 
 OPERATIONS_MAX: Final = ETCD_OPERATIONS_MAX - _FRAME_OPERATIONS - 1
-"""What is left for a change set that stands in a transaction alone."""
+"""The operations left for a change set that is alone in a transaction."""
 
 REQUEST_BYTES_MAX: Final = 1_500_000
 """etcd's default limit is 1.5 MiB, its own envelope included."""
@@ -51,14 +51,14 @@ GROUP_MAX: Final = 64
 """Change sets in one transaction."""
 
 GROUP_BYTES_MAX: Final = 256 * 1024
-"""No change set joins a group that has reached this size."""
+"""No change set joins a group of this size or more."""
 
 _FRAME_BYTES: Final = 4096
-"""Above what a transaction adds to its change sets."""
+"""More than the bytes that a transaction adds to its change sets."""
 
 
 class Slot(NamedTuple):
-    """Where a writer counts its transactions, one at a time."""
+    """A counter of the transactions of a writer, which makes one at a time."""
 
     key: bytes
     lease: int
@@ -66,45 +66,48 @@ class Slot(NamedTuple):
     """Transactions made through it."""
 
     def marker(self, member: int) -> bytes:
-        """What shows that this member of a group was not made."""
+        """The key that shows that this member of a group was not made."""
         return b"%s/%d" % (self.key, member)
 
 
 class Counter(NamedTuple):
-    """Of sequential puts."""
+    """The counter of sequential puts."""
 
     last: int
-    """The last number given out."""
+    """The last assigned number."""
     revision: int
-    """Of the counter's key; 0 when there is none yet."""
+    """The revision of the counter's key; 0 if it does not exist yet."""
 
 
 class TakenKey:
-    """A key that a sequential put was to make is there already: to be tried again with higher numbers."""
+    """A key for a sequential put exists already. Try again with higher numbers."""
 
 
 class Made(NamedTuple):
-    """The transaction was made; what became of each change set in it."""
+    """The transaction was made, with these outcomes of its change sets."""
 
     outcomes: "list[Committed | Conflict | TakenKey]"
     counter: Counter
 
 
 class MadeEarlier(NamedTuple):
-    """An earlier copy of the transaction was made: with these change sets, None for one that was not."""
+    """An earlier copy of the transaction was made, with these change sets; None for one that was not made."""
 
     outcomes: list[Committed | None]
     counter: Counter
 
 
 class CounterMoved(NamedTuple):
-    """Nothing was made, nor can any copy still be: another process took numbers. Try again with this."""
+    """Nothing was made, and no copy can be made any more, because another process took numbers.
+
+    Try again with this counter.
+    """
 
     counter: Counter
 
 
 class SlotLost(NamedTuple):
-    """The slot is not as its writer left it: its lease has ended. Earlier copies may or may not have been made."""
+    """The slot has changed, because its lease has ended. Earlier copies may or may not have been made."""
 
 
 Answer = Made | MadeEarlier | CounterMoved | SlotLost
@@ -117,7 +120,7 @@ class ChangeSet:
         """Set up.
 
         Raises:
-            ChangeSetTooLarge: more than an etcd transaction takes.
+            ChangeSetTooLarge: it has more than an etcd transaction allows.
         """
         self._ops = tuple(ops)
         self._keys = keys
@@ -131,27 +134,27 @@ class ChangeSet:
         self.ranges = [(op.start, op.end) for op in self._ops if isinstance(op, DeleteRange) and op.start < op.end]
         """Ranges it deletes."""
         self.sequences = [op.prefix for op in self._ops if isinstance(op, PutSequential)]
-        """Prefixes under which it makes records."""
-        # A sequential put passes over these, as the contract says.
+        """Prefixes of its new records."""
+        # A sequential put skips these, as the contract says.
         self._named = {op.key for op in self._ops if isinstance(op, Put | Delete | Check)}
         changes = len(self.points) + len(self.ranges) + len(self.sequences)
         self.only_reads = not changes
-        """It has conditions at most."""
+        """Whether it has no operation besides conditions."""
         lists = {
             "operations": changes,
             "conditions": len(self.conditions) + len(self.sequences),
             "conditions and a marker": len(self.conditions) + 1,
         }
         self.width = max(lists.values())
-        """The longest of its lists."""
+        """The length of its longest list."""
         for name, length in lists.items():
             if length > OPERATIONS_MAX:
                 raise ChangeSetTooLarge(
-                    f"a change set of {len(self._ops)} operations has {length} {name}, and etcd takes {OPERATIONS_MAX}"
+                    f"a change set of {len(self._ops)} operations has {length} {name}; etcd allows {OPERATIONS_MAX}"
                 )
 
     def transaction(self, last: int, marker: pb.RequestOp | None) -> tuple[pb.TxnRequest, int]:
-        """It alone, with numbers above `last`; and the last number it uses."""
+        """A transaction of this change set alone, with numbers above `last`. Also returns the last number used."""
         keys = self._keys
         request = pb.TxnRequest(
             compare=[_has_version(keys.record(key), expected) for key, expected in self.conditions],
@@ -174,7 +177,10 @@ class ChangeSet:
         return request, last
 
     def outcome(self, response: pb.TxnResponse, revision: int, last: int) -> Committed | Conflict | TakenKey:
-        """What the answer to `transaction(last, ...)` says; `revision` is the store's then, if it changed anything."""
+        """The meaning of the answer to `transaction(last, ...)`.
+
+        `revision` is the store's revision if it changed anything.
+        """
         if response.succeeded:
             return self.committed(revision, last)
         found = response.responses[len(response.responses) - len(self.conditions) :]
@@ -187,15 +193,15 @@ class ChangeSet:
         return TakenKey()
 
     def committed(self, revision: int, last: int) -> Committed:
-        """What to say once it was made with numbers above `last`."""
+        """The result if it was made with numbers above `last`."""
         return Committed(revision, tuple(self._assign(last)[0]))
 
     def last_after(self, last: int) -> int:
-        """The last number it uses of those above `last`."""
+        """The last number that it uses above `last`."""
         return self._assign(last)[1]
 
     def _assign(self, last: int) -> tuple[list[str | None], int]:
-        """Per operation the key it writes, and the last number used."""
+        """For each operation the key that it writes, and the last number used."""
         assigned: list[str | None] = []
         for op in self._ops:
             key: str | None = None
@@ -210,7 +216,7 @@ class ChangeSet:
 
 
 class ChangeSetBatch:
-    """Change sets that go in one transaction."""
+    """Change sets in one transaction."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -223,7 +229,7 @@ class ChangeSetBatch:
         self._sequences: list[tuple[str, str]] = []
 
     def add(self, member: ChangeSet, size: int) -> bool:
-        """Take it in, if its place may be in this transaction; `size` is an upper bound of its bytes."""
+        """Add it, if it may be in this transaction. `size` is an upper bound of its bytes."""
         conditioned = {key for key, _ in member.conditions}
         sequences = [_numbered(prefix) for prefix in member.sequences]
         if self.members:
@@ -236,7 +242,7 @@ class ChangeSetBatch:
                 return False
             if not conditioned.isdisjoint(self._points):
                 return False
-            # Numbers differ, so two sequential puts never meet, whatever their prefixes.
+            # Numbers differ, so two sequential puts never collide, whatever their prefixes.
             if (
                 _meet(self._ranges, member.points, conditioned)
                 or _meet(member.ranges, self._points, self._conditioned)
@@ -259,7 +265,7 @@ class ChangeSetBatch:
         """The transaction.
 
         Raises:
-            ChangeSetTooLarge: more bytes than etcd takes; only if the first member alone is too large.
+            ChangeSetTooLarge: it has more bytes than etcd allows. Raised only if the first member alone is too large.
         """
         keys = self._keys
         request = pb.TxnRequest(
@@ -284,7 +290,7 @@ class ChangeSetBatch:
         return request
 
     def judge(self, response: pb.TxnResponse, slot: Slot, counter: Counter) -> Answer:
-        """What the answer to `request(slot, counter)` says."""
+        """The meaning of the answer to `request(slot, counter)`."""
         if response.succeeded:
             outcomes: list[Committed | Conflict | TakenKey] = []
             last = counter.last
@@ -314,7 +320,7 @@ class ChangeSetBatch:
 
 
 def require_size(change_set: ChangeSet) -> None:
-    """Refuse what is too large for etcd even alone.
+    """Refuse a change set that is too large for etcd even alone.
 
     Raises:
         ChangeSetTooLarge: it is.
@@ -329,7 +335,7 @@ def _advanced(counter: Counter, last: int, revision: int) -> Counter:
 
 
 def _numbered(prefix: str) -> tuple[str, str]:
-    """The range that holds every key a sequential put may make."""
+    """The range of every key that a sequential put may make."""
     return f"{prefix}-{'0' * SEQUENCE_DIGITS}", f"{prefix}-{'9' * SEQUENCE_DIGITS}\0"
 
 

@@ -1,10 +1,11 @@
-"""What is tried again when etcd does not answer, how often and for how long.
+"""Retries: what is sent again when etcd does not answer, how often and for how long.
 
-A read, and a write that carries its own proof of having been made (requests.py), may be sent any number of times. They
-are, until an answer comes or ANSWER_SECONDS_MAX have passed since the call began: each attempt waits for a connection
-for up to ATTEMPT_SECONDS_MAX, and after a failed one the next server of the list is asked, after a delay from a fixed
-table. So a server that restarts is waited for by waiting for its connection, and one that answers "not now" is asked
-about once a second. No jitter: a process has few calls in flight, and etcd serves few processes.
+A read may be sent any number of times, and so may a write that carries its own proof of having been made (requests.py).
+They are sent until an answer comes, or until ANSWER_SECONDS_MAX have passed since the call began. Each attempt waits
+for a connection for up to ATTEMPT_SECONDS_MAX. After a failed attempt, the next server of the list is asked, after a
+delay from a fixed table. So a restarting server costs only a wait for its connection, and a server that answers "not
+now" is asked about once a second. There is no jitter, because a process has few calls in flight and etcd serves few
+processes.
 """
 
 from collections.abc import Iterator
@@ -20,17 +21,17 @@ ANSWER_SECONDS_MAX: Final = 20.0
 """How long a call of the store waits for etcd before it raises StoreUnavailable."""
 
 ATTEMPT_SECONDS_MAX: Final = 5.0
-"""How long one request may take, connecting included."""
+"""How long one request may take, including the connection."""
 
 RETRY_DELAYS: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-"""Seconds before each further attempt; the last one again and again."""
+"""Seconds before each further attempt. The last one repeats."""
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 
 class Attempts:
-    """The attempts of one call: `await attempts.after(error)` returns when the next may be made."""
+    """The attempts of one call: `await attempts.after(error)` returns when the next one may be made."""
 
     def __init__(self, rpc: Rpc, until: float, seconds_max: float) -> None:
         self._rpc = rpc
@@ -40,14 +41,14 @@ class Attempts:
 
     @property
     def seconds(self) -> float:
-        """How long the next one may take."""
+        """How long the next attempt may take."""
         return max(0.001, min(ATTEMPT_SECONDS_MAX, self._until - trio.current_time()))
 
     async def after(self, error: RpcError) -> None:
         """Wait before the next attempt.
 
         Raises:
-            StoreUnavailable: there is to be none, because the server refused or the time is over.
+            StoreUnavailable: there is no next attempt, because the server refused or the time is over.
         """
         delay = next(self._delays, RETRY_DELAYS[-1])
         if error.is_refusal:
@@ -67,14 +68,17 @@ class Retry:
         self.seconds_max = seconds_max
 
     def attempts(self, *, until: float | None = None) -> Attempts:
-        """For a call that decides itself what to repeat; `until`, on Trio's clock, if it began earlier."""
+        """For a call that decides itself what to repeat.
+
+        `until` is a time on Trio's clock, for a call that began earlier.
+        """
         return Attempts(self._rpc, trio.current_time() + self.seconds_max if until is None else until, self.seconds_max)
 
     async def repeat(self, method: Method[Request, Response], request: Request) -> Response:
         """One call, repeated until it is answered.
 
         Raises:
-            StoreUnavailable: it was not, or the server refused it.
+            StoreUnavailable: it was not answered, or the server refused it.
         """
         attempts = self.attempts()
         while True:
@@ -84,7 +88,7 @@ class Retry:
                 await attempts.after(error)
 
     async def repeat_unless_compacted(self, method: Method[Request, Response], request: Request) -> Response | None:
-        """The same; None if the request names a revision that etcd has forgotten."""
+        """As `repeat`; None if the request names a revision that etcd has forgotten."""
         attempts = self.attempts()
         while True:
             try:

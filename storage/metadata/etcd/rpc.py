@@ -1,13 +1,13 @@
-"""Calls to etcd, completed into Trio: the one module that knows gRPC.
+"""Calls to etcd from Trio: the one module that knows gRPC.
 
-A unary call is a gRPC future whose completion reschedules the Trio task that waits for it, through a `TrioToken`: no
-thread is held meanwhile (measured: a thread per call costs five times the CPU). A stream is read by one thread, which
-hands what it reads to Trio through a bounded queue; ending the call ends the thread.
+A unary call is a gRPC future. Its completion reschedules the waiting Trio task through a `TrioToken`, so no thread is
+held meanwhile (measured: a thread for each call costs five times the CPU). One thread reads a stream and hands its
+answers to Trio through a bounded queue. Ending the call ends the thread.
 
-Foreign errors are renamed here: every failure of a call is an `RpcError`, which says whether the request may have been
-carried out. Nothing is retried here; who calls knows what may be repeated. If there is one server, a call waits for a
-connection instead of failing at once, so an unreachable server costs no loop of ours: gRPC connects again by itself,
-after at most RECONNECT_MS_MAX.
+Foreign errors are renamed here. Every failure of a call is an `RpcError`, which says whether the request may have been
+carried out. Nothing is retried here, because only the caller knows what may be repeated. With one server, a call waits
+for a connection instead of failing at once. So an unreachable server costs no loop: gRPC reconnects by itself, after at
+most RECONNECT_MS_MAX.
 """
 
 import threading
@@ -28,20 +28,20 @@ RECONNECT_MS_MAX: Final = 1000
 """The longest that gRPC waits between two attempts to connect."""
 
 ANSWERS_WAITING_MAX: Final = 256
-"""Answers of a stream that were read and not yet taken."""
+"""Answers of a stream that were read and not taken yet."""
 
 _OPTIONS: Final = (
-    # A listing's page and a watch's backlog may be large; what bounds them is what stands in etcd.
+    # A listing's page and a watch's backlog may be large. Only the data in etcd bounds them.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
-    # A server that vanished without a word is found out by what the watch's silent connection does not answer.
+    # The keep-alive of the watch's silent connection detects a server that vanished.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A store of its own has its own connection, and another one's end is not felt by it.
+    # Each store has its own connection, so the end of another store does not affect it.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -74,11 +74,11 @@ _REFUSALS: Final = frozenset(
     {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "FAILED_PRECONDITION", "PERMISSION_DENIED", "UNAUTHENTICATED"}
     | {"UNIMPLEMENTED", "RESOURCE_EXHAUSTED"}
 )
-"""Codes by which the server says that it did not do what was asked."""
+"""Codes by which the server says that it did not carry out the request."""
 
 
 class RpcError(Exception):
-    """A call failed: gRPC's code by name, and what the server or the library said."""
+    """A call failed. Carries the name of gRPC's code, and the message of the server or the library."""
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(f"{details or 'no reason given'} ({code})")
@@ -87,7 +87,7 @@ class RpcError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server refused it, so that it was not done and repeating it changes nothing."""
+        """Whether the server refused it, so that it was not done and repeating it does not help."""
         return self.code in _REFUSALS
 
     @property
@@ -97,13 +97,13 @@ class RpcError(Exception):
 
     @property
     def is_compacted(self) -> bool:
-        """Whether it asked for a revision that is forgotten."""
+        """Whether it asked for a revision that etcd has forgotten."""
         return self.code == "OUT_OF_RANGE" and "compacted" in self.details
 
 
 @dataclass
 class RpcStatistics:
-    """What was called since the connection was made."""
+    """Counters since the connection was made."""
 
     calls: int = 0
     failures: int = 0
@@ -114,11 +114,11 @@ class Rpc:
     """A connection to one of several servers of one cluster; `close` it."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
-        """`endpoints` as HOST:PORT each. Nothing is connected yet."""
+        """`endpoints` are HOST:PORT each. Does not connect yet."""
         self.endpoints = tuple(endpoints)
         self.statistics = RpcStatistics()
         self._channels = [grpc.insecure_channel(endpoint, options=_OPTIONS) for endpoint in endpoints]
-        # With one server a call waits for it; with several the next one is asked as soon as one cannot be reached.
+        # With one server, a call waits for it. With several, the next one is asked as soon as one cannot be reached.
         self._waits = len(endpoints) == 1
         self._current = 0
         self._stubs: dict[tuple[int, str], Any] = {}
@@ -131,11 +131,11 @@ class Rpc:
             channel.close()
 
     def turn(self) -> None:
-        """Let later calls go to the next server of the list, since this one does not answer."""
+        """Send later calls to the next server of the list, because this one does not answer."""
         self._current = (self._current + 1) % len(self._channels)
 
     async def call(self, method: Method[Request, Response], request: Request, *, seconds_max: float) -> Response:
-        """One unary call; cancelling it leaves unknown whether it was carried out.
+        """One unary call. If it is cancelled, it is unknown whether it was carried out.
 
         Raises:
             RpcError: it failed, or took longer than `seconds_max`.
@@ -171,7 +171,9 @@ class Rpc:
         return response
 
     async def keep_alive(self, leases: Sequence[int], *, seconds_max: float) -> dict[int, int]:
-        """Renew leases; the seconds that each has now, 0 for one that has ended. In a thread, and rarely called.
+        """Renew leases.
+
+        Returns the seconds that each has now, 0 for one that has ended. Uses a thread, and is rarely called.
 
         Raises:
             RpcError: it failed, or took longer than `seconds_max`.
@@ -202,7 +204,7 @@ class Rpc:
             Why the stream ended by itself: that nothing came in the first `seconds_max`, for example; None after False.
         """
         self.statistics.streams += 1
-        # The server ends the watch when the stream of requests ends, so that one waits for the end.
+        # The server ends the watch when the stream of requests ends, so that stream waits for the end.
         requests: SimpleQueue[pb.WatchRequest | None] = SimpleQueue()
         requests.put(pb.WatchRequest(create_request=create))
         call = self._stub("stream_stream", _WATCH)(_until_none(requests), wait_for_ready=self._waits)
@@ -233,7 +235,7 @@ class Rpc:
         return RpcError("DEADLINE_EXCEEDED", f"no watch was set up within {seconds_max:g} s")
 
     async def _read_in_thread(self, call: Any, read: Callable[[], Result]) -> Result:  # noqa: ANN401 - untyped library
-        """Run `read` in a thread; when this is cancelled the call is, which ends the thread."""
+        """Run `read` in a thread. If this is cancelled, the call is cancelled, which ends the thread."""
         async with trio.open_nursery() as nursery:
 
             async def cancel_call() -> None:
@@ -262,15 +264,15 @@ class Rpc:
 
 
 class _Inbox:
-    """Hands a stream's answers from the thread that reads them to Trio, which takes all that are there at one wake-up.
+    """Hands a stream's answers from the reading thread to Trio, which takes all of them at one wake-up.
 
-    Bounded: past ANSWERS_WAITING_MAX the thread waits, and then the server does.
+    Bounded: beyond ANSWERS_WAITING_MAX the thread waits, and then the server waits.
     """
 
     def __init__(self, call: Any, take: Callable[[pb.WatchResponse], bool]) -> None:  # noqa: ANN401 - untyped library
         self.failure: Exception | None = None
         self.is_closed = False
-        """No more is taken: `take` said so, or failed."""
+        """Whether no more is accepted, because `take` said so or failed."""
         self._call = call
         self._take = take
         self._waiting: deque[pb.WatchResponse] = deque()
@@ -283,7 +285,7 @@ class _Inbox:
         token.run_sync_soon(self.empty, idempotent=True)
 
     def empty(self) -> None:
-        """Take all that waits; called by Trio, where nothing may be raised."""
+        """Take everything that waits. Called by Trio, where nothing may be raised."""
         while self._waiting:
             response = self._waiting.popleft()
             self._room.release()

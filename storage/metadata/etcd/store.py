@@ -3,16 +3,16 @@
     async with EtcdStore.open(["10.0.0.1:2379", "10.0.0.2:2379"], root="/tidewire/main") as store:
         ...
 
-Every process holds the image of all records (docs/design.md#metadata), which one watch keeps up to date (follower.py).
-A change set is part of one etcd transaction (requests.py, writer.py); those that share it share its revision. Readings
-ask etcd how far they have to wait, one question shared by all that arrive together, and are then answered from the
-image: so they are linearizable, see one revision, and need neither paging nor index keys in etcd. `peek` looks at the
-image as it is.
+Every process holds the image of all records (docs/design.md#metadata), which one watch keeps current (follower.py). A
+change set is part of one etcd transaction (requests.py, writer.py). Change sets that share a transaction share its
+revision. A read first asks etcd how far the image has to be, with one request for all concurrent reads. The image then
+answers. So reads are linearizable, see one revision, and need neither paging nor index keys in etcd. `peek` looks at
+the image as it is.
 
-While etcd cannot be reached calls wait for it, up to ANSWER_SECONDS_MAX (retry.py); watches go on where they were;
-sessions last for as long as their timeout says and then are lost. What etcd does not do is done by convention: only
-this module's processes may write below the root, and nobody may restore etcd to an older state under running brokers;
-if that happens, the store ends.
+While etcd cannot be reached, calls wait for it, up to ANSWER_SECONDS_MAX (retry.py). Watches continue where they were.
+Sessions last for their timeout and are then lost. Two rules are conventions, because etcd cannot enforce them: only
+this module's processes may write below the root, and nobody may restore etcd to an older state under running brokers.
+If that happens, the store ends.
 
 Left out: TLS and authentication of etcd's clients, and change sets beyond etcd's limits: 124 operations, 123 conditions
 and 1.5 MiB (OPERATIONS_MAX, REQUEST_BYTES_MAX in requests.py). A session's timeout is rounded up to whole seconds, and
@@ -58,20 +58,20 @@ CONNECT_SECONDS_MAX: Final = 60.0
 """How long `open` tries to reach etcd."""
 
 CLOSE_SECONDS_MAX: Final = 2.0
-"""How long closing may take to end the leases; what is left ends by itself."""
+"""How long closing may take to end the leases. The rest end by themselves."""
 
 SILENCE_SECONDS: Final = 2.0
-"""After how long without an answer `open` says that it is still trying."""
+"""How long without an answer until `open` logs that it is still trying."""
 
 log = structlog.get_logger(__name__)
 
 
 class UnknownFormat(MetadataError):
-    """What stands below the root was written by a later release, or by something else."""
+    """The data below the root is from a later release, or from another program."""
 
 
 class EtcdStore(MetadataStore):
-    """See the module; made by `open`."""
+    """See the module's docstring. Made by `open`."""
 
     def __init__(self, rpc: Rpc, keys: Keys) -> None:
         self.authoritative = False
@@ -95,12 +95,12 @@ class EtcdStore(MetadataStore):
     ) -> AsyncIterator[Self]:
         """The store below `root` on the etcd cluster with these servers, HOST:PORT each, while the context is open.
 
-        Sessions of earlier processes may still be open. Leaving the context ends those of this one. What the body
-        raises comes out in an exception group, as from any nursery.
+        Sessions of earlier processes may still be open. Leaving the context ends the sessions of this one. Exceptions
+        of the body come out in an exception group, as from any nursery.
 
         Raises:
             StoreUnavailable: no server answered within `connect_seconds_max`.
-            UnknownFormat: what stands below the root cannot be read.
+            UnknownFormat: the data below the root cannot be read.
         """
         rpc = Rpc(endpoints)
         try:
@@ -121,12 +121,15 @@ class EtcdStore(MetadataStore):
     # ----------------------------------------------------------------------------------------------------- the contract
 
     def peek(self, key: str) -> Record | None:
-        """See `MetadataStore.peek`: one dict lookup, behind etcd by what the watch has not brought yet."""
+        """See `MetadataStore.peek`. One dict lookup. It lags etcd by what the watch has not delivered yet."""
         record: Record | None = self._follower.image.records.get(key)
         return record
 
     async def get(self, key: str) -> Record | None:
-        """See `MetadataStore.get`. Linearizable: at least as new as every write of anybody answered before the call."""
+        """See `MetadataStore.get`.
+
+        Linearizable: at least as new as every write, by any process, answered before the call.
+        """
         await self.barrier()
         return self.peek(key)
 
@@ -143,7 +146,8 @@ class EtcdStore(MetadataStore):
     async def barrier(self) -> int:
         """See `MetadataStore.barrier`.
 
-        One question to etcd, begun after the call and shared with all that came before it was asked.
+        It sends one request to etcd, begun after the call, and shares it with the calls that came before the request
+        was sent.
 
         Raises:
             StoreUnavailable: etcd does not answer, or the image does not follow.
@@ -157,7 +161,7 @@ class EtcdStore(MetadataStore):
         return barrier.revision
 
     async def commit(self, ops: Sequence[Op]) -> Committed:
-        """See `MetadataStore.commit`. On return this process's image holds it too, unless the watch is broken."""
+        """See `MetadataStore.commit`. On return, this process's image holds it too, unless the watch is broken."""
         ops = tuple(ops)
         size = measure(ops)
         self._raise_failure()
@@ -173,22 +177,25 @@ class EtcdStore(MetadataStore):
         return self._follower.watches.of_key(key)
 
     def watch_range(self, start: str, end: str) -> AbstractAsyncContextManager[RangeWatch]:
-        """See `MetadataStore.watch_range`. It begins with the image as it is; what it lacks follows as changes."""
+        """See `MetadataStore.watch_range`.
+
+        It begins with the image as it is. What the image lacks follows as changes.
+        """
         return self._follower.watches.of_range(start, end)
 
     async def open_session(self, timeout_seconds: float) -> Session:
-        """See `MetadataStore.open_session`; the store keeps it alive.
+        """See `MetadataStore.open_session`. The store keeps it alive.
 
         Raises:
-            InvalidOperation: no timeout.
-            StoreUnavailable: etcd does not answer; what it may have begun ends by itself.
+            InvalidOperation: the timeout is not positive.
+            StoreUnavailable: etcd does not answer. A session that it may have opened ends by itself.
         """
         if not timeout_seconds > 0:
             raise InvalidOperation(f"a session timeout of {timeout_seconds} seconds")
         self._raise_failure()
         lease = await self._leases.grant(ceil(timeout_seconds), self._retry.attempts())
         key = self._keys.session(lease.id)
-        # Putting it twice is as good as once, so it may be repeated.
+        # Putting it twice has the same effect as once, so it may be repeated.
         request = pb.TxnRequest(success=[_put(key, b"", lease.id), _put(self._keys.tip, b"")])
         answer = await self._retry.repeat(TXN, request)
         await self._follower.reached(answer.header.revision)
@@ -231,7 +238,7 @@ class EtcdStore(MetadataStore):
             except (StoreUnavailable, UnknownFormat) as error:
                 failure = error
             nursery.cancel_scope.cancel()
-        # Raised out here, where it is not one of a group.
+        # Raised out here, so that it is not in an exception group.
         if failure is not None:
             raise failure
         self._retry.seconds_max = ANSWER_SECONDS_MAX
@@ -275,7 +282,7 @@ class EtcdStore(MetadataStore):
                 with trio.fail_after(self._retry.seconds_max):
                     barrier.revision = await self._pass_barrier()
             except trio.TooSlowError:
-                barrier.error = StoreUnavailable(f"the watch on etcd brought nothing for {ANSWER_SECONDS_MAX:g} s")
+                barrier.error = StoreUnavailable(f"the watch on etcd delivered nothing for {ANSWER_SECONDS_MAX:g} s")
             except StoreUnavailable as error:
                 barrier.error = error
             except StoreRolledBack as error:
@@ -299,7 +306,7 @@ class EtcdStore(MetadataStore):
         tips, opened = (response.response_range.kvs for response in answer.responses)
         if tips:
             await follower.reached(tips[0].mod_revision)
-        # The end of a session is no change set and moves no tip: it shows in that its key is missing.
+        # The end of a session is no change set and moves no tip. It shows because its key is missing.
         alive = {self._keys.lease_of(found.key) for found in opened}
         for lease in [lease for lease in follower.sessions_until(answer.header.revision) if lease not in alive]:
             await follower.session_gone(lease)
@@ -320,7 +327,7 @@ class EtcdStore(MetadataStore):
         await self._follower.session_gone(lease.id)
 
     def _end(self, cause: BaseException) -> None:
-        """From now on answer nothing: `cause` says why."""
+        """Answer nothing from now on. `cause` says why."""
         if self._failure is None:
             self._failure = cause
         self._follower.watches.fail(self._unavailable())
@@ -341,7 +348,7 @@ class EtcdStore(MetadataStore):
 
 
 class EtcdSession(Session):
-    """A session that is a lease in etcd, with a key of its own that shows it is open."""
+    """A session that is a lease in etcd, with a key that shows it is open."""
 
     def __init__(self, store: EtcdStore, lease: Lease) -> None:
         self._store = store
@@ -349,7 +356,7 @@ class EtcdSession(Session):
 
     @property
     def id(self) -> int:
-        """See `Session.id`: the lease's."""
+        """See `Session.id`. It is the lease's id."""
         return self.lease.id
 
     @property
@@ -361,21 +368,21 @@ class EtcdSession(Session):
         """See `Session.close`.
 
         Raises:
-            StoreUnavailable: etcd does not answer; it ends by itself after its timeout.
+            StoreUnavailable: etcd does not answer. The session ends after its timeout.
         """
         await self._store.end_session(self.lease)
 
     async def wait_lost(self) -> None:
         """See `Session.wait_lost`.
 
-        Also returns when its timeout has passed since this process last heard from etcd: whether etcd has ended it
-        then is unknown, and its owner must not go on as if it had not. And when the store itself has ended.
+        Also returns when its timeout has passed since this process last heard from etcd. It is then unknown whether
+        etcd has ended it, so its owner must act as if it had. Also returns when the store itself has ended.
         """
         await self.lease.ended.wait()
 
 
 class _Barrier:
-    """What is shared by all that wait for the same question to etcd."""
+    """Shared by all callers that wait for the same request to etcd."""
 
     __slots__ = ("error", "passed", "revision")
 

@@ -1,17 +1,17 @@
-"""Makes change sets in etcd, each exactly once however often its request had to be sent.
+"""Makes change sets in etcd, each exactly once, however often its request was sent.
 
-One task sends what waits, as many change sets as may share a transaction (requests.py), and takes the next ones when it
-is answered: a lone writer waits for nothing, and a thousand of them cost a few transactions. A proposal stands even if
-whoever made it is cancelled, as in the other stores, and is answered when this process's image holds it, so whoever
-wrote finds it there.
+One task sends the waiting change sets, as many as may share a transaction (requests.py), and takes the next ones after
+the answer. So a lone writer does not wait, and a thousand writers cost a few transactions. A proposal stands even if
+its caller is cancelled, as in the other stores. It is answered when this process's image holds it, so the caller finds
+its write there.
 
-Every transaction goes through a *slot*: a key that counts what was made through it, and that the transaction is
-conditioned on. If an answer is lost the same transaction is sent again: of all its copies one is made. Only when no
-answer comes in time is the outcome unknown, and that slot is never used again. Slots hang on a lease of the process, so
-they vanish after it.
+Every transaction uses a *slot*: a key that counts the transactions made through it, and on which the transaction has a
+condition. If an answer is lost, the same transaction is sent again, and only one of its copies is made. The outcome is
+unknown only if no answer comes in time, and that slot is then never used again. Slots are bound to a lease of the
+process, so they vanish after it.
 
-Sequential puts take their numbers on the condition that the counter is where this process last saw it; only other
-processes can interfere, and then the transaction is made anew.
+Sequential puts take their numbers on the condition that the counter is where this process last saw it. Only other
+processes can interfere, and then the transaction is built again.
 """
 
 from collections import deque
@@ -43,16 +43,16 @@ from storage.metadata.store import ChangeSetTooLarge, Committed, MetadataError, 
 from storage.signal import Signal
 
 WRITES_WAITING_MAX: Final = 4096
-"""Change sets that wait to be sent; more writers wait to be heard."""
+"""Change sets that wait to be sent. Further writers wait until there is room."""
 
 LOOKED_AT_MAX: Final = 256
-"""Waiting change sets among which those of one transaction are looked for."""
+"""How many waiting change sets are considered for one transaction."""
 
 SMALL_BYTES: Final = REQUEST_BYTES_MAX // 8
-"""A change set of this size cannot become too large a request: each key stands in one three times, behind the root."""
+"""A change set of this size always fits a request. Each key is in a request three times, behind the root."""
 
 WRITER_LEASE_SECONDS: Final = 60
-"""How long the slots of a process that died stay."""
+"""How long the slots of a dead process remain."""
 
 
 class Writer:
@@ -73,16 +73,16 @@ class Writer:
         self._room = trio.Semaphore(WRITES_WAITING_MAX)
         self._closed: MetadataError | None = None
         self.unanswered = 0
-        """Change sets that were not answered yet."""
+        """Change sets that are not answered yet."""
         self.groups = 0
-        """Transactions that were made."""
+        """Transactions made."""
         self.repeated = 0
-        """Transactions that were sent again."""
+        """Transactions sent again."""
         self.recounted = 0
-        """Transactions made anew because the counter had moved."""
+        """Transactions built again because the counter had moved."""
 
     async def write(self, ops: Sequence[Op], size: int) -> Committed:
-        """Make a change set that passed `measure`, which said `size`; see `MetadataStore.commit`."""
+        """Make a change set that passed `measure`, which returned `size`. See `MetadataStore.commit`."""
         change_set = ChangeSet(ops, self._keys)
         if size > SMALL_BYTES:
             require_size(change_set)
@@ -102,7 +102,7 @@ class Writer:
         return await self._seen(proposal.committed, proposal.until)
 
     async def run(self) -> None:
-        """Send what is proposed, until cancelled."""
+        """Send the proposals until cancelled."""
         try:
             while True:
                 await self._wake.wait()
@@ -112,16 +112,16 @@ class Writer:
             self.close(StoreUnavailable("the metadata store was closed"))
 
     def close(self, error: MetadataError) -> None:
-        """Answer all that waits with `error`, and take nothing more."""
+        """Answer everything that waits with `error`, and accept nothing more."""
         self._closed = error
         while self._waiting:
             self._answer(self._waiting.popleft(), error)
 
     async def _read(self, change_set: ChangeSet) -> Committed:
-        """One that only has conditions: asked of etcd, and made by nobody."""
+        """A change set with conditions only: a read of etcd that writes nothing."""
         until = trio.current_time() + self._retry.seconds_max
         request = change_set.transaction(0, None)[0]
-        # What the image holds when the answer comes may be later than what the conditions were held against.
+        # When the answer comes, the image may be newer than the state that the conditions were checked against.
         request.success.append(pb.RequestOp(request_range=pb.RangeRequest(key=self._keys.tip, keys_only=True)))
         answer = await self._retry.repeat(TXN, request)
         tips = answer.responses[0].response_range.kvs if answer.succeeded else ()
@@ -132,9 +132,9 @@ class Writer:
         return await self._seen(outcome, until)
 
     async def _seen(self, committed: Committed, until: float) -> Committed:
-        """The same once the image holds what was there then, with the store's revision: etcd's, if it changed records.
+        """The result, once the image holds the state of that moment, with etcd's revision if it changed records.
 
-        It was made, so if the image cannot follow until then that is no reason to say anything else.
+        It was made. So if the image cannot follow until then, the answer is the same.
         """
         with trio.move_on_at(until) as waiting:
             await self._follower.reached(committed.revision)
@@ -143,9 +143,9 @@ class Writer:
         return replace(committed, revision=self._follower.image.revision)
 
     def _take(self) -> "list[_Proposal]":
-        """The proposals that go next, together: the first one, and those of the following that may stand beside it.
+        """The proposals that go next: the first one, and the later ones that may share its transaction.
 
-        The others wait at the head. They are concurrent, so that being passed by changes nothing for them.
+        The others wait at the head of the queue. They are concurrent, so being overtaken changes nothing for them.
         """
         group = ChangeSetBatch(self._keys)
         taken: list[_Proposal] = []
@@ -157,7 +157,7 @@ class Writer:
         return taken
 
     async def _send(self, proposals: "list[_Proposal]") -> None:
-        """Have every one of them answered, or put back to be sent again."""
+        """Have each of them answered, or put back to be sent again."""
         answered = False
         try:
             await self._make(proposals)
@@ -167,7 +167,7 @@ class Writer:
                 self._answer(proposal, StoreUnavailable(str(error)))
             answered = True
         except ChangeSetTooLarge as error:
-            # Each was small enough alone: none is at fault, and none was made.
+            # Each was small enough alone, so none is at fault, and none was made.
             for proposal in proposals:
                 self._answer(proposal, ChangeSetTooLarge(str(error)))
             answered = True
@@ -210,11 +210,11 @@ class Writer:
             return
 
     async def _ask(self, group: ChangeSetBatch, slot: Slot, counter: Counter, attempts: Attempts) -> Answer:
-        """The transaction's answer, whichever of its copies gets one.
+        """The transaction's answer, from any of its copies.
 
         Raises:
             RpcError: the server refused it, and nothing of it was made.
-            StoreUnavailable: no answer came in time, or what it says leaves unknown what was made.
+            StoreUnavailable: no answer came in time, or the answer does not tell what was made.
         """
         request = group.request(slot, counter)
         was_lost = False
@@ -225,7 +225,7 @@ class Writer:
                 if error.is_refusal and not was_lost:
                     raise
                 was_lost = True
-                # Whoever fails here leaves a slot behind of which nobody knows how often it was used.
+                # A failure here leaves a slot with an unknown number of uses.
                 self._slot = None
                 await attempts.after(error)
                 self.repeated += 1
@@ -237,7 +237,7 @@ class Writer:
             return answer
 
     async def _sort_out(self, refusal: RpcError, proposals: "list[_Proposal]", slot: Slot) -> None:
-        """Nothing was made: answer whose fault it is, and put the others back."""
+        """Nothing was made. Answer the change sets at fault, and put the others back."""
         if refusal.is_missing_lease:
             blameless: list[_Proposal] = []
             for proposal in proposals:
@@ -248,11 +248,13 @@ class Writer:
                     self._answer(proposal, SessionLost(f"session {lost} has ended"))
             if len(blameless) == len(proposals):
                 if self._lease is not None and not await self._leases.has_ended(self._lease):
-                    raise StoreUnavailable(f"etcd does not find the lease {slot.lease:x}, which it says is there")
+                    raise StoreUnavailable(
+                        f"etcd does not find the lease {slot.lease:x}, although it reports the lease as alive"
+                    )
                 self._slot = None
             self._put_back(blameless)
         elif len(proposals) > 1:
-            # One of them may be at fault, or all: alone, each gets its own answer.
+            # One of them may be at fault, or all. Alone, each gets its own answer.
             for proposal in proposals:
                 await self._send([proposal])
         else:
@@ -290,7 +292,7 @@ class Writer:
 
 
 class _Proposal:
-    """What somebody asked for, and what he is told."""
+    """A request of a caller, and its answer."""
 
     __slots__ = ("change_set", "committed", "done", "error", "sessions", "size", "until")
 

@@ -160,7 +160,7 @@ async def test_a_join_that_is_refused_refuses_its_sends_alone(
     answers = [await client.receive() for _ in order]
     assert [answer.type == Type.SEND_RECEIPT for answer in answers] == [True, False, False, True, False]
     assert "is already COMMITTED" in answers[1].send_error.message
-    assert "is not known" in answers[2].send_error.message
+    assert "does not exist" in answers[2].send_error.message
     assert {answers[i].send_error.error for i in (1, 2, 4)} == {pb.NotAllowedError}
     assert [answers[i].send_error.sequence_id for i in (1, 2, 4)] == [1, 2, 4]
     for txn in (txns[0], txns[2]):

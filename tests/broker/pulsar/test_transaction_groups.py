@@ -57,7 +57,7 @@ async def test_a_batch_says_what_it_holds(client: WireClient) -> None:
         assert (await commit(same)).group_state == pb.GroupState.APPLIED
     refused = await commit(holding(plan="c", rows="d"))
     assert refused.error == pb.NotAllowedError
-    assert "go on with the newest checkpoint" in refused.message
+    assert "Continue with the newest checkpoint" in refused.message
     assert (await commit(holding(rows="b" * 257))).HasField("error")
 
 

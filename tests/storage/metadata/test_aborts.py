@@ -112,7 +112,7 @@ async def test_an_abandoned_transaction_is_aborted_without_a_trace() -> None:
         if found:
             begun += 1
             assert [type(marker) for marker in found] == [BeginTransaction, AbortTransaction]
-            assert found[1] == AbortTransaction("whoever proposed it was cancelled before its end")
+            assert found[1] == AbortTransaction("its caller was cancelled before its end")
         async with EmbeddedStore.open(disk.crash(keep=0.0), DATA) as store:
             assert await store.scan(*EVERYTHING) == lasting(last)
         assert len(markers(disk)) == len(found)

@@ -168,7 +168,7 @@ def test_a_snapshot_of_another_history_is_found(data: Path) -> None:
     write_log_file(data, Point(point.sequence, point.crc ^ 1))
     damage = the_damaged(verified(data))
     assert damage.path.suffix == ".snapshot"
-    assert "another one" in damage.reason
+    assert "is not the batch" in damage.reason
 
 
 @pytest.mark.parametrize(

@@ -316,11 +316,13 @@ def test_a_batch_is_known_by_its_rows_and_not_by_its_number(
     written(options, group, (1, 2), (3,), ())
     written(options, group, (3, 1), (2,))
     for other in ((1, 2), ()), ((1, 2, 4),), ((1, 2, 3, 3),), ((),):
-        with pytest.raises(CommitFailed, match=r"(?s)batch 5 of .* is not the one that was written under this number"):
+        with pytest.raises(
+            CommitFailed, match=r"(?s)batch 5 of .* differs from the one that was written under this number"
+        ):
             written(options, group, *other)
     later = group._replace(batch=7)
     written(options, later, (4,))
-    with pytest.raises(CommitFailed, match="comes again, but batches up to 7 were written, so it is neither"):
+    with pytest.raises(CommitFailed, match="was repeated, but batches up to 7 were written, so it was neither"):
         written(options, group, (1, 2, 3))
     written(replace(options, trust_batch_numbers=True), group, (5,))
     written(replace(options, trust_batch_numbers=True), later, (5,))
@@ -339,10 +341,10 @@ def test_a_batch_of_the_same_plan_is_the_same_whatever_its_rows(
     written(options, group, (2,))
     planned.write_text("another")
     written(options, group, (1,))
-    with pytest.raises(CommitFailed, match="is not the one that was written"):
+    with pytest.raises(CommitFailed, match="differs from the one that was written"):
         written(options, group, (2,))
     planned.unlink()
-    with pytest.raises(CommitFailed, match="is not the one that was written"):
+    with pytest.raises(CommitFailed, match="differs from the one that was written"):
         written(options, group, (2,))
     assert values(broker, topic) == [1]
 
@@ -434,8 +436,8 @@ def test_a_refusal_of_another_kind_is_told_in_the_brokers_words(
     options: WriteOptions, group: CommitGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Coordinator, named: pb.TransactionGroup, winners: list[TransactionId]) -> None:
-        raise refusal(pb.NotAllowedError, "broker:6650 refuses END_TXN: a batch of 10001 transactions")
+        raise refusal(pb.NotAllowedError, "broker:6650 refuses END_TXN: a batch has 10001 transactions")
 
     monkeypatch.setattr(Coordinator, "commit_group", refuse)
-    with pytest.raises(CommitFailed, match="cannot be committed: broker:6650 refuses END_TXN: a batch of 10001"):
+    with pytest.raises(CommitFailed, match="cannot be committed: broker:6650 refuses END_TXN: a batch has 10001"):
         commit(options, group, [])

@@ -256,7 +256,7 @@ def test_a_checkpoint_that_was_restored_is_refused(
     copying.run_out()
     assert values(spark, broker, target) == list(range(80))
     restore()
-    with pytest.raises(StreamingQueryException, match="is not the one that was written under this number"):
+    with pytest.raises(StreamingQueryException, match="differs from the one that was written under this number"):
         # Planned anew, the micro-batch has rows of both.
         run_on(80)
     assert values(spark, broker, target) == list(range(80))
@@ -284,7 +284,7 @@ def test_an_application_is_of_the_query_that_counts_its_batches(
     target = Admin(broker.http_url).new_topic(2)
     save(numbers(spark, 0, 50), broker, topic)
     Copying(spark, broker, tmp_path / "first", topic, target, txnAppId="copy").run_out()
-    with pytest.raises(StreamingQueryException, match="batch 0 is of somebody else, who counts anew"):
+    with pytest.raises(StreamingQueryException, match="Batch 0 came from a different query whose numbering restarted"):
         Copying(spark, broker, tmp_path / "second", topic, target, txnAppId="copy").run_out()
     assert values(spark, broker, target) == list(range(50))
     Copying(spark, broker, tmp_path / "third", topic, target).run_out()

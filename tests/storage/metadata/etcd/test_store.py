@@ -62,7 +62,7 @@ async def test_as_many_operations_as_etcd_takes(etcd_server: EtcdProcess) -> Non
             [Put("/x", b""), *(Check(f"/y/{number:03}", ABSENT) for number in range(OPERATIONS_MAX))],
         ]
         for ops in too_many:
-            with pytest.raises(ChangeSetTooLarge, match="etcd takes 124"):
+            with pytest.raises(ChangeSetTooLarge, match="etcd allows 124"):
                 await store.commit(ops)
         assert await store.barrier() == before
         await store.commit([Delete(key) for key in names])

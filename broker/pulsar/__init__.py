@@ -1,1 +1,1 @@
-"""Pulsar's protocol: sessions that translate commands for the rooms below and keep no data of their own."""
+"""Pulsar's protocol: sessions that translate commands for the modules below, and store no data themselves."""

@@ -1,9 +1,9 @@
-"""ACK, and the answers to it: outside transactions taken at once, inside one a record until it is decided.
+"""ACK and its responses. Outside a transaction an ACK applies at once; inside one it is pending until the end.
 
-An acknowledgement that asks for an answer gets it when it is durable. Outside transactions one write of the cursor
-answers all that came before it; what does not fit the cursor's record is refused by then, because only other
-acknowledgements could make room. Inside a transaction each has an op record of its own, so each waits in a task of its
-own; their number is bounded by keeping the connection unread.
+An ACK that requests a response gets it when it is durable. Outside transactions, one write of the cursor answers all
+ACKs before it. If an acknowledgement does not fit in the cursor's record, it is refused then, because only other
+acknowledgements could make room. Inside a transaction, each ACK has its own op record, so each waits in its own task.
+Their number is bounded: at the bound the connection is not read.
 """
 
 from collections.abc import Mapping
@@ -39,31 +39,31 @@ from tidewire.wire.pulsar.messages import BATCH_MESSAGES_MAX
 from txn.pending_transaction import CommandId
 
 IN_TRANSACTIONS_MAX: Final = 256
-"""Acknowledgements in transactions of one connection that are under way at once; above it nothing more is read."""
+"""Most transactional ACKs of one connection in progress. At this number, the connection is not read."""
 
 ANSWER_BYTES: Final = 256
-"""What an acknowledgement outside transactions takes in memory while it waits for its answer."""
+"""The memory that an ACK outside transactions takes while it waits for its response."""
 
 log = structlog.get_logger(__name__)
 
 
 class DurableAnswers:
-    """Answers the acknowledgements of one consumer, once they are durable."""
+    """Answers the ACKs of one consumer once they are durable."""
 
     def __init__(self, consumer_id: int, subscription: Subscription, outbox: Outbox, share: ReceiveShare) -> None:
-        """Set up; whoever asks for an answer has taken ANSWER_BYTES of the share, which are given back here."""
+        """Set up. For each response, the caller has taken ANSWER_BYTES of the share; this object releases them."""
         self._consumer_id = consumer_id
         self._subscription = subscription
         self._outbox = outbox
         self._share = share
         self._requests: list[tuple[int, Position]] = []
-        """Who asked, and the highest position that each acknowledged."""
+        """The ids of waiting requests, each with the highest position that it acknowledged."""
         self._wake = Signal()
         self._is_closed = False
         self._has_ended = False
 
     async def run(self) -> None:
-        """Answer until closed and all are answered."""
+        """Answer until it is closed and all requests are answered."""
         while self._requests or not self._is_closed:
             await self._wake.wait()
             requests, self._requests = self._requests, []
@@ -81,7 +81,7 @@ class DurableAnswers:
         self._has_ended = True
 
     def answer_when_durable(self, request_id: int, upto: Position) -> bool:
-        """Answer an acknowledgement of positions at or below `upto`, which was taken; False if it is too late."""
+        """Answer an ACK that was applied, of positions up to `upto`, once it is durable. Return False if closed."""
         if self._has_ended:
             return False
         self._requests.append((request_id, upto))
@@ -89,60 +89,60 @@ class DurableAnswers:
         return True
 
     def close(self) -> None:
-        """The consumer is gone; what was taken is answered all the same."""
+        """Close it, because the consumer is gone. ACKs that were applied are still answered."""
         self._is_closed = True
         self._wake.set()
 
 
 class AcknowledgingConsumer(Protocol):
-    """A consumer of the connection, as far as it acknowledges."""
+    """The parts of a connection's consumer that acknowledging needs."""
 
     @property
     def consumer(self) -> Consumer:
-        """As its subscription knows it."""
+        """The consumer in its subscription."""
 
     @property
     def topic(self) -> Topic:
-        """What it consumes."""
+        """The topic that it consumes."""
 
     @property
     def subscription(self) -> Subscription:
-        """By which."""
+        """Its subscription."""
 
     @property
     def answers(self) -> DurableAnswers:
-        """Its own."""
+        """The responses to its ACKs."""
 
     @property
     def is_replicated(self) -> bool:
-        """Whether its client asked for the subscription's progress to be told to other clusters."""
+        """Whether its client asked to replicate the subscription's state to other clusters."""
 
 
 class Acknowledging:
     """Serves the acknowledgements of one connection."""
 
     def __init__(self, consumers: Mapping[int, AcknowledgingConsumer], connection: Connection) -> None:
-        """Set up; `consumers` are those open now, by their ids."""
+        """Set up; `consumers` are the open ones, by id."""
         self._consumers = consumers
         self._outbox = connection.outbox
         self._share = connection.share
         self._nursery = connection.nursery
         self._places = trio.Semaphore(IN_TRANSACTIONS_MAX)
         self._connection = object()
-        """Stands for the connection in what outlives it."""
+        """Identifies the connection in objects that outlive it."""
 
     def answers(self, consumer_id: int, subscription: Subscription) -> DurableAnswers:
-        """For a consumer that opens; its `run` is to be started."""
+        """Make the responses for a consumer that opens. The caller must start `run`."""
         return DurableAnswers(consumer_id, subscription, self._outbox, self._share)
 
     async def take(self, frame: Frame) -> None:
-        """One ACK."""
+        """Handle one ACK."""
         ack = frame.command.ack
         consumer = self._consumers.get(ack.consumer_id)
         if consumer is None or consumer.consumer.was_disconnected:
             self._refuse(ack, _no_consumer(ack))
         elif ack.properties:
-            self._refuse(ack, Fault(pb.NotAllowedError, "an acknowledgement keeps no properties; send it without them"))
+            self._refuse(ack, Fault(pb.NotAllowedError, "an ACK must have no properties; acknowledge without them"))
         elif ack.HasField("txnid_least_bits") or ack.HasField("txnid_most_bits"):
             size = ack.ByteSize()
             await self._share.take(size)
@@ -163,9 +163,9 @@ class Acknowledging:
             self._refuse(ack, _no_consumer(ack))
 
     async def _take_at_once(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> Position | None:
-        """Check all of it, then take all of it, both in slices; the highest position, or None if it was refused.
+        """Check the whole ACK, then apply it, both in slices. Return the highest position; None if it was refused.
 
-        Between two slices the subscription may be moved. What is left then is refused: the consumer was sent away.
+        Between two slices the subscription may be moved. That disconnects the consumer, so the rest is refused.
         """
         subscription = consumer.subscription
         cumulative = _is_cumulative(ack)
@@ -192,7 +192,7 @@ class Acknowledging:
         txn = TxnId(ack.txnid_most_bits, ack.txnid_least_bits)
         try:
             acks = await _acknowledgements(ack)
-            # From here on a consumer that is sent away is noticed by the subscription.
+            # From here on, the subscription itself notices a consumer that was disconnected.
             if consumer.consumer.was_disconnected:
                 self._refuse(ack, _no_consumer(ack))
                 return
@@ -214,7 +214,7 @@ class Acknowledging:
             self._places.release()
 
     def _identity(self, consumer: AcknowledgingConsumer, ack: pb.CommandAck) -> CommandId | None:
-        """What a client keeps of a command that it sends again after it reconnected."""
+        """Return what stays the same when a client resends a command after it reconnected."""
         name = consumer.consumer.name
         if not (name and ack.HasField("request_id")):
             return None
@@ -240,18 +240,18 @@ def _answer(outbox: Outbox, consumer_id: int, request_id: int, fault: Fault | No
 
 
 async def _acknowledgements(ack: pb.CommandAck) -> list[EntryAck]:
-    """What the command says.
+    """Parse the command's acknowledgements.
 
     Raises:
-        AcknowledgementRefused: an `ack_set` is larger than that of any batch.
+        AcknowledgementRefused: an `ack_set` is larger than any batch allows.
     """
     found: list[EntryAck] = []
     for part in slices(ack.message_id):
         for given in part:
             if len(given.ack_set) > ACK_SET_WORDS_MAX:
                 raise AcknowledgementRefused(
-                    f"an ack_set has {len(given.ack_set)} words; a batch has at most {BATCH_MESSAGES_MAX} messages,"
-                    f" whose bits fill {ACK_SET_WORDS_MAX} words"
+                    f"an ack_set has {len(given.ack_set)} words, but the largest batch ({BATCH_MESSAGES_MAX} messages)"
+                    f" needs only {ACK_SET_WORDS_MAX}"
                 )
             acknowledged = Acknowledgement(Position(*position(given)), tuple(given.ack_set), given.batch_size)
             found.append(acknowledged.to_entry_ack())

@@ -1,4 +1,4 @@
-"""What the handlers of one connection share."""
+"""The state that the handlers of one connection share."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ from broker.pulsar.unsupported import Peer
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """One client's connection: how to answer it, what it may hold, and whom it acts for.
+    """One client's connection: its outbox, its share of memory, and its principal.
 
-    Handlers ask it for the principal when they handle a command, not before: CONNECT says who the client is.
+    Handlers must read the principal when they handle a command, not before, because CONNECT sets it.
     """
 
     outbox: Outbox
     share: ReceiveShare
-    """What it may hold of the broker's memory."""
+    """Its share of the broker's memory for clients."""
     peer: Peer
     service_url: str
-    """Where the client reaches this broker."""
+    """The URL at which the client reaches this broker."""
     nursery: trio.Nursery
-    """Runs what the handlers start; it ends with the connection."""
+    """Runs the handlers' tasks; it ends with the connection."""
     principal: Principal = ANONYMOUS

@@ -1,6 +1,6 @@
-"""One consumer of a connection, and its outlet: where dispatch's deliveries become MESSAGE frames.
+"""One consumer of a connection, and its outlet, which turns dispatch's deliveries into MESSAGE frames.
 
-The outlet never blocks: it hands frames to the connection's outbox, and says by that whether it takes more.
+The outlet never blocks. It puts frames into the connection's outbox, and is writable while the outbox is.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,37 +44,37 @@ class ConsumerSession:
         follows_layout: Callable[[], bool],
     ) -> None:
         self.read_uncommitted = read_uncommitted
-        """What it reads in place of what the topic shows."""
+        """The source that it reads instead of the topic, if it reads uncommitted messages."""
         self.consumer = consumer
         self.outlet = outlet
         self.topic = topic
         self.subscription = subscription
         self.durable = durable
         self.seek_position = seek_position
-        """Of a reader that was moved: where it goes on when it comes back."""
+        """Where a reader continues after its last seek when it reconnects."""
         self.is_replicated = is_replicated
         self.answers = answers
         self.scalable_name, self.segment_id = segment_of(topic.name)
-        """The topic and segment as which clients of scalable topics know what it consumes."""
+        """The topic and segment id by which clients of scalable topics know its segment."""
         self._follows_layout = follows_layout
 
     @property
     def follows_layout(self) -> bool:
-        """See `TopicClient`. It may turn out only later: the Java client registers after it has subscribed again."""
+        """See `TopicClient`. It may become true later: after a reconnect, the Java client registers last."""
         return self._follows_layout()
 
     @property
     def durable_name(self) -> str | None:
-        """The subscription's name; None of a reader."""
+        """The subscription's name; None for a reader."""
         return self.subscription.name if self.durable else None
 
     @property
     def reader_id(self) -> ReaderId:
-        """By what a reader is known when it comes back."""
+        """The identity by which a reader is recognised when it reconnects."""
         return ReaderId(self.topic.name, self.subscription.name, self.consumer.name)
 
     def close(self) -> None:
-        """Leave the subscription; what was not acknowledged goes to others."""
+        """Leave the subscription. Unacknowledged messages are redelivered to others."""
         self.answers.close()
         self.subscription.remove_consumer(self.consumer)
         self.topic.remove_consumer(self.consumer)
@@ -82,7 +82,7 @@ class ConsumerSession:
             self.topic.end_reader(self.subscription)
 
     def topic_closed(self) -> None:
-        """See `TopicClient`: the client is told to look the topic up again."""
+        """See `TopicClient`. The client is told to look up the topic again."""
         self.outlet.disconnected()
 
 
@@ -101,7 +101,7 @@ class ConsumerOutlet:
         indexed: bool,
     ) -> None:
         self.epoch = epoch
-        """What the client counts up with each request to send everything again; it drops messages of earlier ones."""
+        """The client raises it with each request for redelivery, and drops messages with a lower epoch."""
         self._consumer_id = consumer_id
         self._indexed = indexed
         self._topic = topic
@@ -132,7 +132,7 @@ class ConsumerOutlet:
                 known = encode_broker_metadata(
                     last_index=entry.first_index + entry.message_count - 1, timestamp_ms=entry.timestamp_ms
                 )
-            # In pieces, so that the payload is copied once more at the most on its way to the socket.
+            # The frame is put in pieces, so the payload is copied at most once more on its way to the socket.
             self._outbox.put(encode_frame_head(command, len(known) + len(payload)) + known, payload)
             self._traffic.messages_out += entry.message_count
             self._traffic.bytes_out += len(entry.payload)
@@ -143,8 +143,13 @@ class ConsumerOutlet:
         self._outbox.put(encode_command(commands.reached_end_of_topic(self._consumer_id)))
 
     def damaged(self, reason: str) -> None:
-        """See `Outlet`. The consumer stays: closing it would make its client subscribe again and again."""
-        log.error("a consumer met damage", topic=str(self._topic.name), consumer=self._consumer_id, reason=reason)
+        """See `Outlet`. The consumer stays open: if it were closed, its client would resubscribe in a loop."""
+        log.error(
+            "a consumer cannot read damaged data",
+            topic=str(self._topic.name),
+            consumer=self._consumer_id,
+            reason=reason,
+        )
         self._outbox.put(encode_command(commands.consumer_error(self._consumer_id, pb.PersistenceError, reason)))
 
     def disconnected(self) -> None:
@@ -161,6 +166,6 @@ class ConsumerOutlet:
 
 
 def partition_of(name: TopicName) -> int:
-    """The partition that a topic's message ids name; -1 for none."""
+    """Return the partition in a topic's message ids; -1 if it is not partitioned."""
     index = name.partition_index
     return -1 if index is None else index

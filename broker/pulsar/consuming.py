@@ -1,7 +1,7 @@
-"""Consumers and readers of one connection: SUBSCRIBE, FLOW and what goes with them.
+"""Consumers and readers of one connection: SUBSCRIBE, FLOW and related commands.
 
-The session's part is to translate (ACK: `acknowledging.py`, MESSAGE: `consumer_sessions.py`); what is sent to whom, and
-when, is dispatch's.
+This module only translates commands (ACK is in `acknowledging.py`, MESSAGE in `consumer_sessions.py`). Dispatch decides
+which message goes to which consumer, and when.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import message_id, position
 
 CONSUMERS_MAX: Final = 10_000
-"""Consumers and readers of one connection at a time; one more is refused."""
+"""Most consumers and readers of one connection. Further ones are refused."""
 
 _KINDS = {
     pb.CommandSubscribe.Exclusive: SubscriptionKind.EXCLUSIVE,
@@ -111,14 +111,14 @@ class ConsumerHandler:
                 yield
 
     def closed_by_broker(self, consumer_id: int) -> None:
-        """Close a consumer unasked and tell its client, which then subscribes anew."""
+        """Close a consumer on the broker's initiative, and tell its client, which then resubscribes."""
         session = self._consumers.pop(consumer_id, None)
         if session is not None:
             self._closed(session)
             self._put(commands.close_consumer(consumer_id))
 
     def _closed(self, session: ConsumerSession) -> None:
-        """Close a consumer that its client did not close: it may come back."""
+        """Close a consumer that its client did not close; the client may come back."""
         session.close()
         if session.seek_position is not None:
             self._topics.reader_positions.left(session.reader_id, session.seek_position, trio.current_time())
@@ -130,7 +130,7 @@ class ConsumerHandler:
 
     async def _open(self, request: pb.CommandSubscribe) -> None:
         if request.consumer_id in self._consumers:
-            raise NotSupported(f"consumer id {request.consumer_id} is in use on this connection")
+            raise NotSupported(f"consumer id {request.consumer_id} is already in use on this connection")
         kind = _KINDS.get(request.sub_type)
         if kind is None:
             asked = pb.CommandSubscribe.SubType.Name(request.sub_type)
@@ -146,7 +146,7 @@ class ConsumerHandler:
         topic = await self._topics.get(name, creates=request.force_topic_creation)
         read_uncommitted = ReadUncommitted(topic) if uncommitted else None
         if request.HasField("schema"):
-            # First, so that a schema which the topic refuses leaves no subscription there.
+            # The schema is checked first, so that a refused one does not create a subscription.
             await self._schemas.admit_consumer(topic, request.schema)
         subscription: Subscription | None = None
         start = EARLIEST
@@ -155,7 +155,7 @@ class ConsumerHandler:
             topic, subscription = await self._durable(name, request, kind)
         else:
             start = await reader_start(topic, request)
-        # From here on nothing waits: it is open, or was called off before.
+        # No await follows: either the consumer opens, or it was cancelled before.
         await trio.lowlevel.checkpoint_if_cancelled()
         if subscription is None:
             reader = ReaderId(name, request.subscription, request.consumer_name)
@@ -192,8 +192,8 @@ class ConsumerHandler:
                 topic.end_reader(subscription)
             if is_scalable:
                 self._registry.consumer_refused(session)
-                # The segment moves between consumers and its old one has not let go yet: worth another try.
-                raise SegmentBusy(f"{name} still has its earlier consumer") from busy
+                # The segment moves between consumers, and the old one has not released it yet. A retry will succeed.
+                raise SegmentBusy(f"{name} still has its previous consumer; try again") from busy
             raise
         topic.add_consumer(consumer, session, takes_any_schema=request.schema.type == pb.Schema.AutoConsume)
         self._nursery.start_soon(answers.run)
@@ -201,10 +201,10 @@ class ConsumerHandler:
         self._registry.consumer_opened(request.consumer_id, session)
 
     def _end_namesake(self, session: ConsumerSession) -> None:
-        """End the client's earlier consumer of that name on the segment; the newer one takes its place.
+        """Close the client's earlier consumer with the same name on the segment. The new one replaces it.
 
-        The Java client leaves consumers behind when it is closed while an assignment arrives: it subscribes to the new
-        segments and never closes them. It is not told, since a consumer that is told comes back.
+        If the Java client is closed while an assignment arrives, it subscribes to the new segments and never closes
+        them. The client is not told, because it would then resubscribe.
         """
         for consumer_id, other in list(self._consumers.items()):
             if other.subscription is session.subscription and other.consumer.name == session.consumer.name:
@@ -222,9 +222,9 @@ class ConsumerHandler:
             if topic.scalable_topic is None:
                 return topic, subscription
         elif not (request.subscription in topic.subscriptions or self._registry.follows_layout(name, request.metadata)):
-            # Nobody would read the rest of the topic by it.
+            # A new subscription here could not read the rest of the topic.
             raise NotSupported(f"{name} was migrated to {topic.scalable_topic}; use a v5 client")
-        # A subscription of a scalable topic is one of all its segments, those of later splits too.
+        # A subscription of a scalable topic covers all its segments, including those of later splits.
         start = StartPosition.EARLIEST if earliest else StartPosition.LATEST
         return await self._controller.subscriptions.open(name, request.subscription, _SCALABLE_KINDS[kind], start)
 
@@ -233,7 +233,9 @@ class ConsumerHandler:
         session = self._session(request.consumer_id)
         async with session.topic.subscriptions_held():
             if session.topic.scalable_topic is not None:
-                raise NotSupported("a scalable topic's subscription is removed as a whole, not segment by segment")
+                raise NotSupported(
+                    "a scalable topic's subscription cannot be deleted on one segment; delete it on the topic"
+                )
             try:
                 await session.subscription.unsubscribe(session.consumer, force=request.force)
                 self._consumers.pop(request.consumer_id, None)
@@ -250,7 +252,7 @@ class ConsumerHandler:
             self._topics.reader_positions.forget(session.reader_id)
             self._registry.consumer_closed(session)
         elif (registration := self._registry.registration(request.consumer_id)) is not None:
-            # Tidewire's clients say so; Pulsar's close their consumers of segments alone.
+            # Tidewire's clients close their registrations. Pulsar's only close the consumers of segments.
             self._registry.leave(registration)
         self._put(commands.success(request.request_id))
 
@@ -288,7 +290,7 @@ class ConsumerHandler:
         )
 
     async def _statistics(self, command: pb.BaseCommand) -> None:
-        raise NotSupported("statistics are not told to consumers; ask /admin/v2/scalable/.../stats or /metrics")
+        raise NotSupported("consumers cannot request statistics; use /admin/v2/scalable/.../stats or /metrics")
 
     async def _flow(self, frame: Frame) -> None:
         flow = frame.command.flow

@@ -1,10 +1,10 @@
-"""Transactions of one producer join its segment before their sends have their turn.
+"""Lets the transactions of a producer's queued sends join its segment before the sends are published.
 
-Joining waits for the sync of an op record. A producer publishes in order, so it would wait for one sync after another.
-Started together, the joins of all queued transactions share a few. Only the append needs the order.
+A join waits for the sync of an op record. A producer publishes in order, so it would wait for one sync after another.
+If the joins of all queued transactions start together, they share a few syncs. Only the append needs the order.
 
-A join here is a head start and decides nothing. The send's own turn asks for everything again. It finds the transaction
-joined, or it meets what stood in the way and tells the client.
+An early join decides nothing. When the send is published, everything is checked again. It either finds the transaction
+joined, or gets the same error again and reports it to the client.
 """
 
 from typing import Final
@@ -16,34 +16,34 @@ from broker.topic import Topic
 from storage.entry import TxnId
 
 JOINS_MAX: Final = 64
-"""Joins of one producer that are under way at once; the transactions behind them wait for one to end."""
+"""Most joins of one producer in progress. Further transactions wait until one ends."""
 
 
 class EarlyJoins:
     """See the module's docstring."""
 
     def __init__(self, topic: Topic, nursery: trio.Nursery) -> None:
-        """Set up; the nursery is the producer's, so that nothing joins after its end."""
+        """Set up. The nursery belongs to the producer, so no join runs after the producer's end."""
         self._topic = topic
         self._nursery = nursery
         self._waiting: dict[TxnId, None] = {}
-        """Transactions that are to join, in the order of their sends, no more than there are sends in the inbox."""
+        """Transactions that wait to join, in the order of their sends; at most one for each send in the inbox."""
         self._running = 0
 
     @property
     def running(self) -> int:
-        """Joins under way, at most `JOINS_MAX`."""
+        """The number of joins in progress, at most `JOINS_MAX`."""
         return self._running
 
     def start(self, txn: TxnId) -> None:
-        """Let a transaction join as soon as fewer than `JOINS_MAX` do."""
+        """Start a transaction's join as soon as fewer than `JOINS_MAX` are in progress."""
         self._waiting[txn] = None
         if self._running < JOINS_MAX:
             self._running += 1
             self._nursery.start_soon(self._join_waiting)
 
     def drop(self) -> None:
-        """Start no more of those that wait; their sends were dropped."""
+        """Discard all waiting joins, because their sends were dropped."""
         self._waiting.clear()
 
     async def _join_waiting(self) -> None:
@@ -54,7 +54,7 @@ class EarlyJoins:
                 try:
                     await self._topic.join(txn)
                 except Exception as error:
-                    # Raises what nobody expects. The rest the send meets in its turn, and then its client is told.
+                    # An unexpected error is raised. The send itself meets an expected one again, and reports it.
                     fault_of(error)
         finally:
             self._running -= 1

@@ -1,4 +1,4 @@
-"""How the rooms' errors read on Pulsar's wire: one table, so that the same mistake gets the same answer everywhere."""
+"""Maps the broker's errors to Pulsar's error codes: one table, so the same error has the same code everywhere."""
 
 from typing import NamedTuple
 
@@ -59,8 +59,8 @@ from txn.errors import (
     WrongDomain,
 )
 
-# A code decides what clients do by themselves. They give a request up at NotAllowedError and some others, and repeat it
-# at most codes, with growing pauses (`tests/broker/pulsar/test_faults.py` has the list).
+# The code decides what a client does. At NotAllowedError and a few others it gives up; at most codes it retries with
+# growing pauses (`tests/broker/pulsar/test_faults.py` has the list).
 _CODES: dict[type[Exception], pb.ServerError] = {
     InvalidTopicName: pb.InvalidTopicName,
     TopicNotFound: pb.TopicNotFound,
@@ -75,16 +75,16 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     OutcomeUnknown: pb.ServiceNotReady,
     StoreUnavailable: pb.MetadataError,
     MetadataError: pb.MetadataError,
-    # For good, while clients take MetadataError for a store that is away.
+    # This is permanent. Clients would read MetadataError as a temporary outage of the store, and retry.
     ChangeSetTooLarge: pb.NotAllowedError,
     InvalidOperation: pb.NotAllowedError,
     LedgerSealed: pb.TopicTerminatedError,
     LedgerFailed: pb.PersistenceError,
-    # All clients take it for "hold what you have, and come back later", by growing delays. It closes no connection, so
-    # consumers on it go on. PersistenceError would close it, and its producers would come back at once.
+    # At this code all clients keep their messages and retry with growing delays. They keep the connection open, so its
+    # consumers continue. At PersistenceError they would close it, and its producers would reconnect at once.
     NoSpace: pb.ProducerBlockedQuotaExceededError,
     LedgerNotMade: pb.ServiceNotReady,
-    # Another broker, or this one later, can serve it.
+    # Another broker can serve it now, or this one later.
     LedgerOutOfReach: pb.ServiceNotReady,
     WriterAlive: pb.ServiceNotReady,
     JournalContended: pb.ServiceNotReady,
@@ -92,11 +92,11 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     JournalDamaged: pb.PersistenceError,
     IdentityMismatch: pb.PersistenceError,
     IncompatibleSchema: pb.IncompatibleSchema,
-    # Where Pulsar's clients look: the Java client takes it for "no schema", any other code for a failure.
+    # The Java client reads this code as "no schema", and any other code as a failure.
     SchemaNotFound: pb.TopicNotFound,
     IntentOpen: pb.ServiceNotReady,
-    # At any other code clients send it again and again, until the other transaction ends or the send times out. Only
-    # the application knows why it uses an id in two transactions. So it is told at once that this copy is not stored.
+    # At any other code clients resend until the other transaction ends or the send times out. Only the application
+    # knows why it uses an id in two transactions. So it learns at once that this copy is not stored.
     SendInDoubt: pb.NotAllowedError,
     ProducerNameTaken: pb.ProducerBusy,
     ConsumerBusy: pb.ConsumerBusy,
@@ -107,12 +107,12 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     LedgerCorrupt: pb.PersistenceError,
     CursorCorrupt: pb.PersistenceError,
     ChecksumMismatch: pb.ChecksumError,
-    # For good: sent again it would be the same.
+    # This is permanent: a resend would be the same.
     MalformedMessage: pb.NotAllowedError,
     NotSupported: pb.NotAllowedError,
     CredentialsUnchecked: pb.AuthenticationError,
     WrongDomain: pb.NotAllowedError,
-    # The Java client fails the one send on NotAllowedError; any code it does not know would close the connection.
+    # At NotAllowedError the Java client fails only this send. At an unknown code it would close the connection.
     TransactionEnded: pb.NotAllowedError,
     TransactionNotFound: pb.TransactionNotFound,
     TransactionConflict: pb.TransactionConflict,
@@ -126,23 +126,23 @@ _CODES: dict[type[Exception], pb.ServerError] = {
     AppliedByAnother: pb.NotAllowedError,
     AppliedOtherwise: pb.NotAllowedError,
     CoordinatorNotFound: pb.TransactionCoordinatorNotFound,
-    # Whatever else is refused is refused for good.
+    # All other refusals are permanent.
     BrokerError: pb.NotAllowedError,
 }
 
 
 class Fault(NamedTuple):
-    """An error as the wire carries it."""
+    """An error in the form for the wire."""
 
     code: pb.ServerError
     message: str
 
 
 def fault_of(error: Exception) -> Fault:
-    """The wire's form of an expected error.
+    """Return an expected error in the form for the wire.
 
     Raises:
-        Exception: the error itself, if no room promises to raise it. It ends the connection as a defect of ours.
+        Exception: the error itself, if it is unexpected. It is a bug of the broker and ends the connection.
     """
     for kind in type(error).__mro__:
         code = _CODES.get(kind)

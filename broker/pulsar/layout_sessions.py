@@ -1,4 +1,4 @@
-"""One layout session of a connection: SCALABLE_TOPIC_LOOKUP is told the topic's layout, and at each change again."""
+"""A layout session of a connection: SCALABLE_TOPIC_LOOKUP gets the topic's layout, and later each change."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,29 +16,29 @@ from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 DAGS_KEPT_MAX: Final = 16
-"""Encoded layouts that are kept; one has up to some 100 KiB."""
+"""Encoded layouts in the cache. One has up to about 100 KiB."""
 
 
 class Asked(NamedTuple):
-    """What a client asks about."""
+    """The topic that a client asks about."""
 
     topic: TopicName
     """The `topic://` name."""
     regular: TopicName | None
-    """The `persistent://` name that it was asked for by: without a layout it is that regular topic."""
+    """The `persistent://` name in the request, if it was one. If there is no layout, this regular topic is used."""
 
 
 def asked_for(text: str) -> Asked:
-    """The topic whose layout a client asks for; as in PIP-475 a short name is that of a `persistent://` topic.
+    """Parse the name of the topic whose layout a client requests. As in PIP-475, a short name is `persistent://`.
 
     Raises:
-        InvalidTopicName: it is none, or only a part of one.
+        InvalidTopicName: it is not a topic's name, or it names a segment or partition.
     """
     name = TopicName.parse(text)
     if name.domain is Domain.TOPIC:
         return Asked(name, None)
     if name.domain is not Domain.PERSISTENT or name.partition_index is not None:
-        raise InvalidTopicName(text, "a layout belongs to a whole topic")
+        raise InvalidTopicName(text, "only a whole topic has a layout, not a segment or partition")
     return Asked(name.as_scalable, name)
 
 
@@ -55,7 +55,7 @@ class LayoutSession:
         dags: "EncodedDags",
         on_refused: Callable[["LayoutSession"], None],
     ) -> None:
-        """Set up; `on_refused` is told when it turns out that there is nothing to push."""
+        """Set up; `on_refused` is called if it turns out that there is no layout to push."""
         self.session_id = session_id
         self.topic = asked.topic
         self._regular = asked.regular
@@ -71,10 +71,10 @@ class LayoutSession:
     def layout_changed(self, layout: Layout | None) -> None:
         """Push the layout.
 
-        Of a deleted topic the client learns by its producers and consumers: to an error it would never listen again.
-        Only one that still waits for its first layout is told that none will come. The record also changes by intents
-        and subscriptions, which are not the client's concern. A regular topic is its own only segment, until there is
-        a layout.
+        Clients learn of a deleted topic by their producers and consumers. After an error, a client would never follow
+        the topic again. Only a client that still waits for its first layout gets the error. Intents and subscriptions
+        also change the record, but they do not concern the client. A regular topic is its own only segment, until there
+        is a layout.
         """
         self._is_deleted = layout is None
         if layout is None and self._sent is None and self._regular is not None:
@@ -83,24 +83,24 @@ class LayoutSession:
             self._updates += self._sent is not None
             self._push(layout)
         elif layout is not None:
-            # The same to the client, and one object for all sessions: each version names every subscription.
+            # To the client it is the same layout. Keep the newest object, which all sessions share.
             self._sent = layout
         elif self._sent is None:
-            reason = f"{self.topic} has just been deleted, or cannot be read any more"
+            reason = f"{self.topic} was just deleted, or its layout cannot be read"
             self._outbox.put(encode_command(commands.scalable_topic_failed(self.session_id, pb.TopicNotFound, reason)))
             self._on_refused(self)
 
     def segment_subscribed(self) -> None:
-        """Push again what changed since the session began.
+        """Push the layout again if it has changed since the session began.
 
-        The Java client's queue consumer forgets a layout that arrives while it subscribes to the segments of the one
-        before; it takes one that comes behind the answers, and a repeated one does no harm.
+        The Java client's queue consumer loses a layout that arrives while it subscribes to the segments of an earlier
+        one. It accepts a layout after the responses to SUBSCRIBE. A repeated layout is harmless.
         """
         if self._updates and self._sent is not None:
             self._push(self._sent)
 
     def controller_changed(self) -> None:
-        """Push again what the client has, with the controller's new address, or none."""
+        """Push the client's layout again, with the controller's new address, or without one."""
         if self._sent is not None and not self._is_deleted:
             self._push(self._sent)
 
@@ -112,26 +112,26 @@ class LayoutSession:
         elif self._elections.is_elsewhere(self.topic):
             controller_url = controller.service_url
         else:
-            # As this client reached this broker, which may have several addresses.
+            # This broker may have several addresses. Use the one that this client connected to.
             controller_url = self._service_url
         dag = self._dags.of(layout, self._service_url, controller_url)
         self._outbox.put(encode_scalable_topic_update(self.session_id, dag, str(self.topic)))
 
 
 def _version(layout: Layout) -> tuple[str, int]:
-    """What differs between two layouts that clients have to tell apart."""
+    """Return what differs between two layouts that clients must distinguish."""
     return layout.creation_id, layout.epoch
 
 
 class EncodedDags:
-    """Layouts as they were encoded last, for the sessions of all connections: a change reaches all of them at once.
+    """A cache of encoded layouts for the sessions of all connections, because each change is sent to all of them.
 
-    Encoding one of 300 segments takes 0.7 ms. With 3,000 sessions that was two seconds for each change.
+    Encoding a layout of 300 segments takes 0.7 ms. For 3,000 sessions that would be two seconds for each change.
     """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[int, str, str | None], tuple[Layout, bytes]] = OrderedDict()
-        """By the layout's identity, which is its own for as long as it is kept here."""
+        """By the identity of the layout object, which is unique while the object is kept here."""
 
     def of(self, layout: Layout, service_url: str, controller_url: str | None) -> bytes:
         """See `dag_of`."""
@@ -146,7 +146,7 @@ class EncodedDags:
 
 
 def dag_of(layout: Layout, service_url: str, *, controller_url: str | None) -> pb.ScalableTopicDAG:
-    """The layout as clients read it. Every segment is at this broker; the controller, if there is one, may be not."""
+    """Encode the layout for clients. All segments are at this broker; the controller may be at another one."""
     dag = pb.ScalableTopicDAG(epoch=layout.epoch, controller_broker_url=controller_url)
     dag.segments.extend(_segment_info(segment) for segment in layout.segments.values())
     for segment in layout.active():

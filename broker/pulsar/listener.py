@@ -1,4 +1,4 @@
-"""The Pulsar listener: accepts connections and gives each a session with every group of commands."""
+"""The Pulsar listener: accepts connections, and gives each a session with all groups of commands."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,14 +40,14 @@ from tidewire.wire.pulsar.message_ids import NO_REQUEST
 from txn.coordinator import Coordinator
 
 REFUSE_SECONDS_MAX: Final = 1
-"""How long a client for which there is no place may take to be told."""
+"""How long it may take to tell a client that it is refused for lack of room."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PulsarServices:
-    """What the sessions of this listener translate for."""
+    """The parts of the broker that this listener's sessions serve."""
 
     topics: Topics
     controller: Controller
@@ -66,7 +66,7 @@ class PulsarServices:
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
-        """What a broker offers to Pulsar's clients."""
+        """Take the parts from a broker."""
         base = broker.foundation
         return cls(
             topics=broker.topics,
@@ -91,9 +91,9 @@ async def serve_pulsar(
     """Run a session for every connection until cancelled.
 
     Args:
-        listener: an open socket, of which this takes possession.
-        services: what is behind the protocol.
-        advertised: given the address by which a client reached us, the one it is told to connect to.
+        listener: an open socket; this function closes it.
+        services: the parts of the broker to serve.
+        advertised: maps the address that a client connected to, to the address that it is told to use.
     """
 
     async def serve(accepted: Accepted) -> None:
@@ -108,7 +108,7 @@ async def serve_pulsar(
                 await open_session(accepted.stream, peer, services, service_url, nursery).run()
                 nursery.cancel_scope.cancel()
         except* Exception:
-            # A producer's or consumer's task failed; as in the session, that ends this connection alone.
+            # A task of a producer or consumer failed. As in the session, that ends only this connection.
             log.exception("connection ended by an unexpected error")
         finally:
             services.traffic.connections -= 1
@@ -117,8 +117,8 @@ async def serve_pulsar(
 
 
 async def _refuse(stream: trio.abc.Stream, connections_max: int) -> None:
-    """Tell a client that there is no place for it. Clients try again, with growing pauses."""
-    reason = f"The broker has {connections_max} connections, which is its bound; try again, or raise connections_max."
+    """Tell a client that there are too many connections. Clients retry with growing pauses."""
+    reason = f"The broker has {connections_max} connections, its maximum. Try again later, or raise connections_max."
     log.warning("connection refused", reason=reason)
     with trio.move_on_after(REFUSE_SECONDS_MAX):
         async with stream:
@@ -131,7 +131,7 @@ async def _refuse(stream: trio.abc.Stream, connections_max: int) -> None:
 def open_session(
     stream: trio.abc.Stream, peer: Peer, services: PulsarServices, service_url: str, nursery: trio.Nursery
 ) -> Session:
-    """A session with every group of commands, over any stream; its `run` serves the client."""
+    """Make a session with all groups of commands, over any stream. Its `run` serves the client."""
     budgets = services.budgets
     connection = Connection(Outbox(budgets.sending), budgets.receiving.share(), peer, service_url, nursery)
     session = Session(

@@ -42,14 +42,14 @@ class LookupHandler:
         }
 
     def close(self) -> Iterator[None]:
-        """See `CommandHandler`: nothing is kept."""
+        """See `CommandHandler`. There is nothing to close."""
         return iter(())
 
     async def _partitions(self, command: pb.BaseCommand) -> None:
         request = command.partition_metadata
         require_no_principal(request)
         TopicName.parse(request.topic)
-        # No topic is partitioned: what grows here is a scalable topic.
+        # No topic is partitioned: here, topics that must scale are scalable topics.
         self._connection.outbox.put(encode_command(commands.partitioned_metadata_response(request.request_id, 0)))
 
     async def _lookup(self, command: pb.BaseCommand) -> None:
@@ -57,7 +57,7 @@ class LookupHandler:
         require_no_principal(request)
         if request.advertised_listener_name:
             raise NotSupported(
-                f"this broker has no listener named {request.advertised_listener_name}; look up without a name"
+                f"this broker has no listener named {request.advertised_listener_name}; look up without a listener name"
             )
         TopicName.parse(request.topic)
         answer = commands.lookup_connect(request.request_id, self._connection.service_url)

@@ -1,7 +1,7 @@
-"""Namespace watches of one connection: WATCH_SCALABLE_TOPICS is told which topics there are, and as they come and go.
+"""Namespace watches of one connection: WATCH_SCALABLE_TOPICS is answered with the topics, then with each change.
 
-Each watch has a task, which hands the connection's outbox one update and asks for the next only when the client takes
-what it is sent: a slow client's updates add up at their source (`broker.scalable.namespaces`) and not here.
+Each watch has a task. It puts one update into the connection's outbox, and asks for the next when the client has read
+enough. So the updates for a slow client are merged at their source (`broker.scalable.namespaces`), not queued here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,10 +21,10 @@ from tidewire.wire.pulsar.frames import Frame, encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 WATCHES_MAX: Final = 256
-"""Namespace watches of one connection at a time; one more is refused."""
+"""Most namespace watches of one connection. Further ones are refused."""
 
 UPDATE_TOPICS_MAX: Final = 4096
-"""Topics in one update; names of the greatest length still fit a frame of the default size."""
+"""Most topics in one update. With names of the greatest length, it still fits a frame of the default size."""
 
 assert UPDATE_TOPICS_MAX * NAME_BYTES_MAX < 5 * 1024 * 1024
 
@@ -40,7 +40,7 @@ class NamespaceHandler:
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """See `CommandHandler`. In order of arrival, so a client may close a watch and reuse its id at once."""
+        """See `CommandHandler`. Commands are handled in order, so a client may reuse a closed watch's id at once."""
         return {
             pb.BaseCommand.WATCH_SCALABLE_TOPICS: self._open,
             pb.BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: self._close,
@@ -62,9 +62,9 @@ class NamespaceHandler:
         request = frame.command.watch_scalable_topics
         try:
             if request.watch_id in self._watches:
-                raise NotSupported(f"watch {request.watch_id} is open on this connection already")
+                raise NotSupported(f"watch {request.watch_id} is already open on this connection")
             if len(self._watches) >= WATCHES_MAX:
-                raise NotSupported(f"a connection may have {WATCHES_MAX} namespace watches")
+                raise NotSupported(f"a connection may have at most {WATCHES_MAX} namespace watches")
             check_namespace(request.namespace)
         except (NotSupported, InvalidTopicName) as error:
             fault = fault_of(error)
@@ -93,9 +93,9 @@ class NamespaceHandler:
     async def _list(self, request: pb.CommandWatchScalableTopics, follower: NamespaceFollower) -> None:
         topics = await follower.listing()
         if request.HasField("current_hash") and request.current_hash == topics_hash(topics):
-            # A client that comes back and knows them all is not sent them again.
+            # A client that reconnects and already knows all topics does not get them again.
             return
-        # Also when there is none: the client waits for it.
+        # The first update is sent even if it is empty, because the client waits for it.
         self._put(commands.watch_scalable_topics_snapshot(request.watch_id, topics[:UPDATE_TOPICS_MAX]))
         for added in _portions(topics[UPDATE_TOPICS_MAX:]):
             self._put(commands.watch_scalable_topics_diff(request.watch_id, added, ()))
@@ -105,20 +105,20 @@ class NamespaceHandler:
 
 
 def check_namespace(text: str) -> None:
-    """Refuse what is no `tenant/namespace`.
+    """Check that `text` is a legal `tenant/namespace`.
 
     Raises:
-        InvalidTopicName: with the reason.
+        InvalidTopicName: it is not; the message says why.
     """
     tenant, separator, namespace = text.partition("/")
     if not separator:
-        raise InvalidTopicName(text, "a namespace is written as tenant/namespace")
-    # Naming any topic checks both names.
+        raise InvalidTopicName(text, "a namespace must be tenant/namespace")
+    # Constructing the name of any topic checks both names.
     TopicName(Domain.TOPIC, tenant, namespace, "any")
 
 
 def topics_hash(sorted_names: Sequence[str]) -> str:
-    """What a client says that it knows: CRC-32C of the sorted names, in hexadecimal, least significant byte first."""
+    """Hash the topics that a client knows: CRC-32C of the sorted names, in hex, least significant byte first."""
     return crc32c(",".join(sorted_names).encode()).to_bytes(4, "little").hex()
 
 

@@ -1,9 +1,9 @@
-"""What one connection still has to send: a queue of bytes with one writer task.
+"""The send queue of one connection: bytes, with one writer task.
 
-Putting never blocks, so a dispatcher that serves many consumers is never held up by a slow one. It is bounded all the
-same: deliveries stop while the outbox is not `writable` (dispatch asks before it sends), and the session reads no
-further commands while it is above the bound (`wait_writable`), so answers cannot pile up either. All outboxes share a
-budget; while it is short, each of them has a small bound.
+`put` never blocks, so a slow consumer does not delay a dispatcher that serves many. The queue is bounded nevertheless.
+Dispatch sends nothing while the outbox is not `writable`. The session reads no commands while it is above the bound
+(`wait_writable`), so responses cannot pile up either. All outboxes share a budget. While the budget is short, each has
+a smaller bound.
 """
 
 from typing import Final
@@ -14,20 +14,20 @@ from broker.budgets import SHARE_BYTES, SendBudget
 from storage.signal import Signal
 
 BYTES_HIGH: Final = 4 * 1024 * 1024
-"""Above this the connection takes no further deliveries and its commands are not read."""
+"""Above this, the connection gets no further deliveries, and its commands are not read."""
 
 BYTES_LOW: Final = 1024 * 1024
-"""Below this it takes them again; the distance keeps dispatchers from being woken for every frame sent."""
+"""Below this, both continue. The gap avoids waking dispatchers for every frame that is sent."""
 
 WRITE_BYTES_MAX: Final = 256 * 1024
-"""What waits is joined up to about this size, so that small frames share a system call; larger pieces go uncopied."""
+"""Queued frames are joined up to about this size, so small frames share a system call. Larger pieces are not copied."""
 
 
 class Outbox:
     """Frames on their way to one peer."""
 
     def __init__(self, budget: SendBudget | None = None) -> None:
-        """Empty; what waits here counts against `budget`, if there is one."""
+        """Make an empty outbox. Its bytes count against `budget`, if one is given."""
         self._budget = SendBudget(BYTES_HIGH) if budget is None else budget
         self._pieces: list[bytes] = []
         self._bytes = 0
@@ -40,11 +40,11 @@ class Outbox:
 
     @property
     def writable(self) -> bool:
-        """Whether further deliveries are welcome."""
+        """Whether it takes further deliveries."""
         return not self._above
 
     def put(self, *pieces: bytes) -> None:
-        """Send a frame, which may be in pieces, after those that wait; never blocks."""
+        """Queue a frame, which may be in pieces. Never blocks."""
         if self._is_closed:
             return
         size = sum(map(len, pieces))
@@ -62,14 +62,14 @@ class Outbox:
         self._wake.set()
 
     def close(self) -> None:
-        """The connection has ended: drop what waits."""
+        """Drop everything queued, because the connection has ended."""
         self._is_closed = True
         self._budget.held_bytes -= self._bytes
         self._bytes = 0
         self._pieces.clear()
 
     async def wait_writable(self) -> None:
-        """Return once the peer has taken enough of what waits."""
+        """Wait until the peer has read enough of the queue."""
         while self._above:
             await self._drained.wait()
 
@@ -91,11 +91,11 @@ class Outbox:
             while self._pieces:
                 data = self._take()
                 await stream.send_all(data)
-                # Until now it was held as much as what waits behind it.
+                # Only now has the system taken the bytes.
                 self._bytes -= len(data)
                 self._budget.held_bytes -= len(data)
                 self._note_drained()
-                # Not while the next piece is waited for: it may be a large message, and clients are many.
+                # Free the data before waiting for more: it may be a large message, and there may be many clients.
                 del data
             if self._finished:
                 return

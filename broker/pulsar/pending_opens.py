@@ -1,12 +1,11 @@
-"""What one connection is opening, producers, consumers and layout sessions: it takes a while, and may be closed.
+"""The producers, consumers and layout sessions that one connection is opening. Each may be closed before it is open.
 
-Requests of a connection run as tasks, so a CLOSE that follows its own PRODUCER or SUBSCRIBE could overtake it: it would
-find nothing to close, and what was opened a moment later would stay, unknown to its client, holding a name or an
-exclusive subscription for as long as the connection lives. So an opening is announced in the order of arrival, before
-its task runs, and closing calls it off. Also in that order, one has a place among as many as a connection may have, or
-is refused before anything is done for it.
+A connection's requests run as tasks. So a CLOSE could overtake its own PRODUCER or SUBSCRIBE and find nothing to close.
+The producer or consumer would then open without its client's knowledge. It would hold a name or an exclusive
+subscription until the connection ends. So each opening is announced in the order of arrival, before its task runs, and
+a CLOSE cancels it. The bound on the number of open objects is also checked in this order, before any work is done.
 
-A request is known by its command, the very object: a client may send the same one twice.
+A request is identified by its command object, because a client may send equal commands twice.
 """
 
 from collections.abc import Iterator, Sized
@@ -26,15 +25,15 @@ class _Opening(NamedTuple):
 
 
 class PendingOpens:
-    """What is being opened, by the client's number for it."""
+    """Objects that are being opened, by the client's number for them."""
 
     def __init__(self, kind: str, places: int, opened: Sized) -> None:
-        """Nothing.
+        """Start with nothing being opened.
 
         Args:
-            kind: says in errors what it would have been.
-            places: how many may be open or on their way.
-            opened: those that are open, as they come and go.
+            kind: the kind of object, for error messages.
+            places: the most objects that may be open or opening.
+            opened: the currently open objects.
         """
         self._kind: Final = kind
         self._places: Final = places
@@ -42,29 +41,29 @@ class PendingOpens:
         self._pending: dict[int, _Opening] = {}
 
     def announce(self, number: int, request: pb.BaseCommand) -> None:
-        """A request to open it has arrived; `opening` follows, once for each announcement."""
+        """Announce that a request to open the object has arrived. The caller must call `opening` once for it."""
         has_place = len(self._opened) + len(self._pending) < self._places
         self._pending.setdefault(number, _Opening(request, trio.CancelScope(), has_place))
 
     def call_off(self, number: int) -> None:
-        """Its client has closed it: if it is being opened, that ends."""
+        """Cancel the opening, if one is in progress, because the client has closed the object."""
         opening = self._pending.pop(number, None)
         if opening is not None:
             opening.scope.cancel()
 
     @contextmanager
     def opening(self, number: int, request: pb.BaseCommand) -> Iterator[None]:
-        """Open it inside; cancelled there when it is called off.
+        """Run the block, which opens the object; `call_off` cancels the block.
 
         Raises:
-            ClosedMeanwhile: it was called off, or another request opens the same.
-            NotSupported: there is no place for it.
+            ClosedMeanwhile: it was called off, or another request opens the same object.
+            NotSupported: the connection already has the most objects that it may have.
         """
         opening = self._pending.get(number)
         if opening is not None and opening.request is request:
             try:
                 if not opening.has_place:
-                    raise NotSupported(f"a connection may have {self._places:,} {self._kind}s")
+                    raise NotSupported(f"a connection may have at most {self._places:,} {self._kind}s")
                 with opening.scope:
                     yield
             finally:
@@ -72,4 +71,4 @@ class PendingOpens:
                     del self._pending[number]
             if not opening.scope.cancelled_caught:
                 return
-        raise ClosedMeanwhile(f"{self._kind} {number} was closed, or asked for again, before it was open")
+        raise ClosedMeanwhile(f"{self._kind} {number} was closed, or requested again, before it was open")

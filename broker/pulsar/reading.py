@@ -1,7 +1,7 @@
-"""What readers may ask for besides messages: where to begin, what else to see, and how much there is to read.
+"""Options of readers: where to begin, what else to see, and how much there is to read.
 
-Readers may say in the metadata of SUBSCRIBE `tidewire.indexed` (send what the broker knows of each entry in front of
-it) and `tidewire.isolation`. Pulsar has no words for either, and ignores them.
+In the metadata of SUBSCRIBE, readers may set `tidewire.indexed` and `tidewire.isolation`. The first one asks for the
+broker's knowledge about each entry in front of it. Pulsar has no such options, and ignores them.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ ISOLATION: Final = "tidewire.isolation"
 
 
 def place_of(identity: pb.MessageIdData) -> Position:
-    """Where an id from the wire stands. What is below everything is EARLIEST: of places there are no lower ones."""
+    """Return the position of a message id from the wire. An id below all positions becomes EARLIEST."""
     place = Position(*position(identity))
     if place.ledger < 0:
         return EARLIEST
@@ -31,7 +31,7 @@ def place_of(identity: pb.MessageIdData) -> Position:
 
 
 async def reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
-    """The mark-delete position of a reader: it is sent what comes after its start message, or what is young enough."""
+    """Return the mark-delete position of a reader: before its start message, or before its start time."""
     if request.start_message_rollback_duration_sec:
         age_ms = request.start_message_rollback_duration_sec * 1000
         return (await topic.ledger.position_of_age(age_ms)).before()
@@ -40,50 +40,50 @@ async def reader_start(topic: Topic, request: pb.CommandSubscribe) -> Position:
     start = place_of(request.start_message_id)
     if start in (EARLIEST, LATEST) or request.start_message_id.batch_index < 0:
         return start
-    # Inside a batch: the whole entry is sent again, and the client drops what comes before its start.
+    # If the start is inside a batch, the whole entry is sent, and the client drops the messages before its start.
     return start.before()
 
 
 def named_start(request: pb.CommandSubscribe) -> tuple[int, ...]:
-    """What a reader's client names as its start; nothing if it names none."""
+    """Return the start that a reader's client names; empty if it names none."""
     if not request.HasField("start_message_id"):
         return ()
     return (*position(request.start_message_id), request.start_message_id.batch_index)
 
 
 def last_index_in(entry: Entry) -> int:
-    """The place of a batch's last message in it; -1 for a message that stands alone, or that cannot be read."""
+    """Return the index of the last message in a batch; -1 for a single message or an unreadable entry."""
     try:
         metadata, _body = parse_payload(entry.payload)
     except WireError:
-        # Stored as it was sent; it is no fault of who asks.
+        # The entry was stored as its producer sent it. The reader is not at fault.
         return -1
     return entry.message_count - 1 if metadata.HasField("num_messages_in_batch") else -1
 
 
 def is_uncommitted(request: pb.CommandSubscribe, wishes: Mapping[str, str]) -> bool:
-    """Whether a reader asks for what open and aborted transactions wrote, too.
+    """Return whether a reader also wants the messages of open and aborted transactions.
 
     Raises:
-        NotSupported: it asks for something that there is not.
+        NotSupported: the isolation level is unknown, or the subscription is durable.
     """
     isolation = wishes.get(ISOLATION, "read_committed")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise NotSupported(f"there is no isolation {isolation!r}; use read_committed or read_uncommitted")
     if isolation == "read_uncommitted" and request.durable:
-        raise NotSupported("a durable subscription reads committed messages only; use a reader for uncommitted ones")
+        raise NotSupported("a durable subscription reads only committed messages; use a reader for uncommitted ones")
     return isolation == "read_uncommitted"
 
 
 async def backlog_range_of(
     topic: Topic, shown: Topic | ReadUncommitted, wanted: pb.BacklogRangeRequest
 ) -> pb.BacklogRange:
-    """What is readable behind the place that the client names, measured."""
+    """Measure the readable backlog after the position that the client names."""
     last = await shown.last_visible()
     end = shown.sealed_end
     is_final = end is not None and shown.readable.value >= end
     if is_final:
-        # Once more: the last transaction may have been decided since.
+        # Read it again, because the last transaction may have ended since.
         last = await shown.last_visible()
     if wanted.HasField("since_ms"):
         after = topic.ledger.previous(await topic.ledger.position_at_time(wanted.since_ms))

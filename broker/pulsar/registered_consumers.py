@@ -1,4 +1,4 @@
-"""One ordered consumer of a connection: SCALABLE_TOPIC_SUBSCRIBE is told its share, and at each change again."""
+"""An ordered consumer of a connection: SCALABLE_TOPIC_SUBSCRIBE is answered with its share, then with each change."""
 
 from broker.layouts.layout import Layout
 from broker.layouts.legacy import segment_topic
@@ -15,22 +15,22 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 class RegisteredConsumer:
     """One SCALABLE_TOPIC_SUBSCRIBE: pushes the consumer's assignment until it leaves or the connection ends.
 
-    The Java client forgets an assignment that arrives before it has subscribed to every segment of the one before, so
-    the newest one is kept back until then. It has no command to leave: a consumer that closed its last segment while
-    it was assigned to it has left (FACTS: closing is leaving).
+    The Java client loses an assignment that arrives before it has subscribed to all segments of the previous one. So
+    the newest assignment is held until then. The client has no command to leave. A consumer has left when it has closed
+    its last segment while that segment was assigned to it.
     """
 
     def __init__(
         self, request: pb.CommandScalableTopicSubscribe, group: GroupId, outbox: Outbox, groups: ConsumerGroups
     ) -> None:
-        """Set up; `segment_subscribed` is to be told what the client has subscribed to by now, and then `join`.
+        """Set up. The caller must pass already subscribed segments to `segment_subscribed`, and then call `join`.
 
-        After a lost connection its consumers of segments may come back before its registration.
+        After a reconnect, the client's consumers of segments may come back before its registration.
         """
         self.name = request.consumer_name
         self.group = group
         self.subscription = group.name if group.kind is GroupKind.STREAM else None
-        """What its consumers of segments subscribe to; None: they are readers."""
+        """The subscription of its consumers of segments; None if they are readers."""
         self.consumer_id = request.consumer_id
         self._request_id = request.request_id
         self._outbox = outbox
@@ -45,16 +45,16 @@ class RegisteredConsumer:
         await self._groups.join(self.group, self, regular=regular)
 
     def leave(self) -> None:
-        """Let the others of the group have its segments at once."""
+        """Leave the group. The others get its segments at once."""
         self._groups.leave(self.group, self)
 
     def lose(self) -> None:
-        """The connection is gone: keep the segments for a while."""
+        """Keep the segments for the grace period, because the connection is lost."""
         self._groups.lose(self.group, self)
 
     def assigned(self, layout: Layout, segments: frozenset[int]) -> None:
         """See `Member`. The first assignment answers the request."""
-        # What was pruned meanwhile cannot be subscribed to any more.
+        # The client cannot subscribe to segments that were pruned meanwhile.
         if self._answered and not self._segments & layout.segments.keys() <= self._subscribed:
             self._kept_back = (layout, segments)
             return
@@ -79,11 +79,11 @@ class RegisteredConsumer:
         self._outbox.put(encode_command(command))
 
     def has(self, session: ConsumerSession) -> bool:
-        """Whether a consumer of a segment is part of this one.
+        """Return whether a consumer of a segment belongs to this ordered consumer.
 
-        Several of one subscription may share a connection, and a segment that moves between them is closed by one and
-        subscribed to by the other; only the names tell which is which. Without a name it may be part of this one,
-        unless it is a reader: most of these have nothing to do with any group.
+        Several ordered consumers of one subscription may share a connection. When a segment moves between them, one
+        closes it and the other subscribes to it. Only their names distinguish them. A consumer without a name may
+        belong to this one. A reader without a name does not, because most readers belong to no group.
         """
         if session.durable_name != self.subscription or session.scalable_name != self.group.topic:
             return False
@@ -92,15 +92,15 @@ class RegisteredConsumer:
         return may_be or name == f"{self.name}-seg-{session.segment_id}"
 
     def segment_subscribed(self, segment_id: int) -> None:
-        """The client has subscribed to a segment, and its answer is on the way."""
+        """Note that the client has subscribed to a segment. The response is already queued."""
         self._subscribed.add(segment_id)
         if self._kept_back is not None:
             self.assigned(*self._kept_back)
 
     def segment_refused(self, segment_id: int) -> None:
-        """The client could not subscribe to a segment, because another consumer has it.
+        """Note that the client could not subscribe to a segment, because another consumer has it.
 
-        Of one that is to be that other's by now the client hears at once: it would try in vain for ever.
+        If the segment is already reassigned, the client is told now. Otherwise it would retry indefinitely.
         """
         if self._kept_back is not None and segment_id not in self._kept_back[1]:
             layout, segments = self._kept_back
@@ -108,7 +108,7 @@ class RegisteredConsumer:
             self.assigned(layout, segments)
 
     def segment_closed(self, segment_id: int) -> bool:
-        """The client has closed its consumer of a segment; whether it has thereby left."""
+        """Note that the client has closed its consumer of a segment. Return whether it has left the group by that."""
         was_assigned = segment_id in self._segments and segment_id in self._subscribed
         self._subscribed.discard(segment_id)
         return was_assigned and not self._subscribed

@@ -1,7 +1,7 @@
-"""What in a transaction asks for replication to other clusters. There is none here, so it is refused (T36).
+"""Refuses requests for replication to other clusters within transactions (T36). This broker does not replicate.
 
-A transaction is one decision in one metadata store; a message or an acknowledgement that was to count in another
-cluster too would promise what nobody keeps. Outside transactions the same fields are left to whoever reads the message.
+A transaction is one decision in one metadata store. A message or acknowledgement that must also count in another
+cluster could not be guaranteed. Outside transactions, the same fields are stored and left to the message's readers.
 """
 
 from typing import Final
@@ -10,24 +10,24 @@ from broker.errors import NotSupported
 from tidewire.wire.pulsar.messages import parse_payload
 
 LOCAL_CLUSTER: Final = "__local__"
-"""By this name a producer says that a message is not to be replicated at all."""
+"""With this cluster name a producer says that a message must not be replicated."""
 
 
 def require_own_subscription(*, is_replicated: bool) -> None:
-    """Hold that a consumer that acknowledges in a transaction did not ask for its progress to count elsewhere too.
+    """Check that a consumer which acknowledges in a transaction did not ask for a replicated subscription.
 
     Raises:
         NotSupported: it did.
     """
     if is_replicated:
-        raise NotSupported("transactions are not replicated between clusters, nor is what they acknowledge")
+        raise NotSupported("acknowledgements in transactions are not replicated between clusters")
 
 
 def require_local(payload: bytes) -> None:
-    """Hold that a message of a transaction neither comes from another cluster nor is to go to one.
+    """Check that a transaction's message does not come from another cluster, and is not to be replicated to one.
 
     Raises:
-        NotSupported: it does.
+        NotSupported: it comes from another cluster, or is to be replicated.
         WireError: its metadata cannot be read.
     """
     metadata, _body = parse_payload(payload)

@@ -1,4 +1,4 @@
-"""How a group of commands is plugged into a connection, and how a request that fails is answered."""
+"""The interface between a connection and its groups of commands, and the responses to failed requests."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, Protocol
@@ -13,36 +13,36 @@ from tidewire.wire.pulsar.message_ids import NO_REQUEST
 from tidewire.wire.pulsar.parsing import MEMBERS
 
 Inline = Callable[[Frame], Awaitable[None]]
-"""Handles one command before the next one of the connection is looked at."""
+"""Handles one command, before the connection's next command is handled."""
 
 
 def request_id_of(command: pb.BaseCommand) -> int:
-    """The request id a command carries; NO_REQUEST if its kind has none."""
+    """Return a command's request id; NO_REQUEST if its type has none."""
     request_id: int = getattr(getattr(command, MEMBERS[command.type]), "request_id", NO_REQUEST)
     return request_id
 
 
 def require_name(whose: str, text: str) -> None:
-    """Hold that records can be kept under a name that a client has chosen.
+    """Check a name that a client has chosen and that becomes the key of a record.
 
     Raises:
-        NotSupported: it is empty or too long, or cannot be shown.
+        NotSupported: it is empty or too long, or it cannot be printed.
     """
-    # The number of characters first, as a client chooses it.
+    # The number of characters is checked first, because the client chooses it.
     if not text or len(text) > NAME_BYTES_MAX or len(text.encode()) > NAME_BYTES_MAX:
-        raise NotSupported(f"a {whose}'s name has between 1 and {NAME_BYTES_MAX} bytes in UTF-8")
+        raise NotSupported(f"a {whose}'s name must have 1 to {NAME_BYTES_MAX} bytes in UTF-8")
     _require_printable(whose, text)
 
 
 def require_label(whose: str, text: str) -> None:
-    """Hold that a name is short that is kept in memory alone; it may be empty.
+    """Check a name that is kept only in memory. It may be empty.
 
     Raises:
-        NotSupported: it is too long, or cannot be shown.
+        NotSupported: it is too long, or it cannot be printed.
     """
-    # Twice the length of other names: clients put what they read behind a consumer's name.
+    # The limit is twice that of other names, because clients append a topic's name to a consumer's name.
     if len(text) > 2 * NAME_BYTES_MAX:
-        raise NotSupported(f"a {whose}'s name has at most {2 * NAME_BYTES_MAX} characters")
+        raise NotSupported(f"a {whose}'s name must have at most {2 * NAME_BYTES_MAX} characters")
     _require_printable(whose, text)
 
 
@@ -53,35 +53,35 @@ def _require_printable(whose: str, text: str) -> None:
 
 
 def refuse_by_error(command: pb.BaseCommand, fault: Fault) -> pb.BaseCommand:
-    """The answer that fits any request whose client waits under the request's id: ERROR."""
+    """Return ERROR, the response that fits any request with a request id."""
     return commands.error(request_id_of(command), fault.code, fault.message)
 
 
 def _nothing_to_announce(command: pb.BaseCommand) -> None:
-    """For requests that nothing which follows can overtake to its harm."""
+    """The default `announce`: for requests whose order relative to later commands does not matter."""
 
 
 class Request(NamedTuple):
-    """How one kind of request is served."""
+    """How one type of request is served."""
 
     handle: Callable[[pb.BaseCommand], Awaitable[None]]
-    """Answers it by itself when it succeeds; what it raises is answered by `refuse`."""
+    """Handles the request and responds to it. If it raises, `refuse` makes the response."""
     refuse: Callable[[pb.BaseCommand, Fault], pb.BaseCommand] = refuse_by_error
-    """Makes the answer that says why not; some kinds have an error field of their own, where their clients look."""
+    """Makes the response for an error. Some response types have their own error field, where their clients look."""
     announce: Callable[[pb.BaseCommand], None] = _nothing_to_announce
-    """Called in the order of arrival, before `handle` gets a task. Must not block."""
+    """Called in the order of arrival, before `handle` gets a task. It must not block."""
 
 
 class CommandHandler(Protocol):
-    """One group of commands, with the state it keeps for one connection."""
+    """One group of commands, with its state for one connection."""
 
     @property
     def inline(self) -> dict[int, Inline]:
-        """What is handled in order of arrival, by command type."""
+        """Return the handlers of commands that are handled in the order of arrival, by command type."""
 
     @property
     def requests(self) -> dict[int, Request]:
-        """What runs as a task of its own, by command type."""
+        """Return the requests that run in their own tasks, by command type."""
 
     def close(self) -> Iterator[None]:
-        """The connection is gone: give back what was held for it, one piece at each step. Must not block."""
+        """Release everything held for the connection, which has ended, a piece at each step. It must not block."""

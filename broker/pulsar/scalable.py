@@ -23,7 +23,7 @@ from tidewire.wire.pulsar.frames import Frame
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 LAYOUT_SESSIONS_MAX: Final = 10_000
-"""Layouts that one connection follows at a time; one more is refused."""
+"""Most layouts that one connection may follow. Further ones are refused."""
 
 
 class ScalableHandler:
@@ -78,7 +78,7 @@ class ScalableHandler:
         }
 
     def close(self) -> Iterator[None]:
-        """See `CommandHandler`. A consumer whose connection is gone keeps its segments for a while."""
+        """See `CommandHandler`. A consumer whose connection is lost keeps its segments for a grace period."""
         self._elections.detach(self._controller_changed)
         for number, session in tuple(self._sessions.items()):
             if self._sessions.pop(number, None) is not None:
@@ -98,10 +98,10 @@ class ScalableHandler:
         request = command.scalable_topic_lookup
         with self._pending_opens.opening(request.session_id, command):
             if request.session_id in self._sessions:
-                raise NotSupported(f"layout session {request.session_id} is open on this connection already")
+                raise NotSupported(f"layout session {request.session_id} is already open on this connection")
             asked = asked_for(request.topic)
             await self._require(asked)
-            # From here on nothing waits: it is open, or was called off before.
+            # No await follows: either the session opens, or it was cancelled before.
             await trio.lowlevel.checkpoint_if_cancelled()
             session = LayoutSession(
                 request.session_id,
@@ -116,11 +116,11 @@ class ScalableHandler:
             self._feeds.follow(asked.topic, session.layout_changed)
 
     async def _require(self, asked: Asked) -> None:
-        """See that there is something to follow. Feeds and groups only hear that there is no layout; this says why."""
+        """Check that the topic exists. Feeds and groups only learn that there is no layout; this raises the reason."""
         try:
             await self._layouts.get(asked.topic)
         except TopicNotFound:
-            # A regular topic is made by whoever first attaches to it.
+            # The first client that attaches to a regular topic creates it.
             if asked.regular is None:
                 raise
 

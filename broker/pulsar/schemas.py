@@ -1,8 +1,8 @@
-"""Schemas on the wire: what producers and consumers declare, GET_SCHEMA and GET_OR_CREATE_SCHEMA.
+"""Schemas on the wire: declarations of producers and consumers, GET_SCHEMA and GET_OR_CREATE_SCHEMA.
 
-As in Pulsar at its defaults, a schema is a promise of those who declare one, and nobody has to: a producer without a
-schema may publish to a topic that has one. A consumer's schema becomes an untouched topic's first; where others have
-produced or consumed without one, it is refused, since nothing says what they wrote.
+As in Pulsar's default settings, schemas are optional: a producer without a schema may publish to a topic that has one.
+A consumer's schema becomes the first schema of an unused topic. If the topic is already in use without a schema, the
+consumer is refused, because the format of the existing messages is unknown.
 """
 
 import struct
@@ -32,7 +32,7 @@ _UNDECLARED: Final = frozenset({pb.Schema.NoSchema})
 
 
 class SchemaGate:
-    """What a topic says to the schemas that clients declare."""
+    """Checks and registers the schemas that clients declare for topics."""
 
     def __init__(self, schemas: Schemas, topics: Topics, layouts: Layouts) -> None:
         self._schemas = schemas
@@ -40,7 +40,7 @@ class SchemaGate:
         self._layouts = layouts
 
     async def producer_version(self, topic: Topic, declared: pb.Schema | None) -> bytes:
-        """The version to put into the messages of a producer; its schema is the topic's next if there is none like it.
+        """Return the schema version for a producer's messages. If its schema is new, add it; durable on return.
 
         Raises:
             IncompatibleSchema: nothing was changed.
@@ -50,7 +50,7 @@ class SchemaGate:
         return _VERSION.pack(await self._schemas.add(owner_of(topic.name), _schema(declared), topic.claim))
 
     async def admit_consumer(self, topic: Topic, declared: pb.Schema) -> None:
-        """Check that the schema reads the topic's messages; it becomes the first one of an untouched topic.
+        """Check that the schema can read the topic's messages. It becomes the first schema of an unused topic.
 
         Raises:
             IncompatibleSchema: nothing was changed.
@@ -62,15 +62,15 @@ class SchemaGate:
         if await self._schemas.require_reader(owner, schema):
             return
         if not await self._is_untouched(topic):
-            raise IncompatibleSchema(f"{owner} is in use without a schema, so nothing says what its messages are")
+            raise IncompatibleSchema(f"{owner} is in use without a schema; consume it without a schema")
         await self._schemas.add(owner, schema, topic.claim)
 
     async def find(self, name: TopicName, version: bytes | None) -> StoredSchema:
-        """The schema of this version, or the latest.
+        """Return the schema with this version, or the latest one.
 
         Raises:
-            IncompatibleSchema: the version is none that this broker gave.
-            SchemaNotFound: there is no such topic, it has no schema, or none of this version.
+            IncompatibleSchema: the version does not have this broker's format.
+            SchemaNotFound: the topic does not exist, or has no schema of this version.
         """
         owner = owner_of(name)
         if version is None:
@@ -79,13 +79,13 @@ class SchemaGate:
             (number,) = _VERSION.unpack(version)
             found = await self._schemas.version(owner, number) if number >= 0 else None
         else:
-            raise IncompatibleSchema(f"a schema version has {_VERSION.size} bytes, this one {len(version)}")
+            raise IncompatibleSchema(f"a schema version must have {_VERSION.size} bytes; this one has {len(version)}")
         if found is None:
             raise SchemaNotFound(f"{owner} does not exist, or has no such schema")
         return found
 
     async def find_or_add(self, name: TopicName, declared: pb.Schema) -> bytes:
-        """The version of a schema, which becomes the topic's next if there is none like it.
+        """Return the version of a schema. If it is new, add it to the topic; durable on return.
 
         Raises:
             TopicNotFound, IncompatibleSchema: nothing was changed.
@@ -102,7 +102,7 @@ class SchemaGate:
                 if not (await self._topics.get(segment_topic(scalable, segment))).is_untouched:
                     return False
             except OwnedElsewhere:
-                # Nobody here can tell, and a schema that is not true of a message is worse than a refusal.
+                # It cannot be checked here. A refusal is better than a schema that does not match the messages.
                 return False
         return True
 
@@ -138,7 +138,7 @@ class SchemaHandler:
         }
 
     def close(self) -> Iterator[None]:
-        """See `CommandHandler`: nothing is kept."""
+        """See `CommandHandler`. There is nothing to close."""
         return iter(())
 
     async def _get(self, command: pb.BaseCommand) -> None:

@@ -1,7 +1,7 @@
-"""SEEK: where a consumer or reader goes on.
+"""SEEK: moves a consumer or reader to another position.
 
-The moved consumer is closed before the seek is answered. Pulsar's clients rely on that order: one that hears the answer
-first takes the place it had before for the place to go on from.
+The consumer is closed before the response to the seek is sent. Pulsar's clients rely on this order. A client that gets
+the response first would continue from its old position.
 """
 
 from typing import NamedTuple
@@ -20,28 +20,28 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 
 class _Target(NamedTuple):
-    """Where a subscription is moved to."""
+    """The position that a subscription is moved to."""
 
     mark_delete: Position
     partly: EntryAck | None = None
-    """Of the next entry, the messages that are not wanted; None: it is wanted whole."""
+    """The messages of the next entry that are not wanted; None if all are wanted."""
 
 
 def require_target(request: pb.CommandSeek) -> None:
-    """Hold that a seek says where to.
+    """Check that a seek has a target.
 
     Raises:
         NotSupported: it names neither a message nor a time.
     """
     if not (request.HasField("message_id") or request.HasField("message_publish_time")):
-        raise NotSupported("a seek goes to a message or to a time, and this names neither")
+        raise NotSupported("a seek must name a message or a time; this one names neither")
 
 
 async def seek(session: ConsumerSession, request: pb.CommandSeek) -> None:
     """Move a consumer's subscription and close its consumers; durable on return.
 
     Raises:
-        CursorError: the subscription has ended; its consumers are closed all the same.
+        CursorError: the subscription has ended; its consumers are closed nevertheless.
     """
     target = await _target(session.topic, request)
     try:
@@ -58,7 +58,7 @@ async def _target(topic: Topic, request: pb.CommandSeek) -> _Target:
     place = place_of(request.message_id)
     if place in (EARLIEST, LATEST):
         return _Target(place)
-    # The message sought is the next to be delivered. Inside a batch, clients mark those before it in the ack set.
+    # The target is the next message to deliver. Inside a batch, the client's ack set marks the messages before it.
     partly = None
     if request.message_id.ack_set:
         given = request.message_id
@@ -67,12 +67,12 @@ async def _target(topic: Topic, request: pb.CommandSeek) -> _Target:
 
 
 async def seek_all(controller: Controller, topic: TopicName, subscription: str, request: pb.CommandSeek) -> None:
-    """Move the subscription of an ordered consumer on all segments.
+    """Move the subscription of an ordered consumer on all segments; durable on return.
 
-    The id of the consumer's registration stands for it. Pulsar has no command for it; its clients never send this.
+    The command names the consumer by the id of its registration. It is Tidewire's own; Pulsar's clients never send it.
 
     Raises:
-        NotSupported: the place is a message.
+        NotSupported: the target is a message.
     """
     subscriptions = controller.subscriptions
     target = place_of(request.message_id) if request.HasField("message_id") else None
@@ -83,4 +83,4 @@ async def seek_all(controller: Controller, topic: TopicName, subscription: str, 
     elif target == LATEST:
         await subscriptions.skip_all(topic, subscription)
     else:
-        raise NotSupported("a message stands on one segment; move the subscription to an end or to a time")
+        raise NotSupported("a message is on one segment only; seek to the beginning, the end or a time")

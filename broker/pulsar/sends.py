@@ -1,4 +1,4 @@
-"""What a SEND says, checked before it waits for anything."""
+"""Checks a SEND before it is queued."""
 
 from typing import NamedTuple
 
@@ -23,16 +23,18 @@ class CheckedSend(NamedTuple):
 
 
 def check_send(send: pb.CommandSend, payload: bytes) -> CheckedSend:
-    """Hold that a send is whole and asks for nothing that is not supported.
+    """Check that a send is intact, and that the broker supports everything it asks for.
 
     Raises:
-        WireError: its payload is damaged, too large in its metadata, or not what the command says.
-        NotSupported: it asks for what is not supported.
+        WireError: its payload is damaged, its metadata is too large, or it does not match the command.
+        NotSupported: it asks for something unsupported.
     """
     start, end = span = metadata_span(payload)
     if end - start > METADATA_BYTES_MAX:
         size = end - start
-        raise MalformedMessage(f"the metadata have {size} bytes, properties included; {METADATA_BYTES_MAX} may be")
+        raise MalformedMessage(
+            f"the message's metadata, including properties, has {size} bytes; the limit is {METADATA_BYTES_MAX}"
+        )
     checksums.verify_payload(payload)
     count = send.num_messages
     if count > 1:
@@ -45,13 +47,15 @@ def check_send(send: pb.CommandSend, payload: bytes) -> CheckedSend:
 
 
 def _require_count(count: int, payload: bytes) -> None:
-    """Hold that a batch has as many messages as its command says: consumers pay for each, and get those there are.
+    """Check that a batch has as many messages as its command says, because consumers spend permits for that number.
 
     Raises:
-        MalformedMessage: it has not.
+        MalformedMessage: the numbers differ.
     """
     if count > BATCH_MESSAGES_MAX:
-        raise MalformedMessage(f"{count} messages are announced; a batch has at most {BATCH_MESSAGES_MAX}")
+        raise MalformedMessage(f"the command announces {count} messages; a batch has at most {BATCH_MESSAGES_MAX}")
     metadata, _body = parse_payload(payload)
     if metadata.num_messages_in_batch != count:
-        raise MalformedMessage(f"{count} messages are announced, {metadata.num_messages_in_batch} were sent")
+        raise MalformedMessage(
+            f"the command announces {count} messages; the batch has {metadata.num_messages_in_batch}"
+        )

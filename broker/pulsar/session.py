@@ -1,11 +1,10 @@
-"""One client connection: frames in, commands to the rooms, answers out.
+"""One client connection: reads frames, passes commands to their handlers, and writes responses.
 
-The session owns the connection's nursery. Commands that belong to one producer or consumer (SEND, ACK, FLOW, …) are
-handled in the order they arrive, inline; they wait only for back-pressure. Commands that ask for something and carry
-a request id run as tasks, so that loading one topic does not hold up another; their number is bounded.
+The session owns the connection's nursery. Commands of a producer or consumer (SEND, ACK, FLOW, …) are handled inline,
+in the order of arrival; they wait only for backpressure. Commands with a request id run as tasks, so that loading one
+topic does not delay another. Their number is bounded.
 
-What goes wrong is answered by the protocol's own error and closes at most this connection (docs/design.md#invariants,
-7).
+An error is answered with the protocol's own error, and closes at most this connection (docs/design.md#invariants, 7).
 """
 
 from contextlib import AsyncExitStack
@@ -30,30 +29,30 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.message_ids import NO_REQUEST
 
 READ_BYTES: Final = 64 * 1024
-"""Taken from the socket at once: what a connection holds besides its share while it waits for room."""
+"""The size of one read. A connection that waits for room holds this in addition to its share."""
 
 READ_BYTES_MAX: Final = 256 * 1024
-"""The same in the middle of a large frame, for which there is room."""
+"""The size of one read within a large frame, whose bytes are reserved."""
 
 FRAME_EXTRA_BYTES: Final = 1024
-"""What a large frame takes in memory beside its bytes, at least."""
+"""The least memory that a large frame takes in addition to its bytes."""
 
 HANDSHAKE_SECONDS_MAX: Final = 10
 """How long a client may take to send CONNECT."""
 
 REQUESTS_MAX: Final = 256
-"""Requests of one connection that are under way at once; above it nothing more is read."""
+"""Most requests of one connection in progress. At this number, the connection is not read."""
 
 GOODBYE_SECONDS: Final = 5
 """How long a connection that broke the protocol is kept open to deliver the error."""
 
-OVERDUE: Final = "a large frame was not completed, or answers were not read, while others waited for the memory"
+OVERDUE: Final = "the client did not complete a large frame, or did not read, while other clients waited for memory"
 
 FRAMES_AT_ONCE: Final = 32
-"""Frames that are handled before other tasks have a turn; small ones take 10 to 50 µs each."""
+"""Frames that are handled before other tasks have a turn. Small frames take 10 to 50 µs each."""
 
 FRAME_BYTES_AT_ONCE: Final = 64 * 1024
-"""Bytes of frames that are handled before other tasks have a turn; one frame may have more."""
+"""Bytes of frames that are handled before other tasks have a turn. A single frame may have more."""
 
 CLOSED_AT_ONCE: Final = 64
 """Producers, consumers and sessions of a lost connection that are closed in one step of the event loop."""
@@ -76,12 +75,13 @@ class Session:
         server_version: str,
         message_bytes_max: int,
     ) -> None:
-        """Set up; `use` adds the groups of commands, `run` does the work and fills in who the client is."""
+        """Set up. `use` adds the groups of commands; `run` serves the client and learns who it is."""
         self._connection = connection
         self._peer = connection.peer
         self._share = connection.share
         self._refusal: Fault | None = None
-        """Why nothing is served on this connection, to a client that must be told request by request."""
+        """Why this connection is not served. Each request is answered with it, for clients that ignore it at
+        CONNECT."""
         self._stream = stream
         self._outbox = connection.outbox
         self._server_version = server_version
@@ -99,16 +99,16 @@ class Session:
         self._requests.update(handler.requests)
 
     async def run(self) -> None:
-        """Serve until the peer leaves or breaks the protocol; whatever happens here ends this connection alone."""
+        """Serve until the peer leaves or breaks the protocol. An error here ends only this connection."""
         async with AsyncExitStack() as closing:
             closing.callback(self._outbox.close)
             closing.callback(self._share.close)
-            # The exception of a write that fails keeps the functions it met until the collector finds them.
+            # The exception of a failed write keeps its stack frames alive until a garbage collection.
             closing.callback(self._decoder.clear)
             for handler in self._handlers:
                 closing.push_async_callback(_close, handler)
             try:
-                # Closing has a deadline too: a stream that encrypts says goodbye to its peer, who may not listen.
+                # Closing needs a deadline, because a TLS stream sends a last message, and its peer may not read.
                 with trio.CancelScope() as goodbye:
                     async with self._stream, trio.open_nursery() as writing:
                         writing.start_soon(self._outbox.run, self._stream)
@@ -120,11 +120,11 @@ class Session:
                             self._outbox.finish()
                             goodbye.deadline = trio.current_time() + GOODBYE_SECONDS
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
-                # The peer is gone; its producers and consumers go with it.
+                # The peer is gone. Its producers and consumers are closed.
                 log.debug("connection lost")
             except* Exception:
-                # A defect of ours met by one connection must not end the others; what the storage rooms cannot
-                # survive ends the broker from there.
+                # A bug that one connection meets must not end the others. If storage cannot continue, it ends the
+                # broker itself.
                 log.exception("connection ended by an unexpected error", peer=self._peer.address)
 
     async def _read(self, working: trio.Nursery) -> None:
@@ -134,13 +134,13 @@ class Session:
         handshake_until = trio.current_time() + HANDSHAKE_SECONDS_MAX
         while data := await self._receive(decoder.expected_bytes, inf if connected else handshake_until):
             decoder.feed(data)
-            # It is copied. Silent connections are many, and each would hold what it sent last.
+            # The decoder has a copy. Without this, each of many idle connections would hold its last read.
             del data
             try:
                 while (frame := decoder.next_frame()) is not None:
                     if turn.is_used_up(decoder.taken_bytes):
                         await trio.lowlevel.checkpoint()
-                    # Before each, as a small request may have a large answer, and what was read holds many.
+                    # Checked before each frame: a small request may have a large response, and one read holds many.
                     if not self._outbox.writable and not await self._wait_writable():
                         return
                     self._share.arrived()
@@ -158,21 +158,21 @@ class Session:
                 return
 
     async def _receive(self, expected_bytes: int, until: float) -> bytes | bytearray:
-        """What came next; nothing when the client left, or took too long for what it was to send."""
+        """Return the next bytes; empty if the client has left, or took too long."""
         size = READ_BYTES_MAX if expected_bytes > READ_BYTES else READ_BYTES
         with trio.CancelScope(deadline=until) as self._share.receiving:
             if not self._share.is_overdue:
                 try:
                     return await self._stream.receive_some(size)
                 except trio.BrokenResourceError:
-                    # Not let through the nurseries: with their frames it would hold the session until a collection.
+                    # It is not raised through the nurseries: their frames would keep the session until a collection.
                     log.debug("connection lost")
                     return b""
         self._refuse_to_wait(OVERDUE if self._share.is_overdue else "CONNECT did not come in time")
         return b""
 
     async def _wait_writable(self) -> bool:
-        """Wait until the client has read enough of what waits for it; False if others need the bytes of its frame."""
+        """Wait until the client has read enough. Return False if others need the bytes that its frame reserved."""
         with trio.CancelScope() as self._share.receiving:
             if not self._share.is_overdue:
                 await self._outbox.wait_writable()
@@ -182,7 +182,7 @@ class Session:
 
     def _refuse_to_wait(self, reason: str) -> None:
         log.info("connection closed", reason=reason)
-        self._put(commands.error(NO_REQUEST, pb.ServiceNotReady, f"The connection is closed: {reason}"))
+        self._put(commands.error(NO_REQUEST, pb.ServiceNotReady, f"The broker closes the connection: {reason}"))
 
     def _connect(self, command: pb.BaseCommand) -> bool:
         if command.type != Type.CONNECT:
@@ -212,7 +212,7 @@ class Session:
             return
         request = self._requests.get(command.type)
         if request is None:
-            reason = f"Tidewire does not serve the command {Type.Name(command.type)}"
+            reason = f"Tidewire does not support the command {Type.Name(command.type)}"
             self._put(refuse_by_error(command, Fault(pb.NotAllowedError, reason)))
             return
         size = command.ByteSize()
@@ -234,17 +234,17 @@ class Session:
         self._outbox.put(encode_command(command))
 
 
-# No methods, as the session keeps them: it would hold itself until a collection.
+# These are functions, not methods: a bound method in the session would be a reference cycle.
 async def _ping(outbox: Outbox, frame: Frame) -> None:
     outbox.put(PONG)
 
 
 async def _pong(frame: Frame) -> None:
-    """Nothing waits for it: dead peers are found by TCP keep-alive (docs/design.md#dispatch)."""
+    """Ignore PONG: TCP keep-alive detects dead peers (docs/design.md#dispatch)."""
 
 
 async def _close(handler: CommandHandler) -> None:
-    """Give back what a connection held, thousands of producers perhaps, while others have their turns."""
+    """Release everything a connection held, perhaps thousands of producers, in steps between which others run."""
     with trio.CancelScope(shield=True):
         for number, _ in enumerate(handler.close(), 1):
             if number % CLOSED_AT_ONCE == 0:
@@ -252,10 +252,10 @@ async def _close(handler: CommandHandler) -> None:
 
 
 class _Turn:
-    """How much of the event loop one connection takes before it lets others run (E7).
+    """Bounds how much of the event loop one connection takes before others run (E7).
 
-    What is read at once may hold ten thousand small commands, and handling most of them waits for nothing. Counted in
-    frames and bytes, whose cost has a bound, and not in time, so that a story takes the same course on each machine.
+    One read may hold ten thousand small commands, and most of them are handled without a wait. The bound counts frames
+    and bytes, whose cost is bounded. It does not measure time, so tests run the same way on every machine.
     """
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class _Turn:
         self._bytes_until = FRAME_BYTES_AT_ONCE
 
     def is_used_up(self, taken_bytes: int) -> bool:
-        """Count one more frame; the decoder took `taken_bytes` so far. If True, another turn begins with the next."""
+        """Count one more frame; `taken_bytes` counts from the connection's start. If True, a new turn has begun."""
         self._frames += 1
         if self._frames >= FRAMES_AT_ONCE or taken_bytes >= self._bytes_until:
             self._frames = 0

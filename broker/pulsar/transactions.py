@@ -1,10 +1,10 @@
-"""Transaction commands of one connection: coordinator discovery, NEW_TXN, END_TXN (FACTS: v5 transactions on the wire).
+"""Transaction commands of one connection: coordinator discovery, NEW_TXN and END_TXN, as v5 clients send them.
 
-Both of the latter may name a group, which is Tidewire's own: a transaction is then one of several that one END_TXN
-decides, naming those that are committed.
+NEW_TXN and END_TXN may name a group, which is an extension of Tidewire. One END_TXN then ends all transactions of the
+group, and names those that are committed.
 
-Every command says by `scalable` which coordinator it means. Only v5 is served; a v4 request is told so instead of being
-answered by the wrong coordinator (T33).
+Every command says by `scalable` which coordinator it addresses. Only v5 is served. A v4 request is refused, so that it
+is not answered by the wrong coordinator (T33).
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _ACTIONS = {pb.COMMIT: EndAction.COMMIT, pb.ABORT: EndAction.ABORT}
 APPLICATION_CHARACTERS_MAX = 256
 CONTENT_CHARACTERS_MAX = 256
 BATCH_MAX = 2**63 - 1
-"""As Spark numbers them."""
+"""The highest batch number; Spark uses signed 64-bit numbers."""
 
 NO_V4 = "transactions of v4 clients (without `scalable`) are not served yet; use the v5 client on topic:// topics"
 
@@ -48,7 +48,7 @@ class TransactionHandler:
 
     @property
     def requests(self) -> dict[int, Request]:
-        """See `CommandHandler`. Clients look for a refusal in the answer's own error field."""
+        """See `CommandHandler`. Clients look for a refusal in the response's own error field."""
         return {
             pb.BaseCommand.WATCH_TC_ASSIGNMENTS: Request(self._watch_assignments),
             pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: Request(self._connect, _connect_refused),
@@ -59,17 +59,17 @@ class TransactionHandler:
         }
 
     def close(self) -> Iterator[None]:
-        """See `CommandHandler`: open transactions belong to no connection, they time out."""
+        """See `CommandHandler`. Open transactions do not belong to a connection; they time out."""
         return iter(())
 
     async def _watch_assignments(self, command: pb.BaseCommand) -> None:
-        # Every coordinator id is served by this broker for as long as it runs, so the first answer is the last.
+        # This broker serves all coordinator ids for as long as it runs, so there is only one response.
         count = self._coordinator.count
         assignments = [pb.TcAssignment(tc_id=tc_id, broker_service_url=self._service_url) for tc_id in range(count)]
         self._put(commands.watch_tc_assignments_update(command.watch_tc_assignments.watch_id, count, assignments))
 
     async def _close_watch(self, frame: Frame) -> None:
-        """Nothing is kept per watch."""
+        """Do nothing: a watch has no state."""
 
     async def _connect(self, command: pb.BaseCommand) -> None:
         request = command.tc_client_connect_request
@@ -101,7 +101,7 @@ class TransactionHandler:
         self._put(commands.add_partition_to_txn_response(request.request_id, txn))
 
     async def _add_subscription(self, command: pb.BaseCommand) -> None:
-        # Likewise when the first acknowledgement arrives.
+        # Likewise, the owner writes the op record when the first acknowledgement arrives.
         request = command.add_subscription_to_txn
         txn = _txn_of(request.txnid_most_bits, request.txnid_least_bits, scalable=request.scalable)
         self._put(commands.add_subscription_to_txn_response(request.request_id, txn))
@@ -129,7 +129,7 @@ class TransactionHandler:
             )
             self._put(commands.end_group_response(request.request_id, pb.GroupState.APPLIED))
         elif winners:
-            raise NotSupported("a group that is aborted has no winners")
+            raise NotSupported("the abort of a group must not name committed transactions")
         else:
             last = await self._coordinator.groups.abort(group, once=request.group.once)
             is_applied = last is not None and group.batch <= last
@@ -174,38 +174,38 @@ def _require_scalable(scalable: bool) -> None:
 
 def _action_of(request: pb.CommandEndTxn) -> EndAction:
     if not request.HasField("txn_action"):
-        # Left out, or one that this software does not know; read as the enum's first it would be a commit.
-        raise NotSupported("a transaction ends by COMMIT or by ABORT, and this says neither")
+        # The action is missing or unknown. The enum's default would be a commit.
+        raise NotSupported("the end of a transaction must be COMMIT or ABORT; this request says neither")
     return _ACTIONS[request.txn_action]
 
 
 def _group_of(group: pb.TransactionGroup) -> TransactionGroup:
     if not 0 < len(group.application) <= APPLICATION_CHARACTERS_MAX:
-        raise NotSupported(f"the application of a group has a name of 1 to {APPLICATION_CHARACTERS_MAX} characters")
+        raise NotSupported(f"a group's application name must have 1 to {APPLICATION_CHARACTERS_MAX} characters")
     if group.batch > BATCH_MAX:
-        raise NotSupported(f"the batch of a group is a number of at most {BATCH_MAX}")
+        raise NotSupported(f"a group's batch number must be at most {BATCH_MAX}")
     return TransactionGroup(group.application, group.batch)
 
 
 def _origin_of(group: pb.TransactionGroup) -> str | None:
     if len(group.origin) > APPLICATION_CHARACTERS_MAX:
-        raise NotSupported(f"the origin of a group has a name of up to {APPLICATION_CHARACTERS_MAX} characters")
+        raise NotSupported(f"a group's origin must have at most {APPLICATION_CHARACTERS_MAX} characters")
     return group.origin or None
 
 
 def _content_of(group: pb.TransactionGroup) -> Content | None:
     if max(len(group.plan), len(group.rows)) > CONTENT_CHARACTERS_MAX:
-        raise NotSupported(f"what a batch holds is said in up to {CONTENT_CHARACTERS_MAX} characters")
+        raise NotSupported(f"the description of a batch must have at most {CONTENT_CHARACTERS_MAX} characters")
     content = Content(group.plan or None, group.rows or None)
     return None if content == UNKNOWN else content
 
 
 def _txn_of(most: int, least: int, *, scalable: bool) -> TxnId:
-    """The v5 transaction a request names.
+    """Return the v5 transaction that a request names.
 
     Raises:
         NotSupported: it addresses the v4 coordinator.
-        WrongDomain: the id was never made by a v5 coordinator (D6).
+        WrongDomain: no v5 coordinator has allocated the id (D6).
     """
     _require_scalable(scalable)
     txn = TxnId(most, least)

@@ -1,7 +1,7 @@
-"""Requests that clients may make and this broker does not support: each is refused by name, none is dropped in silence.
+"""Refuses legal requests that this broker does not support. Each is refused by name; none is silently ignored.
 
-docs/pulsar-fields.md says of every field of the protocol what becomes of it; what it calls refused is refused here, or
-beside the code that serves the rest of its command.
+docs/pulsar-fields.md lists how the broker handles every field of the protocol. The fields that it calls refused are
+refused here, or beside the code that serves the rest of their command.
 """
 
 from dataclasses import dataclass
@@ -13,40 +13,40 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from tidewire.wire.pulsar.messages import parse_payload
 
 NO_CREDENTIALS: Final = (
-    "This broker does not check credentials, and so it takes none. Connect without authentication, or through a proxy "
-    "that checks them and passes none on."
+    "This broker does not check credentials, so it refuses them. Connect without authentication, or through a proxy "
+    "that checks and removes them."
 )
 
 _UNAUTHENTICATED: Final = frozenset({"", "none"})
 
-# The tags of `deliver_at_time` and `marker_type`. Almost no message has these bytes in its metadata, and only one that
-# has them is parsed.
+# The tags of `deliver_at_time` and `marker_type`. Few messages have these bytes in their metadata, and only those are
+# parsed.
 _DELIVER_AT_TIME: Final = b"\x98\x01"
 _MARKER_TYPE: Final = b"\xa0\x01"
 
 
 @dataclass(slots=True)
 class Peer:
-    """The client of one connection: by what the log names it, and on what answers depend."""
+    """The client of one connection: its name in the log, and the properties that responses depend on."""
 
     address: str = ""
     version: str = ""
-    """What it calls itself in CONNECT."""
+    """The client's version string from CONNECT."""
 
     @property
     def retries_refused_connect(self) -> bool:
-        """Whether it takes any answer to CONNECT but CONNECTED for a lost connection, and tries until its time-out.
+        """Whether the client treats a refused CONNECT as a lost connection, and retries until its timeout.
 
-        It gives up at once when the request that follows is refused.
+        If the next request is refused instead, it gives up at once.
         """
         return self._is_cpp
 
     @property
     def fails_send_at(self) -> pb.ServerError:
-        """The error code at which it fails one send for good.
+        """The error code at which the client fails a send permanently.
 
-        At any other it opens a new connection and sends the message again, until the send times out. The C++ client,
-        which the Python client is made of, knows one code only, and it is not the one that the others know.
+        At any other code it reconnects and resends the message, until the send times out. The C++ client, which is also
+        inside the Python client, has only one such code, and other clients have another one.
         """
         return pb.ChecksumError if self._is_cpp else pb.NotAllowedError
 
@@ -56,10 +56,10 @@ class Peer:
 
 
 def principal_of(connect: pb.CommandConnect) -> Principal:
-    """Whom a client acts for. It must not believe that it is being authenticated.
+    """Return the identity that a client acts for. A client must not be led to believe that it is authenticated.
 
     Raises:
-        CredentialsUnchecked: it brings credentials, or speaks for somebody else.
+        CredentialsUnchecked: it sends credentials, or acts for another identity.
     """
     method = connect.auth_method_name.lower()
     given = connect.auth_data or connect.auth_method != pb.AuthMethodNone or method not in _UNAUTHENTICATED
@@ -69,7 +69,7 @@ def principal_of(connect: pb.CommandConnect) -> Principal:
 
 
 def require_no_principal(request: pb.CommandLookupTopic | pb.CommandPartitionedTopicMetadata) -> None:
-    """Hold that a look-up is not made for somebody else.
+    """Check that a lookup is not made for another identity.
 
     Raises:
         CredentialsUnchecked: it is.
@@ -79,36 +79,40 @@ def require_no_principal(request: pb.CommandLookupTopic | pb.CommandPartitionedT
 
 
 def require_supported_producer(request: pb.CommandProducer) -> None:
-    """Hold that a producer asks for nothing that is not served.
+    """Check that the broker supports everything that a producer asks for.
 
     Raises:
-        NotSupported: it does.
+        NotSupported: it does not.
     """
     if request.producer_access_mode != pb.Shared:
         asked = pb.ProducerAccessMode.Name(request.producer_access_mode)
         raise NotSupported(f"producers of access mode {asked} are not served yet; use Shared")
     if request.encrypted:
-        raise NotSupported("topics do not require encryption; produce without the flag, payloads pass untouched")
+        raise NotSupported(
+            "topics cannot require encryption; produce without that flag, and encrypted payloads are stored unchanged"
+        )
 
 
 def require_supported_consumer(request: pb.CommandSubscribe) -> None:
-    """Hold that a consumer asks for nothing that is not served; its subscription type apart.
+    """Check that the broker supports everything that a consumer asks for, except its subscription type.
 
     Raises:
-        NotSupported: it does.
+        NotSupported: it does not.
     """
     if request.subscription_properties:
-        raise NotSupported("subscriptions keep no properties; subscribe without them")
+        raise NotSupported("subscriptions have no properties here; subscribe without them")
     if request.durable and request.start_message_rollback_duration_sec:
-        raise NotSupported("a durable subscription does not begin at a time; subscribe, and seek to the time")
+        raise NotSupported("a durable subscription cannot start at a time; subscribe, then seek to the time")
 
 
 def require_supported_message(send: pb.CommandSend, payload: bytes, metadata_span: tuple[int, int]) -> None:
-    """Hold that a message is one to deliver to consumers, as soon as it can be. Its metadata stand in the span.
+    """Check that a message is an ordinary one, without a delivery time, and not a marker.
+
+    `metadata_span` is where the metadata is in the payload.
 
     Raises:
-        NotSupported: it is not.
-        MalformedMessage: its metadata, which seem to ask for something else, cannot be read.
+        NotSupported: it has a delivery time, or is a marker.
+        MalformedMessage: it may be one of these, but its metadata cannot be read.
     """
     start, end = metadata_span
     is_suspect = payload.find(_DELIVER_AT_TIME, start, end) >= 0 or payload.find(_MARKER_TYPE, start, end) >= 0
@@ -118,4 +122,4 @@ def require_supported_message(send: pb.CommandSend, payload: bytes, metadata_spa
     if metadata.HasField("deliver_at_time"):
         raise NotSupported("delayed delivery is not served yet; send the message without a delivery time")
     if metadata.HasField("marker_type") or send.marker:
-        raise NotSupported("markers are written by brokers; clients send messages")
+        raise NotSupported("clients cannot write markers; only brokers can")

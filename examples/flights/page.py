@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, and the same as a picture, from what came out of the pipeline."""
+"""Writes the pipeline's results as one self-contained HTML file, and as an SVG picture."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -9,7 +9,7 @@ import pandas as pd
 from . import charts
 
 WIDTH = 1000
-"""Of the plots; a page narrower than that shows them smaller."""
+"""The width of the plots; a narrower page shows them smaller."""
 
 TITLE = "Flights from New York, 2013"
 STYLE = f"""
@@ -28,7 +28,7 @@ rect:hover {{ opacity: .8; }}
 
 @dataclass
 class Facts:
-    """What happened on the way."""
+    """Facts about one run of the pipeline."""
 
     days: int
     transactions: int = 0
@@ -38,17 +38,17 @@ class Facts:
     committed: int = 0
     """Departures in the topic."""
     uncommitted: int = 0
-    """Departures in the topic for who reads those of aborted transactions, too."""
+    """Departures in the topic, including those of aborted transactions."""
     away_seconds: float = 0.0
     """From the broker's kill until it was ready again."""
     differences: int = 0
-    """Between this and what pandas computes."""
+    """Differences between the results and what pandas computes."""
     changes: list[str] = field(default_factory=list)
-    """What was done to the topic's segments meanwhile."""
+    """Splits and merges of the topic's segments."""
 
 
 def write_page(folder: Path, hourly: pd.DataFrame, chains: pd.DataFrame, facts: Facts) -> Path:
-    """Write `flights.html` and `flights.svg`; the page's path."""
+    """Write `flights.html` and `flights.svg`. Return the path of the HTML file."""
     numbers = charts.tiles(_numbers(hourly, chains, facts), WIDTH)
     drawings = [
         (
@@ -62,18 +62,22 @@ def write_page(folder: Path, hourly: pd.DataFrame, chains: pd.DataFrame, facts: 
             charts.clock(hourly, WIDTH),
         ),
         (
-            "The weather's part",
+            "The influence of the weather",
             "share of late departures by the weather of their hour: the windows, joined with the observations",
             charts.weather(hourly, WIDTH),
         ),
         (
-            "Late, because late before",
+            "Late flights make later flights late",
             "chains of flights of one aircraft, each late because the one before it landed late",
             charts.chain_lengths(chains, WIDTH),
         ),
-        ("The longest chains", "minutes: how late all flights but the first left", charts.longest(chains, WIDTH)),
+        (
+            "The longest chains",
+            "minutes: total departure delay of all flights except the first",
+            charts.longest(chains, WIDTH),
+        ),
     ]
-    subtitle = f"{facts.days} days, streamed through Tidewire and Spark; broker and job were killed on the way"
+    subtitle = f"{facts.days} days, streamed through Tidewire and Spark. Broker and job were killed on the way."
     picture = charts.sheet(TITLE, subtitle, [("", "", numbers), *drawings])
     (folder / "flights.svg").write_text(picture.as_svg(), encoding="utf-8")
     sections = "".join(
@@ -104,11 +108,11 @@ def _story(facts: Facts) -> str:
     more = facts.uncommitted / facts.committed - 1
     sentences = [
         f"{facts.events:,} events went into one topic in {facts.transactions:,} transactions, one for each aircraft "
-        f"and day. {facts.aborted:,} of them were sent, aborted and sent again: who reads uncommitted messages counts "
-        f"{facts.uncommitted:,} departures, {more:.1%} more than there were.",
+        f"and day. {facts.aborted:,} of them were sent, aborted and sent again. A reader of uncommitted messages "
+        f"counts {facts.uncommitted:,} departures, {more:.1%} more than there were.",
         f"Meanwhile the topic's segments changed: {', '.join(facts.changes)}.",
-        f"In the middle of a run the broker and the Spark job were killed (kill -9). The broker was back after "
-        f"{facts.away_seconds:.1f} s, and the job went on where its checkpoints were.",
+        f"In the middle of a run the broker and the Spark job were killed (kill -9). The broker was ready again after "
+        f"{facts.away_seconds:.1f} s, and the job continued from its checkpoints.",
     ]
     return "<h2>What happened on the way</h2>" + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
 

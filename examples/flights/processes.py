@@ -1,6 +1,6 @@
-"""The broker's and the Spark job's processes: started as you would by hand, and killed as nobody would wish.
+"""The processes of the broker and the Spark job: started as by hand, stopped, and killed with kill -9.
 
-Each says on standard output what somebody may wait for; everything else it has to say goes to a log file.
+Each prints on standard output the lines that the caller waits for. Everything else goes to a log file.
 """
 
 import contextlib
@@ -14,38 +14,38 @@ from typing import Self
 
 LOG_LINES_SHOWN = 15
 ROOT = Path(__file__).parents[__name__.count(".")]
-"""The folder in which the names of these modules begin."""
+"""The folder from which these modules are imported."""
 
 
 class ProcessFailed(Exception):
-    """A process ended although nobody asked it to, or badly; the text has the end of its log."""
+    """A process ended unexpectedly, or with an error; the text has the end of its log."""
 
 
 class Process:
-    """A process with all that it starts, for the length of a `with`."""
+    """A process with all its children, for the length of a `with` block."""
 
     def __init__(self, command: list[str], log: Path, *, ends_by_signal: bool) -> None:
-        """Start it; it ends in good order by SIGTERM, or else when its input ends."""
+        """Start the process. With `ends_by_signal` it stops at SIGTERM, otherwise when its input ends."""
         self._log = log
         self._ends_by_signal = ends_by_signal
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *command],
-                # Spark's workers import the jobs by their names, too.
+                # Spark's workers also import the jobs by name.
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", ".")])},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
                 encoding="utf-8",
-                # A group of its own, to be killed as one: a Spark driver is a Python and a Java process.
+                # A separate group can be killed as a whole: a Spark driver is a Python and a Java process.
                 start_new_session=True,
             )
 
     def line(self) -> str:
-        """Wait for its next line.
+        """Wait for the next line of its output.
 
         Raises:
-            ProcessFailed: there is none; it has ended.
+            ProcessFailed: it has ended.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -54,14 +54,14 @@ class Process:
         return line.rstrip("\n")
 
     def ask(self, text: str) -> None:
-        """Write a line to it. When it has ended, its next `line` says why."""
+        """Write a line to its input. If it has ended, the next call of `line` says why."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(text + "\n")
             self._process.stdin.flush()
 
     def kill(self) -> None:
-        """Kill -9 it and all that it started; on return all of it is gone. Does nothing when it has ended."""
+        """Kill the process and all its children (kill -9), and wait for their end. Does nothing if it has ended."""
         if self._has_ended:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -69,10 +69,10 @@ class Process:
         self._gone()
 
     def end(self) -> None:
-        """Let it end in good order.
+        """Stop the process cleanly.
 
         Raises:
-            ProcessFailed: it did not.
+            ProcessFailed: it did not end cleanly.
         """
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -89,7 +89,7 @@ class Process:
     def _gone(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        # The end comes when nobody of the group holds the other end any more.
+        # The output ends when all processes of the group have ended.
         for _ in self._process.stdout:
             pass
         self._process.wait()
@@ -100,7 +100,7 @@ class Process:
     def _failed(self) -> ProcessFailed:
         status = self._process.wait()
         log = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        # Where in Java and Python it happened stands there, indented, for whoever asks.
+        # Leave out indented lines: they are stack traces, and the log has them.
         told = [line for line in log if line[:1].strip()][-LOG_LINES_SHOWN:]
         return ProcessFailed(f"A process ended with status {status}; the end of {self._log}:\n" + "\n".join(told))
 
@@ -119,35 +119,35 @@ class Process:
 
 
 class Broker:
-    """A broker on a folder, which can be killed and started again at the same addresses."""
+    """A broker on a folder. It can be killed and started again on the same addresses."""
 
     def __init__(self, data: Path, log: Path) -> None:
-        """Nothing is started yet."""
+        """Set up; nothing is started yet."""
         self._data = data
         self._log = log
         self._process: Process | None = None
-        # The first start lets the system choose the ports.
+        # The system chooses the ports at the first start.
         self._pulsar = self._http = "127.0.0.1:0"
 
     @property
     def service_url(self) -> str:
-        """For clients and Spark."""
+        """The URL for clients and Spark."""
         return f"pulsar://{self._pulsar}"
 
     @property
     def http_url(self) -> str:
-        """For administration."""
+        """The URL for administration."""
         return f"http://{self._http}"
 
     def start(self) -> None:
-        """Start it, and wait until it says that it is ready."""
+        """Start it, and wait for its ready line."""
         flags = ["--data-dir", str(self._data), "--pulsar", self._pulsar, "--http", self._http]
         self._process = Process(["tidewire.cli", "broker", *flags], self._log, ends_by_signal=True)
         ready = dict(word.split("=", 1) for word in self._process.line().split() if "=" in word)
         self._pulsar, self._http = ready["pulsar"], ready["http"]
 
     def kill(self) -> None:
-        """Kill -9."""
+        """Kill it (kill -9)."""
         assert self._process is not None
         self._process.kill()
 
@@ -155,7 +155,7 @@ class Broker:
         try:
             self.start()
         except BaseException:
-            # Nobody calls `__exit__` then, and it is in a group of its own, which Ctrl-C does not reach.
+            # Python does not call `__exit__` then, and Ctrl-C does not reach the separate process group.
             if self._process is not None:
                 self._process.kill()
             raise

@@ -1,10 +1,10 @@
-"""The whole story, ending in `pipeline: OK`.
+"""Runs the whole pipeline; the last line is `pipeline: OK`.
 
     python -m examples.flights.run --days 14
 
-It starts a broker; then, a few days of flights at a time, it sends them and runs the Spark job. In the middle of one
-run it kills the broker and the job with all of their processes, starts both again, and goes on. In the end it compares
-what came out with what pandas computes from the files, and makes a page of it.
+It starts a broker. Then it repeats two steps: it sends a few days of flights, and runs the Spark job. In the middle of
+one run it kills the broker and the job with all their processes, starts both again, and continues. In the end it
+compares the results with what pandas computes from the files, and writes a page with plots.
 """
 
 import argparse
@@ -32,16 +32,17 @@ from .topics import Topics
 
 DAYS_PER_RUN = 2
 """Days that are sent between two runs of the job."""
+
 TICK_AFTER_DAYS = 30
-"""Further than any window or timer looks beyond the last event."""
+"""How far after the last event the tick is: later than any window or timer."""
 KEYS = {"hourly": ["origin", "hour"], "chains": ["tailnum", "started"]}
 OURS = ("broker", "checkpoints", "archive", "answers", "logs", "spark", "warehouse")
-"""What stays in the folder, beside the page, until the next run."""
+"""Entries that a run leaves in the folder besides the page. The next run removes them."""
 PAGES = ("flights.html", "flights.svg")
 
 
 def play(days: int, folder: Path) -> list[str]:
-    """Everything; what differs in the end, [] if all is well."""
+    """Run the pipeline. Return the differences from pandas; [] if there are none."""
     for name in OURS:
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "logs").mkdir(parents=True)
@@ -52,20 +53,20 @@ def play(days: int, folder: Path) -> list[str]:
     with Broker(folder / "broker", folder / "logs" / "broker.log") as broker:
         say(f"broker at {broker.service_url}")
         stream(broker, folder, rounds, facts)
-        say("asking for what stands in the topics now")
+        say("reading the results from the topics")
         with spark(broker, folder, "answers") as answers:
             answers.line()
     return judge(flights, folder, facts)
 
 
 def in_rounds(days: list[AircraftDay]) -> list[list[AircraftDay]]:
-    """The transactions of each `DAYS_PER_RUN` days, together."""
+    """Group the transactions by `DAYS_PER_RUN` days."""
     first = days[0].day
     return [list(some) for _, some in groupby(days, key=lambda day: (day.day - first).days // DAYS_PER_RUN)]
 
 
 def stream(broker: Broker, folder: Path, rounds: list[list[AircraftDay]], facts: Facts) -> None:
-    """Send and process round after round."""
+    """Send and process one round after another."""
     topics = Topics(broker.http_url)
     for topic in (FLIGHTS, HOURLY, CHAINS):
         topics.create(topic, segments=2)
@@ -78,17 +79,17 @@ def stream(broker: Broker, folder: Path, rounds: list[list[AircraftDay]], facts:
             facts.changes.append(change.said)
             say(f"round {number}: {len(some):,} transactions sent; {change.said} meanwhile")
             job.ask("run")
-            # Late enough for windows to come out: the job is killed while it writes, too.
+            # By this round windows are emitted, so the job is killed while it writes.
             if number == len(rounds) // 2 + 1:
                 show_a_line(job)
                 job = kill_both(broker, job, folder, facts)
                 job.ask("run")
             follow(job)
-        # Nothing moves the watermark past the last windows but an event from behind them; in a run of its own, so that
-        # no event comes in a micro-batch after it.
+        # Only a later event moves the watermark past the last windows. It is sent in a separate run, so that no other
+        # event comes in a later micro-batch.
         last_ms = max(time_ms for day in rounds[-1] for time_ms, _ in day.events)
         anyio.run(ingest.tick, last_ms + TICK_AFTER_DAYS * 24 * 3600 * 1000)
-        say("all are sent: a last run, to close the last windows")
+        say("all flights are sent; a last run closes the last windows")
         job.ask("run")
         follow(job)
         job.end()
@@ -102,44 +103,44 @@ def stream(broker: Broker, folder: Path, rounds: list[list[AircraftDay]], facts:
 
 
 class Change:
-    """Splits or merges the flights' topic, once it is called."""
+    """A call of this object splits or merges the flights' topic."""
 
     def __init__(self, topics: Topics, *, merges: bool) -> None:
-        """Nothing happens yet."""
+        """Set up; nothing is changed yet."""
         self.said = ""
         self._topics = topics
         self._merges = merges
 
     def __call__(self) -> None:
-        """Do it, and remember what was done."""
+        """Make the change, and remember its description."""
         self.said = (self._topics.merge_narrowest if self._merges else self._topics.split_widest)(FLIGHTS)
 
 
 def spark(broker: Broker, folder: Path, module: str) -> Process:
-    """Start a Spark job of ours."""
+    """Start one of this example's Spark jobs."""
     flags = ["--service-url", broker.service_url, "--folder", str(folder)]
     return Process([f"{__package__}.{module}", *flags], folder / "logs" / f"{module}.log", ends_by_signal=False)
 
 
 def kill_both(broker: Broker, job: Process, folder: Path, facts: Facts) -> Process:
-    """Kill -9 the job in the middle of its run and the broker under it; start both again."""
+    """Kill the job in the middle of its run, and the broker, with kill -9. Start both again."""
     started = time.monotonic()
     broker.kill()
     job.kill()
     broker.start()
     facts.away_seconds = time.monotonic() - started
-    say(f"  kill -9: the broker and the job; the broker is back after {facts.away_seconds:.1f} s, the job goes on")
+    say(f"  kill -9: the broker and the job; the broker is ready after {facts.away_seconds:.1f} s, the job continues")
     return spark(broker, folder, "stream")
 
 
 def follow(job: Process) -> None:
-    """Show what a run says, until it is done."""
+    """Show the output of a run until it is done."""
     while show_a_line(job) != "done":
         pass
 
 
 def show_a_line(job: Process) -> str:
-    """Wait for the next thing that a job says, and show it if it is of a query."""
+    """Wait for the next line of a job, and show it if it is about a query."""
     while (line := job.line()) == "ready":
         pass
     if line != "done":
@@ -148,7 +149,7 @@ def show_a_line(job: Process) -> str:
 
 
 def judge(flights: pd.DataFrame, folder: Path, facts: Facts) -> list[str]:
-    """Compare, and write the page."""
+    """Compare the results with pandas, and write the page."""
     right = {"hourly": expected.hourly(flights), "chains": expected.chains(flights)}
     wrong = []
     found = {}
@@ -161,13 +162,13 @@ def judge(flights: pd.DataFrame, folder: Path, facts: Facts) -> list[str]:
     facts.committed, facts.uncommitted = counts["read_committed"], counts["read_uncommitted"]
     departures = int(flights["dep_delay"].notna().sum())
     if facts.committed != departures:
-        wrong.append(f"{facts.committed} departures are committed, of {departures}")
+        wrong.append(f"{facts.committed} departures are committed instead of {departures}")
     if facts.uncommitted <= facts.committed:
-        wrong.append("no aborted departure is in the topic, so this was no test")
+        wrong.append("no aborted departure is in the topic, so the run tested nothing")
     more = facts.uncommitted / facts.committed - 1
     say(
         f"departures: {facts.committed:,} committed, pandas has {departures:,}; "
-        f"{facts.uncommitted:,} ({more:+.1%}) for who reads uncommitted ones"
+        f"{facts.uncommitted:,} ({more:+.1%}) including uncommitted ones"
     )
     facts.differences = len(wrong)
     page = write_page(folder, found["hourly"], found["chains"], facts)
@@ -181,14 +182,14 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Play it, and say how it ended."""
+    """Run the pipeline, and print how it ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--days", type=int, default=14, help="of 2013, from January 1st on")
-    parser.add_argument("--folder", type=Path, default=Path("build/flights"), help="for everything that is stored")
+    parser.add_argument("--days", type=int, default=14, help="number of days of 2013 to stream, from January 1st")
+    parser.add_argument("--folder", type=Path, default=Path("build/flights"), help="folder for all data and the page")
     given = parser.parse_args()
     if others := sorted({path.name for path in given.folder.glob("*")} - {*OURS, *PAGES}):
-        parser.error(f"--folder {given.folder} has other things in it ({others[0]}); name one that may be emptied")
-    # Ended from outside, it ends what it started.
+        parser.error(f"--folder {given.folder} contains other files ({others[0]}); give a folder that may be emptied")
+    # On SIGTERM, stop the child processes too.
     signal.signal(signal.SIGTERM, _end)
     try:
         wrong = play(given.days, given.folder.absolute())
@@ -197,7 +198,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit("pipeline: interrupted")
     if wrong:
-        say("pipeline: WRONG, what came out is not what pandas computes from the files:")
+        say("pipeline: WRONG, the results differ from what pandas computes from the files:")
         sys.exit("\n".join(f"  {one}" for one in wrong))
     say("pipeline: OK")
 

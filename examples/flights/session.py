@@ -1,4 +1,4 @@
-"""A Spark session on this machine: two cores, two gigabytes, nothing outside of a folder, and few words."""
+"""A local Spark session: two cores, two gigabytes, all files in one folder, and little output."""
 
 import os
 import sys
@@ -10,23 +10,23 @@ ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 
 def start_session(name: str, folder: Path) -> SparkSession:
-    """A session; what it needs to store on the way goes into the folder."""
-    # Spark starts its Python workers by this name; the system's Python would lack what this one has.
+    """Start a session. Its temporary files go into `folder`."""
+    # Spark starts its Python workers with this interpreter. The system's Python would lack the packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # All of it happens on this machine, whatever its name resolves to.
+    # Spark stays on loopback, whatever the machine's name resolves to.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     return (
         SparkSession.builder.appName(name)
-        # Two cores, and four attempts of each task, as on a cluster: `local[2]` makes one, so that a broker that
-        # restarts while a task writes ends the query.
+        # Two cores, and four attempts of each task, as on a cluster. With `local[2]` there is one attempt, so a broker
+        # that restarts while a task writes would end the query.
         .master("local[2,4]")
         .config("spark.driver.memory", "2g")
-        # Half the processor time for jobs of seconds, in which nothing lives long enough to be worth optimising.
+        # These options halve the CPU time of jobs of seconds: they end before the JVM's optimisations pay off.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        # Two cores: more partitions would be more state stores and no more speed.
+        # On two cores, more partitions would only add state stores, not speed.
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        # In Parquet, times of a zone that everybody can read; Spark's old type for them has none.
+        # Write Parquet timestamps with a time zone. Spark's older default type has none.
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         # transformWithState keeps its state there.
         .config("spark.sql.streaming.stateStore.providerClass", ROCKS_DB)

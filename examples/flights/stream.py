@@ -1,11 +1,11 @@
-"""The Spark job: from the topic `flights` to the topics `hourly` and `chains`, and from those to Parquet.
+"""The Spark job: reads the topic `flights`, writes the topics `hourly` and `chains`, and archives those as Parquet.
 
     echo | python -m examples.flights.stream --service-url pulsar://127.0.0.1:6650 --folder build/flights
 
-Each line on its input is one run, as a scheduler would start one every night: take what there is, and stop. To follow
-the topic for good, leave out `trigger(availableNow=True)`, start all four queries, and wait for
-`spark.streams.awaitAnyTermination()`: the first that fails ends the job. The checkpoints in the folder say how far it
-has come, so it does not matter where it is killed, nor how often.
+Each line of its input starts one run, as a scheduler would every night: it processes all available messages and stops.
+To follow the topic continuously, leave out `trigger(availableNow=True)`, start all four queries, and wait for
+`spark.streams.awaitAnyTermination()`: the first query that fails ends the job. The checkpoints in the folder hold the
+job's progress. So it may be killed anywhere, and any number of times.
 """
 
 import argparse
@@ -35,10 +35,10 @@ CHAINS = "topic://public/default/chains"
 
 
 class Job:
-    """The queries, over one broker and one folder."""
+    """The queries, with one broker and one folder."""
 
     def __init__(self, spark: SparkSession, service_url: str, folder: Path) -> None:
-        """Nothing is started yet."""
+        """Set up; nothing is started yet."""
         self._spark = spark
         self._service_url = service_url
         self._folder = folder
@@ -46,7 +46,7 @@ class Job:
         spark.streams.addListener(self._progress)
 
     def run(self) -> None:
-        """Process everything that is there now."""
+        """Process all messages that are available now."""
         weather = hourly.read_weather(self._spark, data_folder() / "weather.csv")
         hours = hourly.with_weather(hourly.departures(self._events("hourly")), weather)
         produced = [
@@ -58,7 +58,7 @@ class Job:
         self._progress.wait_for_end(archived)
 
     def _events(self, query: str) -> DataFrame:
-        """The flights' events. The query's subscription shows others how far it is, and keeps what it has not read."""
+        """Read the flights' events. The query's subscription shows its progress, and retains what it has not read."""
         return self._read(FLIGHTS, schema="auto", subscription=query).select("event_time", "value.*")
 
     def _read(self, topic: str, **options: str) -> DataFrame:
@@ -66,7 +66,7 @@ class Job:
         return stream.options(topic=topic, starting_position="earliest", **options).load()
 
     def _produce(self, name: str, topic: str, rows: DataFrame, key: str, time: str) -> StreamingQuery:
-        """Each row as JSON to a topic. What a micro-batch writes becomes visible at once, and once."""
+        """Write each row as JSON to a topic. The rows of a micro-batch become visible together, and exactly once."""
         messages = rows.select(
             f.to_json(f.struct("*")).alias("value"), f.col(key).alias("key"), f.col(time).alias("event_time")
         )
@@ -74,7 +74,7 @@ class Job:
         return self._start(name, writer.option("topic", topic))
 
     def _archive(self, name: str, topic: str, columns: str) -> StreamingQuery:
-        """A topic's JSON as Parquet."""
+        """Archive a topic's JSON as Parquet."""
         rows = (
             self._read(topic).select(f.from_json(f.col("value").cast("string"), columns).alias("row")).select("row.*")
         )
@@ -88,13 +88,13 @@ class Job:
 
 
 class Progress(StreamingQueryListener):
-    """Says a line for each micro-batch."""
+    """Prints a line for each micro-batch."""
 
     def __init__(self) -> None:
         self._ended = threading.Semaphore(0)
 
     def wait_for_end(self, queries: list[StreamingQuery]) -> None:
-        """Wait until so many queries have ended and all of their lines are said: Spark tells of them afterwards."""
+        """Wait until these queries have ended and all their lines are printed. Spark reports progress with a delay."""
         for query in queries:
             query.awaitTermination()
             self._ended.acquire()
@@ -106,11 +106,11 @@ class Progress(StreamingQueryListener):
         """Nothing to say."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Its last line is said."""
+        """Note that the query's last line was printed."""
         self._ended.release()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Say it."""
+        """Print the line."""
         progress = event.progress
         watermark = progress.eventTime.get("watermark", "")[:16].replace("T", " ")
         print(
@@ -124,7 +124,7 @@ def main() -> None:
     """Run once for each line of standard input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--service-url", default="pulsar://127.0.0.1:6650")
-    parser.add_argument("--folder", type=Path, default=Path("build/flights"), help="for checkpoints and Parquet")
+    parser.add_argument("--folder", type=Path, default=Path("build/flights"), help="folder for checkpoints and Parquet")
     given = parser.parse_args()
     spark = start_session("flights", given.folder)
     job = Job(spark, given.service_url, given.folder)

@@ -1,33 +1,33 @@
-"""Making and changing topics, by the broker's HTTP API (`tidewire topics` is the same by hand)."""
+"""Creates and changes topics through the broker's HTTP API. By hand, use `tidewire topics`."""
 
 import json
 from itertools import pairwise
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-# The broker is on this machine: no proxy is between.
+# The broker is on this machine, so no proxy is used.
 _opener = build_opener(ProxyHandler({}))
 
 
 class Topics:
-    """The topics of one broker; names are in full, `topic://TENANT/NAMESPACE/NAME`."""
+    """The topics of one broker. Names are full names, `topic://TENANT/NAMESPACE/NAME`."""
 
     def __init__(self, http_url: str) -> None:
-        """Of the broker whose HTTP address this is."""
+        """Use the broker at this HTTP address."""
         self._url = f"{http_url}/admin/v2/scalable/"
 
     def create(self, topic: str, segments: int) -> None:
-        """Make a topic that begins with so many segments."""
+        """Create a topic with this number of segments."""
         self._ask("PUT", topic, f"?numInitialSegments={segments}")
 
     def split_widest(self, topic: str) -> str:
-        """Split the segment with the widest range of keys, and say so."""
+        """Split the segment with the widest hash range. Return a description."""
         widest = max(self._active(topic), key=_width)
         self._ask("POST", topic, f"/split/{widest['segmentId']}")
         return f"split segment {widest['segmentId']}"
 
     def merge_narrowest(self, topic: str) -> str:
-        """Merge the two neighbours that are the narrowest together, and say so."""
+        """Merge the two neighbours with the narrowest hash ranges. Return a description."""
         active = sorted(self._active(topic), key=lambda segment: segment["hashRange"]["start"])
         one, other = min(pairwise(active), key=lambda neighbours: sum(_width(segment) for segment in neighbours))
         self._ask("POST", topic, f"/merge/{one['segmentId']}/{other['segmentId']}")

@@ -159,7 +159,7 @@ def test_a_folder_with_other_things_in_it_is_not_emptied(
     monkeypatch.setattr(sys, "argv", ["run", "--folder", str(tmp_path)])
     with pytest.raises(SystemExit):
         main()
-    assert "has other things in it (Makefile); name one that may be emptied" in capsys.readouterr().err
+    assert "contains other files (Makefile); give a folder that may be emptied" in capsys.readouterr().err
     assert (tmp_path / "broker").is_dir()
 
 

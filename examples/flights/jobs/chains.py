@@ -1,13 +1,13 @@
-"""Chains of late flights: an aircraft lands late, so it leaves late, so it lands late, and so on.
+"""Chains of late flights: an aircraft lands late, so it departs late, so it lands late, and so on.
 
-A **chain** is the longest run of flights of one aircraft, in order of departure, in which each but the first departed
-more than 15 minutes late, and the one before it had landed more than 15 minutes late and at most 12 hours earlier. It
-has two flights at least.
+A **chain** is the longest run of flights of one aircraft, in order of departure, with these properties. Each flight
+except the first departed more than 15 minutes late. The flight before it landed more than 15 minutes late, and at most
+12 hours earlier. A chain has at least two flights.
 
-That is about order, and a stream has none that can be relied on: an aircraft's events are in order within its topic
-(they have the same key), but a delayed flight lands after the next day's transaction was sent. So events wait in state
-until the watermark says that nothing from before them can come any more, and are then looked at in order of their
-event times. So the answer depends on the events and on nothing else, neither on micro-batches nor on kills.
+The definition depends on the order of event times, and a stream does not have that order. An aircraft's events have the
+same key, so they arrive in the order in which they were sent. But a delayed flight lands after the next day's
+transaction was sent. So events wait in the state until the watermark says that no earlier event can come. Then they are
+processed in the order of their event times. So the result depends only on the events, not on micro-batches or kills.
 """
 
 from collections.abc import Iterator
@@ -28,16 +28,16 @@ from .watermark import WATERMARK_DELAY
 LATE_MINUTES = 15
 TURNAROUND_MS_MAX = 12 * 3600 * 1000
 FLIGHT_MS_MAX = 24 * 3600 * 1000
-"""Who has not landed by then was diverted."""
+"""An aircraft that has not landed within this time was diverted."""
 WITHOUT_NUMBER = "NA"
 
 COLUMNS = "tailnum STRING, started TIMESTAMP, ended TIMESTAMP, legs LONG, delay_minutes LONG, route STRING"
-"""Of the result: when the first and the last flight departed, how many there were, how many minutes late all but the
-first departed, and where they went, as in `EWR-ORD EWR-BOS`."""
+"""The columns of the result: departures of the first and the last flight, number of flights, total departure delay of
+all flights except the first (in minutes), and their routes, such as `EWR-ORD EWR-BOS`."""
 
 
 class Event(NamedTuple):
-    """What waits for its turn."""
+    """An event that waits for the watermark."""
 
     time_ms: int
     kind: str
@@ -47,12 +47,12 @@ class Event(NamedTuple):
 
     @property
     def turn(self) -> tuple[int, bool, str]:
-        """Events are looked at in this order: who lands in the minute in which it departs again has landed before."""
+        """The order of processing. An aircraft that lands and departs in the same minute landed first."""
         return self.time_ms, self.kind != "landed", self.leg
 
 
 class Chain(NamedTuple):
-    """What is remembered of an aircraft: its last flight, and the chain that this belongs to, maybe alone."""
+    """The state of an aircraft: its last flight, and the chain of that flight, which may have only one flight yet."""
 
     started_ms: int
     ended_ms: int
@@ -61,22 +61,22 @@ class Chain(NamedTuple):
     route: str
     leg: str
     landed_ms: int = 0
-    """Of the last flight; 0 while it has not landed."""
+    """When the last flight landed; 0 before that."""
     landed_late: bool = False
 
     @property
     def over_ms(self) -> int:
-        """From when on nothing can belong to this chain any more."""
+        """The time from which no further flight can belong to this chain."""
         return (self.landed_ms or self.ended_ms + FLIGHT_MS_MAX) + TURNAROUND_MS_MAX
 
     def goes_on_with(self, departure: Event) -> bool:
-        """Whether that is the next flight of this chain."""
+        """Return whether the departure continues this chain."""
         is_soon = self.landed_ms > 0 and departure.time_ms - self.landed_ms <= TURNAROUND_MS_MAX
         return self.landed_late and is_soon and departure.delay > LATE_MINUTES
 
 
 def advance(chain: Chain | None, event: Event) -> tuple[Chain | None, Chain | None]:
-    """The next event of an aircraft: what is remembered after it, and the chain that it has ended."""
+    """Process the next event of an aircraft. Return its new state, and the chain that the event has ended, if any."""
     if event.kind == "landed":
         if chain is not None and chain.leg == event.leg:
             chain = chain._replace(landed_ms=event.time_ms, landed_late=event.delay > LATE_MINUTES)
@@ -94,10 +94,10 @@ def advance(chain: Chain | None, event: Event) -> tuple[Chain | None, Chain | No
 
 
 class LateChains(StatefulProcessor):
-    """One aircraft at a time, by what Spark keeps for it."""
+    """Processes the events of one aircraft at a time, with the state that Spark keeps for it."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Name what is kept."""
+        """Declare the state."""
         self._handle = handle
         self._waiting = handle.getListState("waiting", "time_ms LONG, kind STRING, leg STRING, route STRING, delay INT")
         self._chain = handle.getValueState(
@@ -107,7 +107,7 @@ class LateChains(StatefulProcessor):
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:
-        """Let the events wait until the last of them has its turn."""
+        """Store the events, and set a timer for the last of them."""
         events = [Event(row.time_ms, row.kind, row.leg, row.route, row.delay) for row in rows if row.kind != "tick"]
         if events:
             self._waiting.appendList(list(events))
@@ -117,7 +117,7 @@ class LateChains(StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Row]:
-        """Look at all events whose turn has come."""
+        """Process all events that the watermark has passed."""
         now_ms = timerValues.getCurrentWatermarkInMs()
         waiting = [Event(*event) for event in self._waiting.get()]
         due = sorted((event for event in waiting if event.time_ms <= now_ms), key=lambda event: event.turn)
@@ -146,7 +146,7 @@ class LateChains(StatefulProcessor):
 
 
 def late_chains(events: DataFrame) -> DataFrame:
-    """The chains of all aircraft that are known by their number; each comes out once, when it has ended."""
+    """Return the chains of all aircraft with a tail number. Each chain is emitted once, when it has ended."""
     return (
         events.withWatermark("event_time", WATERMARK_DELAY)
         .where(f.col("kind").isin("departed", "landed", "tick") & (f.col("tailnum") != WITHOUT_NUMBER))

@@ -1,9 +1,9 @@
 """Departures and their delays, by origin and hour, with the weather of that hour: windows, and a join.
 
-The weather is joined as a static table, not as a second stream: it is there before the flights are (one small file,
-which Spark ships to every task), nothing of it comes late, and so the join needs neither state nor a watermark of its
-own. It stands behind the aggregation, where there are a few rows for each hour. If your reference data changes while
-the job runs, read it from a topic, give it `withWatermark` too, and join on the window.
+The weather is joined as a static table, not as a second stream. It is one small file that exists before the job starts,
+and Spark sends it to every task. Nothing in it comes late, so the join needs no state and no watermark. The join comes
+after the aggregation, where there are only a few rows for each hour. If your reference data changes while the job runs,
+read it from a topic, give it a watermark with `withWatermark`, and join on the window.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ COLUMNS = """
     origin STRING, hour TIMESTAMP, departures LONG, delay_minutes LONG, late LONG,
     observed BOOLEAN, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, visib DOUBLE
 """
-"""Of the result: one row for each origin and hour in which something departed."""
+"""The columns of the result. It has one row for each origin and hour with departures."""
 
 _WEATHER_FILE = """
     origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, wind_dir DOUBLE,
@@ -28,11 +28,11 @@ _WEATHER_FILE = """
 
 
 def departures(events: DataFrame) -> DataFrame:
-    """What departed in each hour. A window comes out once, when the watermark has passed it."""
+    """Count the departures of each hour. A window is emitted once, when the watermark has passed it."""
     is_departure = f.col("kind") == "departed"
     return (
         events.withWatermark("event_time", WATERMARK_DELAY)
-        # Ticks have to come through to move the watermark; they open windows without departures, which go at the end.
+        # Ticks must reach the watermark. They open windows without departures, which the last filter removes.
         .where(f.col("kind").isin("departed", "tick"))
         .groupBy("origin", f.window("event_time", "1 hour"))
         .agg(
@@ -46,12 +46,12 @@ def departures(events: DataFrame) -> DataFrame:
 
 
 def read_weather(spark: SparkSession, path: Path) -> DataFrame:
-    """What was observed at each origin in each hour."""
+    """Read the observations at each origin and hour."""
     weather = spark.read.csv(str(path), header=True, schema=_WEATHER_FILE, nullValue="NA")
     columns = ("temp", "wind_speed", "precip", "visib")
     return weather.select("origin", f.col("time_hour").alias("hour"), f.lit(True).alias("observed"), *columns)
 
 
 def with_weather(departures: DataFrame, weather: DataFrame) -> DataFrame:
-    """Each window with its hour's weather; for some hours none was observed."""
+    """Join each window with its hour's weather. For some hours there is no observation."""
     return departures.join(weather, ["origin", "hour"], "left").fillna({"observed": False})

@@ -1,18 +1,18 @@
 """How late events may come, for all jobs.
 
-A watermark is a promise: behind it nothing comes any more. It is the latest event time of all micro-batches so far,
-minus this delay. Windows and timers before it are closed, and events before it are dropped. So the delay has to be as
-long as event times go back between one message of the topic and a later one. Here they do for three reasons:
+The watermark is the latest event time of all micro-batches so far, minus this delay. Windows and timers before it are
+closed, and events before it are dropped. So the delay must be as long as an event's time can lie before that of an
+earlier message in the topic. Here there are three reasons why it does:
 
-- What happens, happens late. Flights are sent by their schedule, but leave up to 21.7 hours behind it, and land up to
-  11 hours later. And some leave early, by up to 43 minutes.
-- An aircraft's day is one transaction, so its evening is there before the mornings of others.
-- Many transactions are open at a time, and one may be overtaken by others.
+- Flights are late. They are sent in the order of their schedule, but depart up to 21.7 hours after it, and land up to
+  11 hours later. Some depart up to 43 minutes early.
+- An aircraft's day is one transaction, so its evening is in the topic before the mornings of other aircraft.
+- Many transactions are open at a time, and they may commit in another order.
 
-In 2013 all three together come to 37.1 hours, which a test computes.
+In 2013 all three together make 37.1 hours, which a test computes.
 
-It does not matter how often the job runs, nor how much it has to catch up with: a stream reads all segments of a topic
-together, in the order of time in which the broker took the messages, also behind splits and merges.
+The delay does not depend on how often the job runs, or on how much it must catch up. A stream reads all segments of a
+topic together, in the order in which the broker stored the messages, also across splits and merges.
 """
 
 WATERMARK_DELAY = "40 hours"

@@ -64,7 +64,7 @@ async def test_what_there_is_not_is_refused(broker: Rooms, client: WireClient) -
     name = await segment_with_an_open_transaction(broker, client)
     durable = await client.ask(commands.subscribe(name, "s", 8, 80, properties=UNCOMMITTED))
     assert durable.error.error == pb.NotAllowedError
-    assert "committed messages only" in durable.error.message
+    assert "only committed messages" in durable.error.message
     strange = commands.subscribe(name, "s", 9, 90, durable=False, properties={"tidewire.isolation": "dirty"})
     assert "no isolation 'dirty'" in (await client.ask(strange)).error.message
 

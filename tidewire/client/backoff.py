@@ -1,46 +1,17 @@
-"""How long to wait for a peer that is not there before looking again.
+"""Waiting between attempts: the delays of `tidewire.protocol.backoff`, slept through.
 
-A peer that went away tells nobody when it comes back, so this is the one place where the client watches the clock. The
-delay doubles from attempt to attempt up to a bound, and each one is shortened by a random part, so that a thousand
-clients of a broker that restarts do not all come back in the same instant.
+This is the one place where the client watches the clock.
 """
-
-from random import Random
-from typing import Final
 
 import anyio
 
-DELAY_SECONDS_MIN: Final = 0.05
-"""The first delay; a broker that is restarted is back within a second or two."""
-
-DELAY_SECONDS_MAX: Final = 2.0
-"""The longest delay, unless the client was given another."""
-
-JITTER: Final = 0.5
-"""A delay is shortened by up to this part of itself."""
+from tidewire.protocol import backoff
 
 
-class Backoff:
+class Backoff(backoff.Backoff):
     """The delays of one series of attempts; `reset` after a success."""
 
-    __slots__ = ("_delay_seconds", "_delay_seconds_max", "_random")
-
-    def __init__(self, random: Random, delay_seconds_max: float = DELAY_SECONDS_MAX) -> None:
-        """Delays up to `delay_seconds_max`; 0 makes each of them a mere turn for the other tasks."""
-        self._random = random
-        self._delay_seconds_max = delay_seconds_max
-        self._delay_seconds = 0.0
-        self.reset()
-
-    def reset(self) -> None:
-        """The next delay is the shortest again."""
-        self._delay_seconds = min(DELAY_SECONDS_MIN, self._delay_seconds_max)
-
-    def next_delay_seconds(self) -> float:
-        """The next delay; the one after it is longer, up to the bound."""
-        delay = self._delay_seconds
-        self._delay_seconds = min(2 * delay, self._delay_seconds_max)
-        return delay * (1 - JITTER * self._random.random())
+    __slots__ = ()
 
     async def wait(self) -> None:
         """Sleep for the next delay."""

@@ -14,7 +14,6 @@ import anyio
 import anyio.abc
 
 from tidewire.client.background import background_tasks
-from tidewire.client.backoff import DELAY_SECONDS_MAX
 from tidewire.client.checkpoint_consumer import CheckpointConsumer, CheckpointStart
 from tidewire.client.connection import ConnectionStatistics, Dial
 from tidewire.client.consumers import Consumer, Initial, Receiving, SubscriptionType
@@ -31,6 +30,7 @@ from tidewire.client.stream_consumer import StreamConsumer
 from tidewire.client.subscribing import QUEUE_MESSAGES_MAX
 from tidewire.client.transactions import Transaction, TransactionState
 from tidewire.protocol.addresses import BrokerAddress, parse_address
+from tidewire.protocol.backoff import DELAY_SECONDS_MAX
 from tidewire.protocol.errors import is_retriable
 
 TRANSACTION_SECONDS: Final = 60.0

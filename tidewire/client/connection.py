@@ -239,7 +239,7 @@ class Connection:
 
         Call `writable` first, unless the frame is small and there are few of its kind.
         """
-        if not self.is_open:
+        if self._conversation.ended is not None:
             return
         self._output.append(frame)
         self._output_bytes += len(frame)
@@ -250,7 +250,7 @@ class Connection:
     @property
     def is_writable(self) -> bool:
         """Whether `writable` would return at once."""
-        return self.is_open and self._output_bytes <= WRITE_BUFFER_BYTES_MAX
+        return self._conversation.ended is None and self._output_bytes <= WRITE_BUFFER_BYTES_MAX
 
     async def writable(self) -> None:
         """Return when no more than WRITE_BUFFER_BYTES_MAX is unsent.

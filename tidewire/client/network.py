@@ -15,10 +15,11 @@ import anyio
 import anyio.abc
 
 from tidewire.client.background import Background, BackgroundTask, OnClose, nobody
-from tidewire.client.backoff import DELAY_SECONDS_MAX, Backoff
+from tidewire.client.backoff import Backoff
 from tidewire.client.connection import Connection, ConnectionStatistics, Dial
 from tidewire.client.errors import Closed
 from tidewire.protocol.addresses import BrokerAddress
+from tidewire.protocol.backoff import DELAY_SECONDS_MAX
 from tidewire.protocol.errors import ConnectFailed, OperationTimedOut, TidewireError
 from tidewire.protocol.lookup import Lookup, named_address
 from tidewire.protocol.refusals import TRANSIENT

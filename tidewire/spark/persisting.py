@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from random import Random
+from typing import TypeVar
 
+from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.errors import TidewireError
 from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy
-
-RETRY_SECONDS: Final = 0.25
-"""Between two attempts."""
 
 _Result = TypeVar("_Result")
 
@@ -28,11 +27,13 @@ def persistently(
         TidewireError: the last one, when the time is over, or one that does not pass.
     """
     deadline = time.monotonic() + seconds
+    backoff = Backoff(Random())  # noqa: S311 - spreads attempts, guards nothing
     while True:
         try:
             return work()
         except TidewireError as error:
-            if not passes(error) or time.monotonic() >= deadline:
+            left_seconds = deadline - time.monotonic()
+            if not passes(error) or left_seconds <= 0:
                 raise
         # Nobody tells when a broker is back.
-        time.sleep(RETRY_SECONDS)  # noqa: TID251
+        time.sleep(min(backoff.next_delay_seconds(), left_seconds))  # noqa: TID251

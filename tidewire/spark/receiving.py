@@ -15,8 +15,10 @@ each other at once, so all of them would be over before a broker is back that re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from random import Random
 from typing import Final, NamedTuple
 
+from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.errors import ConnectionLost, OperationTimedOut, TidewireError
 from tidewire.protocol.positions import EntryPosition
 from tidewire.spark.brokers import Brokers
@@ -24,7 +26,7 @@ from tidewire.spark.connection import BlockingConnection
 from tidewire.spark.errors import DataLost, UnreadableMessage
 from tidewire.spark.measuring import subscribe_reader
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.persisting import RETRY_SECONDS, passes
+from tidewire.spark.persisting import passes
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.checksums import verify_payload
 from tidewire.wire.pulsar.errors import MessageError
@@ -76,6 +78,7 @@ def entries(
     """
     after = partition.start
     failing_since: float | None = None
+    backoff = Backoff(Random())  # noqa: S311 - spreads attempts, guards nothing
     while True:
         arrived_at = after
         try:
@@ -91,6 +94,7 @@ def entries(
                 raise
             if after > arrived_at:
                 failing_since = None
+                backoff.reset()
                 continue
             now = clock()
             failing_since = now if failing_since is None else failing_since
@@ -98,7 +102,7 @@ def entries(
                 if isinstance(error, ConnectionLost):
                     raise ConnectionLost(f"{error}; {partition.wire_name} was being read behind {after}") from error
                 raise
-            pause(RETRY_SECONDS)
+            pause(backoff.next_delay_seconds())
 
 
 def _stream(

@@ -37,13 +37,16 @@ from tidewire.spark.limits import Limit
 from tidewire.spark.offsets import BEGINNING, Offsets, Places, decode, encode
 from tidewire.spark.options import ReadOptions
 from tidewire.spark.partitions import SegmentRange
-from tidewire.spark.persisting import RETRY_SECONDS, passes
+from tidewire.spark.persisting import passes
 from tidewire.spark.planning import divided
 from tidewire.spark.reader import RangeReading
 from tidewire.spark.subscribing import QuerySubscription
 from tidewire.spark.topic_schemas import TopicSchema
 from tidewire.spark.views import Snapshot
 from tidewire.spark.watching import Watch
+
+RETRY_SECONDS: Final = 0.25
+"""A broker that could not be asked is asked again after so long."""
 
 DIVIDED_MESSAGES_MIN: Final = 20_000
 """A range of fewer messages than this is one task's, without asking how large it is."""

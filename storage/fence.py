@@ -1,17 +1,17 @@
-"""The fence of a journal: how a new writer makes sure that the old one confirms nothing more.
+"""The fence of a journal: it makes sure that the old writer confirms nothing after a new writer has begun.
 
-Files `fence-<epoch>` in the journal's folder. A writer takes the next free epoch by creating its file, durably, and
-only then reads what the writer before it left. After every sync, before it confirms, a writer looks whether the next
-epoch's file exists; if so, somebody has begun to read and may not have seen what was just written, so it is not
-confirmed.
+Fences are files `fence-<epoch>` in the journal's folder. A writer takes the next free epoch by creating its file,
+durably. Only then it reads what the writer before it left. After every sync, before it confirms, a writer checks
+whether the next epoch's file exists. If so, a new writer has begun to read and may have missed what was just written,
+so the old writer does not confirm it.
 
-Why files and not the operating system's lock: a lock ends with its process but not while the process is stopped, and a
-stopped writer that wakes up later must learn that it was replaced (D2).
+Why files and not the operating system's lock: a lock ends with its process, but a stopped process keeps it. A stopped
+writer that wakes up later must learn that it was replaced (D2).
 
-The file also says whose epoch it is and which journal files must exist (`EpochRecord`), so that a missing journal file
-is damage and never an empty journal (E3). It is one sector, rewritten in place: a disk writes a sector whole or not at
-all. The writer notes a journal file after making it and before writing to it, and notes that it frees one before
-removing it.
+The file also names the owner of its epoch and the journal files that must exist (`EpochRecord`). So a missing journal
+file is damage, never an empty journal (E3). The file is one sector, rewritten in place, because a disk writes a sector
+whole or not at all. The writer notes a journal file after making it and before writing to it. It notes that it frees a
+file before removing it.
 """
 
 import re
@@ -30,7 +30,7 @@ _NAME: Final = re.compile(r"fence-(\d{10})")
 
 
 class Owner(NamedTuple):
-    """Whose journal it is."""
+    """The owner of a journal."""
 
     folder: str
     """Identity of the data folder."""
@@ -42,7 +42,7 @@ class Owner(NamedTuple):
 
 
 class EpochRecord(NamedTuple):
-    """What a fence file says."""
+    """The contents of a fence file."""
 
     owner: Owner
     first: int = 0
@@ -50,15 +50,16 @@ class EpochRecord(NamedTuple):
     last: int = -1
     """The highest journal file that may hold blocks, -1 before the first exists. `first`..`last` must all exist."""
     file_bytes: int = 0
-    """The size with which each of these files was made. A shorter one was cut by somebody else."""
+    """The size with which each of these files was made. A shorter file was cut by something else."""
     first_sequence: int = 0
     """Sequence of the first block of the file `first`."""
     closed_below: int = 0
-    """This writer's ledgers with lower ids are closed and complete in their files. Nobody fences it for them."""
+    """This writer's ledgers with lower ids are closed and complete in their files, so nobody needs to fence it for
+    them."""
 
     @property
     def has_begun(self) -> bool:
-        """True once this epoch has a journal file. All that lower epochs confirmed is in the ledger files then."""
+        """Whether this epoch has a journal file. Everything that lower epochs confirmed is then in the ledger files."""
         return self.last >= 0
 
     def encode(self) -> bytes:
@@ -77,7 +78,7 @@ class EpochRecord(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "EpochRecord":
-        """What `encode` made.
+        """The record that `encode` made.
 
         Raises:
             ValueError: it is damaged.
@@ -108,12 +109,12 @@ class Fence:
         return self._record.owner.stream
 
     def check(self) -> None:
-        """Return if no later writer had claimed the journal when this began. Blocks.
+        """Return if no later writer had claimed the journal when this check began. Blocks.
 
         Raises:
-            Fenced: one has.
+            Fenced: a later writer has.
         """
-        # Old fences are removed in rising order, so this order of looking cannot miss one between two removals.
+        # Old fences are removed in rising order, so checking in this order cannot miss one between two removals.
         if self._files.exists(self._next) or not self._files.exists(self._mine):
             raise Fenced(f"another process took over the journal in {self._mine.parent}, which was epoch {self.epoch}")
 
@@ -161,7 +162,7 @@ class Fence:
 
 
 def claim(files: Files, directory: Path, owner: Owner) -> Fence:
-    """Take the next epoch. Durable on return; from then on the writer before confirms nothing. Blocks."""
+    """Take the next epoch. Durable on return. From then on, the writer before confirms nothing. Blocks."""
     epoch = max(_epochs(files, directory), default=0)
     record = EpochRecord(owner)
     while True:
@@ -187,9 +188,9 @@ def remove_older(files: Files, directory: Path, fence: Fence) -> None:
 
 
 def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
-    """What the fences say, by epoch, rising. One that is empty is left out: its writer died while it made the file.
+    """The contents of the fences, by epoch, rising. Blocks.
 
-    Blocks.
+    An empty fence file is left out, because its writer died while making it.
 
     Raises:
         FenceDamaged: a fence file is damaged.
@@ -200,7 +201,7 @@ def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
         try:
             file = files.open(path)
         except FileNotFoundError:
-            continue  # A later writer removed it meanwhile.
+            continue  # A later writer has removed it meanwhile.
         try:
             data = file.read_at(0, SECTOR)
         finally:
@@ -214,7 +215,9 @@ def read_epochs(files: Files, directory: Path) -> dict[int, EpochRecord]:
 
 
 def newest_begun(files: Files, directory: Path, *, below: int) -> tuple[int, EpochRecord] | None:
-    """The newest epoch below `below` that has a journal file, and what its fence says; None if there is none. Blocks.
+    """The newest epoch below `below` that has a journal file, and the contents of its fence. Blocks.
+
+    None if there is none.
 
     Raises:
         FenceDamaged: a fence file is damaged.

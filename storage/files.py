@@ -1,15 +1,15 @@
-"""The disk, as the rest of the room sees it: the only module that touches it.
+"""The disk, as the rest of the room sees it. Only this module touches it.
 
-Everything here blocks. Callers go through `Files.run`, which moves the call off Trio's thread, and put all that belongs
-together (write, sync, look at the fence) into one function, because crossing threads costs as much as a small write.
-A `Protocol`, because there is a second disk: `tests/support/disk.py`, which forgets, tears and reorders what was not
-synced, so that recovery is tested against what disks do and not against what they mostly do.
+Everything here blocks. Callers use `Files.run`, which moves the call off Trio's thread. They put operations that belong
+together (write, sync, check the fence) into one function, because a change of threads costs as much as a small write.
+`Files` is a `Protocol`, because there is a second disk: `tests/support/disk.py` forgets, tears and reorders unsynced
+writes. So recovery is tested against everything that disks may do.
 
 What is durable when: bytes of a file after `File.sync`; names (creation, rename, removal) after `Files.sync_dir` of
 their directory; nothing else.
 
 Left out on purpose: memory mapping (its faults arrive as signals), and appending at "the end" (every write names its
-offset, so repeating one is harmless).
+offset, so repeating it is harmless).
 """
 
 import errno
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 DISK_CALLS_MAX: Final = 8
-"""Calls of `Files.run` that run at once; more wait their turn."""
+"""Calls of `Files.run` that run at once. Further calls wait for their turn."""
 
 _ZEROS_AT_ONCE: Final = 1024 * 1024
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -36,10 +36,10 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFull(OSError):
-    """There is no space for what was to be added. What the file held is untouched; the same call may succeed later.
+    """The disk has no space for the addition. The existing contents are unchanged, and the same call may succeed later.
 
-    Raised where a file is made or grows, and never by `sync`: a sync that fails for want of space has lost bytes that
-    it was to keep, as one that fails otherwise.
+    Raised when a file is made or grows, never by `sync`. A sync that fails for lack of space has lost bytes, as any
+    failed sync has.
     """
 
 
@@ -52,49 +52,52 @@ class Lock(Protocol):
 
     @property
     def name(self) -> str:
-        """Tells the locked file from every other one, copies included, on this machine until it restarts."""
+        """Identifies the locked file on this machine until it restarts. A copy of the file has another name."""
 
     def close(self) -> None:
-        """Let go of it. Idempotent."""
+        """Release it. Idempotent."""
 
 
 class File(Protocol):
-    """One open file. Every offset and length is in bytes. All methods block and raise `OSError` as the disk does."""
+    """One open file. Offsets and lengths are in bytes. All methods block and raise the `OSError` of the disk."""
 
     @property
     def path(self) -> Path:
-        """What it was opened as."""
+        """The path it was opened with."""
 
     def size(self) -> int:
-        """Its length now."""
+        """Its current length."""
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset`; fewer only where the file ends."""
+        """`length` bytes from `offset`. Fewer only at the end of the file."""
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data`. Not durable before `sync`. A gap before `offset` reads as zeros.
 
         Raises:
-            DiskFull: part of `data` may stand behind the end that the file had.
+            DiskFull: part of `data` may have been written behind the earlier end of the file.
         """
 
     def sync(self) -> None:
-        """Return once everything written before is durable. After an error nothing written since the last sync is."""
+        """Return once everything written before is durable.
+
+        After an error, nothing written since the last sync is durable.
+        """
 
     def truncate(self, size: int) -> None:
-        """Cut or extend with zeros to `size`; durable after `sync`."""
+        """Cut or extend with zeros to `size`. Durable after `sync`."""
 
     def preallocate(self, size: int) -> None:
         """Fill with zeros from the end up to `size`, durably, so that later writes there sync without new blocks.
 
-        So they never lack space either, unless the file system writes each time to another place.
+        Such writes never lack space, unless the file system writes each time to another place.
 
         Raises:
             DiskFull: the file is as long as before.
         """
 
     def close(self) -> None:
-        """Let go of the descriptor. Syncs nothing. Idempotent."""
+        """Close the descriptor. Syncs nothing. Idempotent."""
 
 
 class Files(Protocol):
@@ -103,8 +106,8 @@ class Files(Protocol):
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> File:
         """Open for reading and writing.
 
-        `create` makes it when it is absent; `exclusive` with `create` raises `FileExistsError` when it is not, which
-        decides between two who try at once.
+        `create` makes the file if it is absent. `exclusive` with `create` raises `FileExistsError` if it exists, which
+        decides between two concurrent callers.
 
         Raises:
             FileNotFoundError: it is absent and `create` is False.
@@ -112,36 +115,36 @@ class Files(Protocol):
         """
 
     def names(self, directory: Path) -> list[str]:
-        """What is in the directory, sorted."""
+        """The names in the directory, sorted."""
 
     def exists(self, path: Path) -> bool:
         """True for a file or directory."""
 
     def make_dir(self, path: Path) -> None:
-        """Make the directory and those above it, durably; nothing if it is there."""
+        """Make the directory and its parents, durably. No effect if it exists."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, replacing what has it, in one step."""
+        """Rename a file, replacing an existing one, in one step."""
 
     def remove(self, path: Path) -> None:
-        """Remove a file's name; who has it open keeps reading it."""
+        """Remove a file's name. Open descriptors can still read it."""
 
     def sync_dir(self, path: Path) -> None:
         """Return once every creation, rename and removal in this directory is durable."""
 
     def lock(self, path: Path) -> Lock:
-        """Take the lock of this file, made if absent; the operating system lets go of it when the process ends.
+        """Lock this file, and make it if it is absent. The operating system releases the lock when the process ends.
 
         Raises:
-            AlreadyLocked: somebody has it.
+            AlreadyLocked: another holder has it.
         """
 
     async def run(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Run a blocking call off Trio's thread. Once begun it is finished and returns its result, cancelled or not."""
+        """Run a blocking call off Trio's thread. Once begun, it finishes and returns its result, even if cancelled."""
         ...
 
     async def run_urgent(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
-        """The same for a call that somebody waits for: it never queues behind the calls of `run`."""
+        """As `run`, for a call that a client waits for. It never queues behind the calls of `run`."""
         ...
 
 
@@ -198,9 +201,10 @@ class DiskFile:
             os.ftruncate(self._fd, size)
 
     def preallocate(self, size: int) -> None:
-        """See `File`. Reserved first, so that a full disk refuses before anything is written.
+        """See `File`. Reserves the space first, so that a full disk refuses before anything is written.
 
-        Then zeros are written, as blocks that are only reserved cost a journal commit at their first sync.
+        Then it writes zeros, because blocks that are only reserved cost a file-system journal commit at their first
+        sync.
         """
         before = offset = self.size()
         try:
@@ -223,7 +227,7 @@ class DiskFile:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
-            # This file system reserves nothing; writing finds out.
+            # This file system cannot reserve. The write finds out.
 
     def close(self) -> None:
         """See `File`."""
@@ -233,7 +237,7 @@ class DiskFile:
 
 
 class DiskLock:
-    """A lock by `flock`, on a file that stays. A shared one is of a file that is there, and keeps out others' own."""
+    """A lock by `flock`, on a file that stays. A shared lock needs an existing file, and excludes exclusive ones."""
 
     __slots__ = ("_fd", "name")
 
@@ -247,7 +251,7 @@ class DiskLock:
             self._fd = -1
             raise AlreadyLocked(held.errno, "somebody else holds the lock", str(path)) from held
         found = os.fstat(self._fd)
-        # The boot's id, because device numbers are given anew at each.
+        # The boot's id, because device numbers are assigned anew at each boot.
         self.name = f"{_boot_id()}:{found.st_dev}:{found.st_ino}"
         """See `Lock`."""
 
@@ -262,12 +266,12 @@ def _boot_id() -> str:
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except FileNotFoundError:
-        # Not Linux: then no lock is ever known to be the same one.
+        # Not Linux: no lock is ever recognised as the same one.
         return secrets.token_hex(16)
 
 
 class DiskFiles:
-    """The operating system's files, by worker threads."""
+    """The operating system's files, through worker threads."""
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(DISK_CALLS_MAX)
@@ -329,13 +333,13 @@ class DiskFiles:
 
 
 class ReadOnlyFiles(DiskFiles):
-    """The same files for who only looks: whatever would change one, or a directory, raises.
+    """The same files for readers. Every call that would change a file or directory raises.
 
-    A lock is shared: others may look at the same time, and nobody who means to write gets in before the last has left.
+    Its locks are shared: several readers may hold one, and no writer gets it before the last reader has released it.
     """
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> DiskFile:
-        """See `Files`; what is opened refuses to be written."""
+        """See `Files`. The opened file refuses writes."""
         if create or exclusive:
             raise _read_only(path)
         return DiskFile(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -356,7 +360,7 @@ class ReadOnlyFiles(DiskFiles):
         """Take a shared lock.
 
         Raises:
-            AlreadyLocked: somebody has it for himself.
+            AlreadyLocked: another holder has an exclusive one.
             FileNotFoundError: there is no such file.
         """
         return DiskLock(path, shared=True)
@@ -373,4 +377,4 @@ def _telling_full(path: Path) -> Iterator[None]:
 
 
 def _read_only(path: Path) -> OSError:
-    return PermissionError(errno.EROFS, "it was opened to be looked at", str(path))
+    return PermissionError(errno.EROFS, "the file is open for reading only", str(path))

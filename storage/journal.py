@@ -1,21 +1,21 @@
 """The journal: one task makes the appends of all ledgers durable, with one write and one sync for all that wait.
 
-64 ledgers synced one by one cost 8 ms, 64 entries in one journal 0.24 ms, so all ledgers of a broker share one. The
-writer takes everything that waits, forms a block (`journal_block`), and in a single call off Trio's thread writes it,
-syncs it and looks at the fence; then it tells every ledger what is confirmed. While it is away, the next block gathers:
-the batch grows with the load and nobody tunes it.
+64 ledgers synced one by one cost 8 ms; 64 entries in one journal cost 0.24 ms. So all ledgers of a broker share one
+journal. The writer takes everything that waits and forms a block (`journal_block`). A single call off Trio's thread
+writes the block, syncs it and checks the fence. Then the writer tells every ledger what is confirmed. Meanwhile, the
+next block gathers. So batches grow with the load, without tuning.
 
-- Confirmations rise in the order of the appends, over all ledgers: whoever appends to one ledger and then to another
-  never sees the second confirmed before the first.
-- A failed write or sync ends the writer. It is not retried: after a failed sync the system may have dropped the bytes
-  and let the next one succeed. Everything that waits, now and later, gets `LedgerFailed`; a new start recovers.
-- A fenced writer confirms nothing of the block in which it noticed (D2).
-- The bytes that wait are bounded: appenders call `wait_room` first.
-- Nothing is taken for which there may be no space. Journal files are written in full before they are used, and the next
-  one is ready before it is needed. While it cannot be made, or the ledger files cannot take what is confirmed, because
-  the disk is full, `wait_room` raises `NoSpace`; what was taken before fits. Deletions go on, in a part of each file
-  that is kept for them, since they make space. A full disk has the files freed that a checkpoint would free later.
-  When there is space again the next file is made, and appending goes on.
+- Confirmations rise in the order of the appends, over all ledgers. A caller that appends to one ledger and then to
+  another never sees the second entry confirmed before the first.
+- A failed write or sync ends the writer. It is not retried, because after a failed sync the system may have dropped the
+  bytes and let the next sync succeed. Every waiter, now and later, gets `LedgerFailed`. A new start recovers.
+- A fenced writer confirms nothing of the block in which it noticed the fence (D2).
+- The waiting bytes are bounded: callers use `wait_room` before they append.
+- Nothing is accepted that may lack space. Journal files are filled with zeros before they are used, and the next one is
+  ready before it is needed. On a full disk, the next file cannot be made, or the ledger files cannot take what is
+  confirmed. Then `wait_room` raises `NoSpace`. Accepted entries still fit. Deletions go on, in a reserved part of each
+  file, because they free space. The journal also frees at once the files that a checkpoint would free later. Once there
+  is space, the next file is made, and appending resumes.
 """
 
 from collections.abc import Sequence
@@ -37,18 +37,20 @@ from storage.signal import Signal
 from storage.write_behind import WriteBehind
 
 UNCONFIRMED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes appended and not yet confirmed, over all ledgers, above which appenders wait."""
+"""Unconfirmed bytes, over all ledgers, above which callers wait before they append."""
 JOURNAL_FILE_BYTES: Final = 16 * 1024 * 1024
-"""Size of a journal file; larger than any block that respects the bound above, its last entry included."""
+"""Size of a journal file. It is larger than any block within the bound above, with one more entry."""
 FORMED_APART_BYTES: Final = 1024 * 1024
-"""A block with so many bytes is put together in a worker thread: that takes 1 to 3 ms a megabyte."""
+"""A block of at least this size is formed in a worker thread, which takes 1 to 3 ms per megabyte."""
 
 ENTRY_ROOM_BYTES: Final = 6 * 1024 * 1024
-"""More than any one entry, which may go beyond the bound above."""
+"""More than any one entry. One entry may exceed the bound above."""
 DELETIONS_ROOM_BYTES: Final = 64 * 1024
-"""What of a journal file is kept for deletions while no next one can be made: hundreds, each in a block of its own."""
+"""The part of a journal file that is reserved for deletions while no next file can be made. It holds hundreds, each in
+its own block."""
 RETIRED_FILES_MAX: Final = 4
-"""So many full journal files are kept before a checkpoint frees them: it syncs every ledger written to since."""
+"""How many full journal files are kept before a checkpoint frees them. A checkpoint syncs every ledger written to since
+the last one."""
 
 
 log = structlog.get_logger(__name__)
@@ -66,7 +68,7 @@ class JournalStatistics:
 
 
 class Journal:
-    """The writer of one broker's journal; `run` is its task."""
+    """The writer of one broker's journal. `run` is its task."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Journal:
         self._file_bytes = file_bytes
         self._wake = Signal()
         self._dirty: dict[DirectoryOpenLedger, None] = {}
-        """Ledgers with something waiting, in the order of their first waiting entry."""
+        """Ledgers with waiting entries, in the order of their first waiting entry."""
         self._deleted: list[tuple[int, trio.Event]] = []
         self._noting: list[tuple[int, trio.Event]] = []
         self._unconfirmed_bytes = 0
@@ -95,15 +97,15 @@ class Journal:
         self._sequence = 0
         self._previous_crc = 0
         self._number = 0
-        """Of the file that is written to."""
+        """The number of the current file."""
         self._first_sequence = 0
-        """Of the first block in that file."""
+        """The sequence of the first block in the current file."""
         self._retired: list[Path] = []
         self._made, self._next_file = trio.open_memory_channel[File](0)
         self._has_next = False
         """Whether the next file is ready."""
         self._shortage: str | None = None
-        """Why the next file cannot be made yet; None while nothing is known to be in the way."""
+        """Why the next file cannot be made yet; None while no obstacle is known."""
         self._failure: LedgerFailed | None = None
         self._failed = trio.Event()
         self._blocks = 0
@@ -112,25 +114,25 @@ class Journal:
 
     @property
     def failure(self) -> LedgerFailed | None:
-        """Why nothing is appended any more, or None."""
+        """Why nothing more is appended, or None."""
         return self._failure
 
     def begin(self) -> None:
-        """Make and note the first file, which says that all of lower epochs is in the ledger files. Blocks."""
+        """Make and note the first file. It says that everything of lower epochs is in the ledger files. Blocks."""
         self._file = self._make_file(0)
 
     def register(self, ledger: DirectoryOpenLedger) -> None:
-        """Tell this ledger should the writer end."""
+        """Tell this ledger if the writer ends."""
         if self._failure is not None:
             raise self._failure
         self._open[ledger] = None
 
     def unregister(self, ledger: DirectoryOpenLedger) -> None:
-        """The ledger was closed, and all that it took is confirmed."""
+        """The ledger was closed, and all its entries are confirmed."""
         self._open.pop(ledger, None)
 
     def queue(self, ledger: DirectoryOpenLedger, size: int) -> None:
-        """The ledger has `size` more bytes waiting; the writer will ask for them."""
+        """The ledger has `size` more bytes waiting. The writer will ask for them."""
         if ledger not in self._dirty:
             self._dirty[ledger] = None
         if self._unconfirmed_bytes == 0:
@@ -139,11 +141,11 @@ class Journal:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be appended before `wait_room` would wait; negative above the bound."""
+        """Bytes that may be appended before `wait_room` waits. Negative above the bound."""
         return UNCONFIRMED_BYTES_MAX - self._unconfirmed_bytes
 
     async def wait_room(self) -> None:
-        """Return when the unconfirmed bytes are below their bound; at once, without yielding, if they are now.
+        """Return when the unconfirmed bytes are below their bound. At once, without yielding, if they are now.
 
         Raises:
             LedgerFailed: the writer has ended.
@@ -157,7 +159,7 @@ class Journal:
         raise self._failure
 
     def require_space(self) -> None:
-        """Hold that what is appended now finds space.
+        """Return if an append now finds space.
 
         Raises:
             NoSpace: it may not.
@@ -168,29 +170,32 @@ class Journal:
 
     @property
     def shortage(self) -> str | None:
-        """Why nothing can be appended for want of disk space; None while there is enough."""
+        """Why a full disk prevents appends; None while there is enough space."""
         if self._write_behind.shortage is not None:
             return self._write_behind.shortage
         return None if self._has_next or self._fits_this_file else self._shortage
 
     @property
     def next_file_shortage(self) -> str | None:
-        """Why the file behind this one cannot be made; there may be room in this one yet."""
+        """Why the next file cannot be made. The current one may still have room."""
         return self._shortage
 
     async def wait_next_file(self) -> None:
-        """Return when the next file is ready, however long there is no space for it, or the writer has ended."""
+        """Return when the next file is ready or the writer has ended. On a full disk, waits for space."""
         while not self._has_next and self._failure is None:
             await self._room.park()
 
     @property
     def _fits_this_file(self) -> bool:
-        """Whether all that waits, and one more entry, fits this file beside deletions. Blocks add little to entries."""
+        """Whether everything that waits, and one more entry, fits this file beside deletions.
+
+        Block overhead is small.
+        """
         needed = self._unconfirmed_bytes + self._unconfirmed_bytes // 16 + ENTRY_ROOM_BYTES + DELETIONS_ROOM_BYTES
         return self._offset + needed <= self._file_bytes
 
     async def note_deleted(self, ledger: int) -> None:
-        """Return when it is durable that this ledger is gone, so that no recovery writes it again.
+        """Return when the deletion of this ledger is durable, so that no recovery writes it again.
 
         Raises:
             LedgerFailed: the writer has ended.
@@ -205,7 +210,7 @@ class Journal:
             raise self._failure
 
     async def run(self) -> None:
-        """Write until cancelled or until the writer has ended, for the cause that `failure` then tells."""
+        """Write until cancelled, or until the writer has ended. `failure` then has the cause."""
         try:
             await self._write_blocks()
         except LedgerFailed as failed:
@@ -215,7 +220,7 @@ class Journal:
             self._fail_by(error)
 
     async def make_files(self) -> None:
-        """Keep the next journal file ready, until cancelled; a second task beside `run`."""
+        """Keep the next journal file ready, until cancelled. A second task beside `run`."""
         number = 1
         while True:
             try:
@@ -242,13 +247,13 @@ class Journal:
             number += 1
 
     async def _wait_space(self, full: DiskFull) -> None:
-        """Let those who would append be refused, give back what can be given back, and wait before the next try."""
+        """Refuse appends, free what can be freed, and wait before the next try."""
         if self._shortage is None:
             log.error("the disk is full: nothing is published until there is space", file=full.filename)
         self._shortage = f"the disk is full: {full.filename} of {self._file_bytes} bytes cannot be made"
         self._room.unpark_all()
         assert self._file is not None, "begin() comes before make_files()"
-        # Unless the writer has just left the last file there is: which one will follow those is not true yet.
+        # Not if the writer has just left the last file, because the number of the next one is not certain yet.
         if self._retired and self._retired[-1] != self._file.path:
             self._hand_back()
         await trio.sleep(SPACE_RETRY_SECONDS)
@@ -258,7 +263,7 @@ class Journal:
         await self._failed.wait()
 
     def fail(self, cause: LedgerFailed) -> None:
-        """Release every waiter with `cause`; the first cause stands."""
+        """Release every waiter with `cause`. The first cause stands."""
         if self._failure is not None:
             return
         self._failure = cause
@@ -270,7 +275,7 @@ class Journal:
         self._failed.set()
 
     def close(self) -> None:
-        """Let go of the file. Only once the tasks have ended: a write may be under way."""
+        """Close the file. Only after the tasks have ended, because a write may be in progress."""
         if self._file is not None:
             self._file.close()
 
@@ -296,7 +301,7 @@ class Journal:
         header, block = await self._formed(taken, parts, gone)
         if self._offset > LABEL_SIZE and self._offset + len(block) > self._file_bytes:
             await self._change_file()
-            # Which sectors are empty depends on the place in the file.
+            # The place in the file determines which sectors are empty.
             header, block = await self._formed(taken, parts, gone)
         assert self._file is not None, "begin() comes before run()"
         await self._files.run_urgent(self._write, self._file, self._offset, block)
@@ -316,7 +321,7 @@ class Journal:
             self._room.unpark_all()
 
     async def _formed(self, size: int, parts: Sequence[Part], deleted: Sequence[int]) -> tuple[BlockHeader, bytes]:
-        # Checksums and copies of many megabytes would hold the event loop; a small block is not worth a thread.
+        # Checksums and copies of many megabytes would block the event loop. A small block is not worth a thread.
         if size >= FORMED_APART_BYTES:
             return await self._files.run_urgent(self._form, parts, deleted)
         return self._form(parts, deleted)
@@ -372,6 +377,6 @@ class Journal:
                 raise
             return file
         except OSError:
-            # Who took over removes what it finds of ours; then that is the cause, and not the disk.
+            # A new writer removes our files. Then the fence is the cause, not the disk.
             self._fence.check()
             raise

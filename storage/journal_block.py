@@ -4,20 +4,19 @@
     directory = [u32 crc][u32 parts][u32 runs][part: i64 ledger, i64 offset in the ledger file, u32 bytes]*[run]*
     body      = ([i64 offset in the ledger file][batch])*[u32 end mark]
 
-A part of 0 bytes at offset -1 says that the ledger was deleted; it has nothing in the body.
+A part of 0 bytes at offset -1 says that the ledger was deleted. It has nothing in the body.
 
-Header, directory and every batch carry a crc of their own and the offsets stand in two places, so that one damaged spot
-leaves enough to find and check everything else in the block. The body's crc continues that of the block before it, and
-every header names the stream: a random number of one writer's life, which no client sees and so none can forge in a
-payload.
+Header, directory and every batch have a crc of their own, and the offsets are stored twice. So one damaged spot leaves
+enough to find and check everything else in the block. The body's crc continues that of the block before it. Every
+header names the stream, a random number of one writer's life. No client sees the stream, so no payload can forge it.
 
-The first sector of a journal file is its label: the file's own name (`sector.py`). Blocks begin behind it. So a file
-that holds no block still shows which file it is, and another one in its place is found (E3).
+The first sector of a journal file is its label, the file's own name (`sector.py`). Blocks begin behind it. So a file
+without blocks still shows which file it is, and another file in its place is found (E3).
 
-What follows is zeros before it is written, and a disk writes a sector whole or not at all. So a torn block has an
-empty sector, and a block without one was written whole: that is how a write that was interrupted, and never confirmed,
-is told from confirmed data that was damaged later (D9). Sectors that are empty because the payload is are listed in the
-directory as runs.
+The rest of the file is zeros before it is written, and a disk writes a sector whole or not at all. So a torn block has
+an empty sector, and a block without one was written whole. That separates an interrupted write, which was never
+confirmed, from confirmed data that was damaged later (D9). Sectors that are empty because of the payload are listed in
+the directory as runs.
 
 All integers are big-endian. Pure: bytes in, values out.
 """
@@ -47,11 +46,12 @@ _END_MARK: Final = _CRC.pack(BLOCK_MAGIC)
 _EMPTY: Final = bytes(SECTOR)
 _DELETED: Final = -1
 _STRAY_BITS_MAX: Final = 8
-"""The magic alone has 14 bits set, so fewer than this many are damage to nothing and not the rest of a header."""
+"""The magic alone has 14 set bits. So fewer than this many set bits are damage to empty space, not the rest of a
+header."""
 
 
 class DamagedBlock(ValueError):
-    """The bytes are not what this part of a block may look like; the message says which rule they break."""
+    """The bytes break a rule of this part of a block. The message names the rule."""
 
 
 class Part(NamedTuple):
@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 
 class BlockHeader(NamedTuple):
-    """What a block says of itself."""
+    """The header of a block."""
 
     stream: int
     sequence: int
@@ -81,14 +81,14 @@ class BlockHeader(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """Where a block's parts are and which of its sectors are rightly empty."""
+    """The places of a block's parts, and which of its sectors may be empty."""
 
     parts: tuple[tuple[int, int, int], ...]
     """(ledger, offset in the ledger file, bytes) in the order of the body, without deletions."""
     deleted: tuple[int, ...]
     """Ledgers that were deleted."""
     empty_sectors: frozenset[int]
-    """Numbers of the block's sectors, counted from the one it begins in, that hold only zeros."""
+    """Numbers of the sectors with only zeros, counted from the sector in which the block begins."""
     size: int
 
     @property
@@ -117,7 +117,7 @@ def decode_label(data: bytes) -> str:
 def encode_block(
     parts: Sequence[Part], deleted: Sequence[int], *, stream: int, sequence: int, previous_crc: int, file_offset: int
 ) -> tuple[BlockHeader, bytes]:
-    """A block that will stand at `file_offset` of its file, and its header (whose body crc the next one continues)."""
+    """A block for offset `file_offset` of its file, and its header. The next block continues its body crc."""
     pieces: list[bytes] = []
     records = [_PART.pack(ledger, _DELETED, 0) for ledger in deleted]
     for ledger, offset, batch in parts:
@@ -129,7 +129,7 @@ def encode_block(
     body_crc = google_crc32c.extend(previous_crc, body)
     header, block = _assemble(records, [], body, (stream, sequence, previous_crc, body_crc))
     if _EMPTY in body:
-        # The list of runs moves the body, which changes the list; its room grows until it fits.
+        # The list of runs moves the body, which changes the list. Its room grows until it fits.
         room = 0
         while len(runs := _runs(empty_sectors(block, file_offset))) > room:
             room = len(runs) + 1
@@ -167,13 +167,13 @@ def decode_header(data: bytes, offset: int) -> BlockHeader:
 
 
 def is_unwritten(data: bytes, offset: int) -> bool:
-    """True if no header was ever written here: the place of its marks is zeros, up to a few bits that a disk lost."""
+    """Whether no header was ever written here: its marks are zeros, except for a few bits that a disk changed."""
     marks = int.from_bytes(data[offset : offset + _IDENTITY.size])
     return marks.bit_count() <= _STRAY_BITS_MAX
 
 
 def decode_directory(data: bytes, offset: int) -> Directory:
-    """The directory at `offset`, which says its own length.
+    """The directory at `offset`, which contains its own length.
 
     Raises:
         DamagedBlock: too few bytes or the crc differs.
@@ -200,19 +200,19 @@ def decode_directory(data: bytes, offset: int) -> Directory:
         for first, count in _RUN.iter_unpack(listing[part_count * _PART.size :])
         for sector in range(first, first + count)
     }
-    # Spare runs name sector 0, which a block never leaves empty: it begins with the magic.
+    # Spare runs name sector 0, which is never empty, because a block begins with the magic.
     return Directory(tuple(parts), tuple(deleted), frozenset(empty - {0}), size)
 
 
 def is_body_good(header: BlockHeader, data: bytes, offset: int) -> bool:
-    """True if the block at `offset` is all there and its body is what its header says."""
+    """Whether the block at `offset` is complete and its body matches its header."""
     start = offset + HEADER_SIZE + header.directory_size
     stop = offset + header.size
     return len(data) >= stop and google_crc32c.extend(header.previous_crc, data[start:stop]) == header.body_crc
 
 
 def parts_by_directory(directory: Directory, data: bytes, offset: int) -> Iterator[tuple[Part, bool]]:
-    """Every part of the block at `offset`, and whether its batch is what was written."""
+    """Every part of the block at `offset`, and whether its batch is undamaged."""
     place = offset + HEADER_SIZE + directory.size
     for ledger, at, length in directory.parts:
         batch = data[place + _OFFSET.size : place + _OFFSET.size + length]
@@ -242,8 +242,8 @@ def parts_by_body(header: BlockHeader, data: bytes, offset: int) -> Iterator[Par
 
 
 def empty_sectors(block: bytes, file_offset: int) -> list[int]:
-    """Numbers of the sectors, counted from the one `file_offset` is in, of which the block's share is only zeros."""
-    # A block of 8 MiB has 16,000 sectors, and the event loop waits meanwhile: compared whole, in one comprehension.
+    """Numbers of the sectors in which the block's part is only zeros, counted from the sector of `file_offset`."""
+    # A block of 8 MiB has 16,000 sectors, and the event loop waits meanwhile. So: whole sectors, one comprehension.
     first = SECTOR - file_offset % SECTOR
     found = [0] if _EMPTY.startswith(block[:first]) else []
     starts = range(first, len(block), SECTOR)
@@ -268,7 +268,7 @@ def _runs(sectors: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def finds_later_header(data: bytes, after: int, stream: int, sequence: int) -> bool:
-    """True if a good header of a later block of this stream stands anywhere behind `after`."""
+    """Whether a good header of a later block of this stream is anywhere behind `after`."""
     mark = _IDENTITY.pack(BLOCK_MAGIC, stream)
     place = data.find(mark, after + 1)
     while place >= 0:
@@ -276,6 +276,6 @@ def finds_later_header(data: bytes, after: int, stream: int, sequence: int) -> b
             if decode_header(data, place).sequence > sequence:
                 return True
         except DamagedBlock:
-            pass  # Damaged like the one before it; a later one may still be good.
+            pass  # Damaged like the one before it. A later one may still be good.
         place = data.find(mark, place + 1)
     return False

@@ -2,10 +2,10 @@
 
     <10-digit epoch>-<10-digit number>-<16 hex digits of the stream>.journal
 
-Zeroed beforehand, a write needs no new blocks and syncs several times faster, and an empty sector proves that it was
-not written. The next file is made while the one before it is written to. Files are not reused: zeroing a used file
-costs what making a new one does. A file gets its name once it is whole, and its label repeats the name
-(`journal_block`), so that a file under another's name is found.
+In a file of zeros, a write needs no new blocks and syncs several times faster, and an empty sector proves that it was
+not written. The next file is made while the current one is written to. Files are not reused, because zeroing a used
+file costs as much as making a new one. A file gets its name once it is whole. Its label repeats the name
+(`journal_block`), so that a file under another name is found.
 """
 
 import re
@@ -19,11 +19,11 @@ from storage.journal_block import encode_label
 
 _NAME: Final = re.compile(r"(\d{10})-(\d{10})-([0-9a-f]{16})\.journal")
 _MAKING: Final = "-new"
-"""Ends the name of a file that is not whole yet."""
+"""The suffix of a file that is not whole yet."""
 
 
 class JournalName(NamedTuple):
-    """What a journal file's name says, in the order in which they were written."""
+    """The parts of a journal file's name. They compare in the order in which files were written."""
 
     epoch: int
     number: int
@@ -34,7 +34,7 @@ class JournalName(NamedTuple):
 
 
 class FullFiles(NamedTuple):
-    """Journal files that are full and that nobody needs once the ledger files are synced."""
+    """Full journal files. Nobody needs them once the ledger files are synced."""
 
     paths: tuple[Path, ...]
     fence: Fence
@@ -51,7 +51,7 @@ class FullFiles(NamedTuple):
         """
         self.fence.note_freed(self.following, self.following_sequence)
         for path in self.paths:
-            # Who fenced this writer may have removed it already.
+            # The writer that fenced this one may have removed it already.
             with suppress(FileNotFoundError):
                 files.remove(path)
 
@@ -63,13 +63,13 @@ def journal_names(files: Files, directory: Path) -> list[JournalName]:
 
 
 def unfinished_files(files: Files, directory: Path, *, before_epoch: int) -> list[Path]:
-    """What writers of lower epochs left of files that they were making. Blocks."""
+    """Files that writers of lower epochs began to make and did not finish. Blocks."""
     names = [name for name in files.names(directory) if name.endswith(_MAKING)]
     return [directory / name for name in names if (match := _NAME.match(name)) and int(match[1]) < before_epoch]
 
 
 def make_journal_file(files: Files, directory: Path, name: JournalName, size: int) -> File:
-    """A new journal file of `size` bytes, zeros behind its label; durable, and so is its name. Blocks.
+    """A new journal file of `size` bytes, zeros behind its label. The file and its name are durable. Blocks.
 
     Raises:
         DiskFull: nothing is left of it.

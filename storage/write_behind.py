@@ -1,18 +1,19 @@
 """Confirmed batches on their way from memory into their ledger files, outside the path of an acknowledgement.
 
-The journal made them durable, so nobody waits here: batches gather until there are enough, or a ledger is closed, or
-the journal's files shall be freed; then each ledger gets one write. One task does all of it, so writes, syncs and
-removals of a ledger never meet.
+The journal has made them durable, so nobody waits here. Batches gather until there are enough of them, until a ledger
+is closed, or until the journal's files should be freed. Then each ledger gets one write. One task does all of it, so
+writes, syncs and removals of a ledger never overlap.
 
-- After a **write** the batches are in their files and may leave memory; how many stay for readers is bounded in bytes.
+- After a **write**, the batches are in their files and may leave memory. The number that stays for readers is bounded
+  in bytes.
 - A **flush** makes one ledger complete on the disk: synced, indexed, its name durable. A ledger is closed only then, so
   closed ledgers never need a journal.
-- A **checkpoint** does that for every ledger written to since the last one, and then removes the journal files that
-  held those batches.
+- A **checkpoint** flushes every ledger written to since the last one, and then removes the journal files that held
+  those batches.
 
-While the disk is full, all of it waits and is tried again: nothing was promised by a file that could not grow, and a
-write that is repeated names the same place. Removals come first, as they make space. Any other failure here ends the
-store's writer: the journal still has everything, and recovery will write it again.
+While the disk is full, all of it waits and is tried again. A file that could not grow promised nothing, and a repeated
+write goes to the same place. Removals come first, because they free space. Any other failure here ends the store's
+writer. The journal still has everything, and recovery writes it again.
 """
 
 from collections import deque
@@ -37,9 +38,9 @@ from storage.signal import Signal
 WRITE_BEHIND_BYTES: Final = 8 * 1024 * 1024
 """Confirmed bytes that gather before they are written."""
 WRITE_BEHIND_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Above this the journal's writer waits for the ledger files to catch up."""
+"""Above this, the journal's writer waits for the ledger files to catch up."""
 TAIL_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of the newest entries kept in memory for readers, over all ledgers, beyond what is not written yet."""
+"""Bytes of the newest entries kept in memory for readers, over all ledgers, besides unwritten entries."""
 
 
 log = structlog.get_logger(__name__)
@@ -84,7 +85,7 @@ class WriteBehind:
 
     @property
     def shortage(self) -> str | None:
-        """Which ledger file cannot grow, because the disk is full; None while all can."""
+        """Which ledger file cannot grow because the disk is full; None while all can."""
         return self._shortage
 
     def add(self, batch: Batch) -> None:
@@ -100,10 +101,10 @@ class WriteBehind:
             self._wake.set()
 
     async def wait_room(self) -> None:
-        """Return when the pending bytes are below their bound. One task at a time.
+        """Return when the pending bytes are below their bound. For one task at a time.
 
-        On a full disk it does not wait. Nothing more is taken then, and what was taken is to be confirmed. It takes
-        the same memory here as before.
+        On a full disk it does not wait. Nothing more is accepted then, and accepted entries must still be confirmed.
+        They take the same memory as before.
         """
         while self._pending_bytes >= WRITE_BEHIND_BYTES_MAX and self._shortage is None:
             if self._failure is not None:
@@ -111,7 +112,7 @@ class WriteBehind:
             await self._room.wait()
 
     async def flush(self, log: LedgerLog) -> None:
-        """Return when all that is confirmed of this ledger is in its file, durably, with its index.
+        """Return when all confirmed batches of this ledger are in its file, durably, with its index.
 
         Raises:
             LedgerFailed: the writer has ended.
@@ -121,13 +122,13 @@ class WriteBehind:
         await self._await(done)
 
     async def remove(self, ledger: int) -> None:
-        """Forget what waits for this ledger and remove its files. Durable at the next checkpoint."""
+        """Drop the pending batches of this ledger and remove its files. Durable at the next checkpoint."""
         done = trio.Event()
         self._removals.append((ledger, done))
         await self._await(done)
 
     def retire(self, full: FullFiles) -> None:
-        """Remove these journal files once all that was confirmed before this call is synced into its ledger files."""
+        """Remove these journal files once everything confirmed before this call is synced into its ledger files."""
         self._retired.append(full)
         self._wake.set()
 
@@ -140,7 +141,7 @@ class WriteBehind:
         """
         while True:
             await self._wake.wait()
-            # A round that a removal asked for may have met a full disk; it goes on until there is space.
+            # A round for a removal may have met a full disk. It is repeated until there is space.
             while self._is_due() or self._shortage is not None:
                 try:
                     await self._round()
@@ -156,7 +157,7 @@ class WriteBehind:
                     self._shortage = None
 
     def fail(self, cause: LedgerFailed) -> None:
-        """Release every waiter with `cause`; nothing is written any more."""
+        """Release every waiter with `cause`. Nothing more is written."""
         if self._failure is None:
             self._failure = cause
         for request in self._flushes:
@@ -194,7 +195,7 @@ class WriteBehind:
         try:
             pending, self._pending = self._pending, {}
             taken = self._pending_bytes
-            # Indexes are copied now, while they cover exactly what will be in the files after this write.
+            # Indexes are copied now, while they cover exactly the contents of the files after this write.
             settled = {request.log.id: request.log for request in flushes}
             if retired:
                 settled |= self._unsynced | {ledger: batches[0].ledger.log for ledger, batches in pending.items()}
@@ -214,7 +215,7 @@ class WriteBehind:
                     self._unsynced.pop(ledger, None)
                 self._checkpoints += bool(retired)
         except (OSError, LedgerFailed, trio.Cancelled):
-            # Whoever asked waits on; the next round, or `fail`, must find them.
+            # The callers still wait. The next round, or `fail`, must find them.
             self._flushes = flushes + self._flushes
             self._retired = retired + self._retired
             raise
@@ -232,7 +233,7 @@ class WriteBehind:
             except (OSError, trio.Cancelled):
                 self._removals = removals + self._removals
                 raise
-        # Nothing is left that could be made complete.
+        # Nothing remains to complete.
         for request in self._flushes:
             if request.log.id in removed:
                 request.done.set()
@@ -244,7 +245,7 @@ class WriteBehind:
         batches = self._pending.pop(ledger, [])
         self._pending_bytes -= sum(len(batch.data) for batch in batches)
         if batches:
-            # Nobody writes them any more, and the tail drops only what was written.
+            # Nobody writes them any more, and the tail drops only written entries.
             batches[-1].ledger.log.written_entry = batches[-1].header.last_entry
         self._unsynced.pop(ledger, None)
 
@@ -283,7 +284,7 @@ class WriteBehind:
         if written or retired:
             files.sync_dir(self._folder.path)
         for index in written:
-            # It can be rebuilt, and what follows frees space.
+            # It can be rebuilt, and the next steps free space.
             with suppress(DiskFull):
                 self._folder.store_index(index)
         for full in retired:

@@ -1,19 +1,20 @@
-"""Acknowledgements inside transactions, of one subscription on one segment, driven by metadata (PIP-473).
+"""Acknowledgements inside transactions, for one subscription on one segment, driven by metadata (PIP-473).
 
-An acknowledgement in a transaction is an op record, conditioned on the open header and on the owner's claim; it is
-durable before the client is answered, and the cursor stays where it is (T22). From before that put its messages are
-reserved: no other transaction may acknowledge them and nobody is sent them (T24).
+An acknowledgement in a transaction is an op record. Writing it requires the open header and the owner's claim. It is
+durable before the client is answered, and the cursor does not move yet (T22). From before that write, its messages are
+reserved: no other transaction may acknowledge them, and no consumer gets them (T24).
 
-When the header changes, this is told (`decided`) and materialises: of a committed transaction the cursor takes the
-acknowledgements, of an aborted one the messages are sent again. The op records go afterwards (`pending_settling.py`).
-So every step can be repeated, by the next owner too, who finds the records by their index (T23, T25, T26). A header
-outlives its op records, so the decision is always there.
+When the header changes, `decided` is called, and the decision is applied. After a commit, the cursor takes the
+acknowledgements. After an abort, the messages are sent again. The op records are removed afterwards
+(`pending_settling.py`). So every step can be repeated, even by the next owner, which finds the records by their index
+(T23, T25, T26). A header outlives its op records, so the decision is always known.
 
-A message is acknowledged once: a second single acknowledgement is a conflict, in the same transaction too. The repeat
-of a command whose answer was lost is none. Its op record identifies the command (`CommandId`), over restarts too; the
-repeat waits until that record is durable, and gets the same answer.
+A message is acknowledged once. A second single acknowledgement is a conflict, even in the same transaction. The repeat
+of a command whose answer was lost is no conflict. Its op record identifies the command (`CommandId`), even after a
+restart. The repeat waits until that record is durable, and gets the same answer.
 
-What is acknowledged outside transactions is taken at once, whoever reserved it: its consumer says that it is done.
+An acknowledgement outside transactions takes effect at once, even for a reserved message, because its consumer says
+that the work is done.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,11 +48,11 @@ from txn.reservations import furthest
 from txn.states import TxnState
 
 RECORD_BYTES_MAX: Final = 512 * 1024
-"""Of one command's op record; below what every metadata store takes in one piece."""
+"""The largest op record of one command. Every metadata store accepts more in one piece."""
 
 
 class PendingAcks:
-    """See the module's docstring. Made with an open cursor; call `recover` before anything else, then `run`."""
+    """See the module's docstring. It needs an open cursor. Call `recover` before anything else, then `run`."""
 
     def __init__(
         self,
@@ -68,10 +69,10 @@ class PendingAcks:
         Args:
             segment: the segment's name.
             cursor: the subscription's progress.
-            metadata: where headers and op records stand.
+            metadata: holds headers and op records.
             headers: tells when a transaction ends.
-            claim: the owner's claim, a condition of everything this writes (D4).
-            counters: the broker's, to which this adds.
+            claim: the owner's claim, a condition of every write (D4).
+            counters: the broker's counters.
         """
         self._segment = segment
         self._cursor = cursor
@@ -84,40 +85,40 @@ class PendingAcks:
         self._book = PendingBook()
         self._steps: PendingSteps | None = None
         self._applying: dict[PendingTransaction, Iterator[None]] = {}
-        """Those whose decision takes more than one step, and the steps that are left."""
+        """Decisions that take more than one step, with their remaining steps."""
         self._apply_wake = Signal()
         self._has_ended = False
-        """Whether nothing more will be applied here."""
+        """Whether nothing more is applied here."""
         self._settling = PendingSettling(segment, cursor, metadata, self._claim)
         self._landed = trio.Event()
-        """Set, and replaced, when the outcome of some put is known, or a decision is applied."""
+        """Set and replaced when the outcome of a write is known, or a decision is applied."""
         self._era = 0
-        """Counts the times the cursor was moved or removed, or goes back; what was read before one is void after it."""
+        """Counts how often the cursor was moved or removed, or goes back. A change voids what was read before it."""
 
     @property
     def transactions(self) -> int:
-        """How many transactions have something here that is not done."""
+        """How many transactions have unfinished acknowledgements here."""
         return len(self._book)
 
     def unreserved(self, position: Position) -> int | None:
-        """See `Reservations.unreserved`: what of an entry may be sent."""
+        """See `Reservations.unreserved`: which messages of an entry may be sent."""
         return self._book.reserved.unreserved(position)
 
     async def acknowledge(
         self, txn: TxnId, acks: Sequence[EntryAck], *, cumulative: bool, identity: CommandId | None = None
     ) -> None:
-        """Acknowledge in a transaction; durable on return, and applied when the transaction is committed.
+        """Acknowledge in a transaction. Durable on return, and applied when the transaction is committed.
 
-        A cumulative one at or below the mark-delete position says nothing new and has no effect (FACTS 13). Of single
-        messages it is a conflict: whoever got one twice must not do its work twice (T24). A command that comes again
-        with the same `identity` is acknowledged once.
+        At or below the mark-delete position, a cumulative acknowledgement says nothing new and has no effect. A single
+        one there is a conflict, because a consumer that got a message twice must not do its work twice (T24). A command
+        that comes again with the same `identity` is acknowledged once.
 
         Raises:
             TransactionNotFound, TransactionEnded: nothing was acknowledged.
-            TransactionConflict: something of it is acknowledged, or pending in this or another transaction (T24).
-            AcknowledgementTooLarge, PendingAcksFull, PendingAcksDiscarded: refused; nothing was acknowledged.
+            TransactionConflict: some of it is acknowledged, or pending in this or another transaction (T24).
+            AcknowledgementTooLarge, PendingAcksFull, PendingAcksDiscarded: refused. Nothing was acknowledged.
             OwnershipLost: another broker owns the segment.
-            OutcomeUnknown: nobody knows whether the op record is there; the segment is closed here.
+            OutcomeUnknown: it is unknown whether the op record exists. The segment is closed here.
             CursorError: the subscription has ended.
         """
         era = self._era
@@ -125,7 +126,7 @@ class PendingAcks:
         while True:
             await require_open_anywhere(self._metadata, txn)
             if self._cursor.is_moving or era != self._era:
-                # Recorded under the cursor's new id, it would be orphaned if the move were lost in a crash.
+                # A record under the cursor's new id would be orphaned if a crash lost the move.
                 raise self._discarded()
             first = self._book.first_of(txn, identity, acks)
             if first is None:
@@ -178,7 +179,7 @@ class PendingAcks:
         await self._until_applied()
 
     async def apply(self) -> None:
-        """Apply what was decided and takes more than one step, until cancelled."""
+        """Apply decisions that take more than one step, until cancelled."""
         try:
             while True:
                 await self._apply_wake.wait()
@@ -188,9 +189,9 @@ class PendingAcks:
             self._tell_landed()
 
     async def recover(self, subscription: AckTarget) -> None:
-        """Take over what earlier owners left pending; to be called once, before anything is sent to consumers.
+        """Take over what earlier owners left pending. Call it once, before anything is sent to consumers.
 
-        What is decided already is applied on return, in memory. Work is proportional to what was open (T25).
+        Earlier decisions are applied on return, in memory. The work is proportional to what was open (T25).
         """
         self._subscription = subscription
         self._steps = PendingSteps(self._book, self._cursor, subscription)
@@ -213,8 +214,8 @@ class PendingAcks:
                     strangers.append(hit.record.key)
             await self._settling.remove(strangers)
             await self._headers.catch_up([pending.txn for pending in self._book])
-            # Only what is open is reserved: it may go on where the decided left off, and
-            # of two cumulative ones only one is remembered.
+            # Only open transactions reserve. They may continue where decided ones ended, and only one of two cumulative
+            # acknowledgements can be remembered.
             for pending in self._book:
                 if pending.decided is None:
                     for command in pending.commands:
@@ -228,25 +229,25 @@ class PendingAcks:
             raise
 
     async def run(self) -> None:
-        """Remove the op records of what was decided, until cancelled or until the cursor has ended.
+        """Remove the op records of decided transactions, until cancelled or until the cursor has ended.
 
         Raises:
-            OwnershipLost, OutcomeUnknown: whoever runs this closes the segment.
+            OwnershipLost, OutcomeUnknown: the caller must close the segment.
         """
         assert self._steps is not None, "set in recover"
         try:
             await self._settling.run(self._steps, self._forget)
         except CursorError:
-            # The subscription ends, and says why itself; what is pending is its next owner's.
+            # The subscription ends and reports why itself. Its next owner takes over what is pending.
             return
         finally:
             self._leave()
 
     def forget(self) -> None:
-        """Forget everything pending: the cursor has been moved in this very step, which gave it another id.
+        """Forget everything pending, because the cursor was moved in this very step and has another id now.
 
-        So the op records are nobody's as soon as the move is durable, and all the same as before if it never is. They
-        are removed afterwards.
+        Once the move is durable, the op records are orphaned. If it never becomes durable, they stay valid. They are
+        removed afterwards.
         """
         self._era += 1
         self._book.reserved.clear()
@@ -256,7 +257,9 @@ class PendingAcks:
             self._forget(pending)
 
     async def clear(self) -> None:
-        """Forget everything pending and remove its op records: the cursor is gone, durably. Not cancelled half-way.
+        """Forget everything pending and remove its op records, because the cursor is durably gone.
+
+        Not cancelled half-way.
 
         Raises:
             OwnershipLost: another broker owns the segment.
@@ -266,13 +269,13 @@ class PendingAcks:
         await self._settling.remove_orphans()
 
     async def _record(self, pending: PendingTransaction, command: Command, put: PutSequential) -> None:
-        """Put the op record of a command whose messages are reserved; it is durable on return.
+        """Write the op record of a command whose messages are reserved. Durable on return.
 
-        The messages stay reserved unless it is known that the record is not there.
+        The messages stay reserved unless the record is known to be absent.
         """
         key: str | None = None
         try:
-            # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
+            # Not cancelled half-way, because this broker must know whether the record exists to remove it later.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
                 key = await put_op(self._metadata, pending.txn, self._claim, put)
                 self._counters.op_writes += 1
@@ -287,7 +290,7 @@ class PendingAcks:
             raise self._settling.end(OwnershipLost(self._segment)) from conflict
         except ExpectedError as error:
             if key is None and error.definite:
-                # Nothing was written, and that is known.
+                # It is known that nothing was written.
                 await self._withdraw(pending, command)
                 if isinstance(error, ChangeSetTooLarge):
                     raise AcknowledgementTooLarge(self._cursor.name, str(error)) from error
@@ -309,14 +312,14 @@ class PendingAcks:
             raise self._discarded()
 
     async def _confirm_nothing(self, txn: TxnId) -> None:
-        """All of it is acknowledged already; that has to be as durable as an op record would be."""
+        """All of it is acknowledged already. Before the answer, that must be as durable as an op record."""
         if not self._metadata.authoritative:
             await self._metadata.barrier()
         require_open(self._metadata, txn)
         await self._cursor.synced(self._cursor.mark_delete)
 
     async def _reserve(self, pending: PendingTransaction, command: Command, era: int) -> None:
-        """Reserve all that the command acknowledges. If this raises, the caller withdraws what was reserved so far."""
+        """Reserve everything that the command acknowledges. If this raises, the caller withdraws what was reserved."""
         assert self._steps is not None, "set in recover"
         for _pause in self._steps.reserve(pending, command):
             await trio.lowlevel.checkpoint()
@@ -324,16 +327,16 @@ class PendingAcks:
                 raise self._discarded()
 
     def _begin(self, txn: TxnId, command: Command) -> PendingTransaction:
-        """Be told of the decision from now on; it is applied when the outcome of the command's put is known."""
+        """Learn of the decision from now on. It is applied when the outcome of the command's write is known."""
         self._headers.join(txn, self)
         return self._book.begin(txn, command)
 
     def _land(self, pending: PendingTransaction, count: int = 1) -> None:
-        """The outcome of so many puts is known, or never will be."""
+        """The outcome of this many writes is known, or will never be."""
         self._tell_landed()
         pending.in_flight -= count
         if pending.in_flight or pending.is_discarded or self._settling.ended is not None:
-            # Once lost, it is not known which commands are the transaction's: that is the next owner's to find out.
+            # After a loss, it is unknown which commands the transaction has. The next owner finds out.
             return
         if not pending.commands:
             self._forget(pending)
@@ -345,7 +348,7 @@ class PendingAcks:
         landed.set()
 
     async def _withdraw(self, pending: PendingTransaction, command: Command) -> None:
-        """A command's op record is not there: its messages are free again."""
+        """A command's op record does not exist, so its messages are free again."""
         assert self._steps is not None, "set in recover"
         if not pending.is_discarded:
             with trio.CancelScope(shield=True):
@@ -356,11 +359,11 @@ class PendingAcks:
             self._note_given_back([command])
 
     def _note_given_back(self, commands: Iterable[Command]) -> None:
-        # Who has asked to acknowledge more, and still waits, would acknowledge what is about to be sent again.
+        # A waiting cumulative acknowledgement would cover messages that are about to be sent again.
         self._era += any(command.cumulative and command.reserved for command in commands)
 
     def _apply(self, pending: PendingTransaction) -> None:
-        """Apply the decision in memory, or begin to; the records follow in `run`."""
+        """Apply the decision in memory, or begin to. `run` removes the records later."""
         assert self._steps is not None, "set in recover"
         pending.is_applied = True
         self._applying[pending] = self._steps.apply(pending)
@@ -385,13 +388,13 @@ class PendingAcks:
                 await trio.lowlevel.checkpoint()
 
     async def _until_applied(self) -> None:
-        """Return once what is being applied at this moment is."""
+        """Return once the decisions that are being applied now are applied."""
         for pending in tuple(self._applying):
             while pending in self._applying and not self._has_ended:
                 await self._landed.wait()
 
     def _forget(self, pending: PendingTransaction) -> None:
-        """Nothing of the transaction is left here."""
+        """The transaction has nothing left here."""
         if not self._book.forget(pending):
             return
         self._outstanding.add(-len(pending.keys))
@@ -399,7 +402,7 @@ class PendingAcks:
         self._settling.discard(pending)
 
     def _leave(self) -> None:
-        """The subscription is served here no more; its next owner recovers what is left."""
+        """The segment is no longer served here. Its next owner recovers the rest."""
         for pending in self._book:
             self._headers.leave(pending.txn, self)
         self._outstanding.leave()

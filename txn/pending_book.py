@@ -1,7 +1,4 @@
-"""What open transactions have acknowledged on one subscription, in bounded memory: their commands and reservations.
-
-Pure.
-"""
+"""The commands and reservations of open transactions on one subscription, in bounded memory. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -12,14 +9,14 @@ from txn.pending_transaction import Command, CommandId, PendingTransaction
 from txn.reservations import Reservations
 
 PENDING_MAX: Final = 100_000
-"""Op records, and entries acknowledged one by one, that open transactions may have on one subscription together."""
+"""The most op records, plus single entries in them, that open transactions may have on one subscription."""
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of op records that open transactions may have on one subscription together."""
+"""The most bytes of op records that open transactions may have on one subscription."""
 
 
 class PendingBook:
-    """One subscription's."""
+    """The book of one subscription."""
 
     def __init__(self) -> None:
         self.reserved = Reservations()
@@ -29,15 +26,15 @@ class PendingBook:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """How many transactions have something here."""
+        """How many transactions are in the book."""
         return len(self._transactions)
 
     def __iter__(self) -> Iterator[PendingTransaction]:
-        """Those that are here now; any of them may be forgotten meanwhile."""
+        """The transactions that are here now. Any of them may be forgotten during the iteration."""
         return iter(tuple(self._transactions.values()))
 
     def get(self, txn: TxnId) -> PendingTransaction | None:
-        """What the transaction has here, if anything."""
+        """The commands of the transaction, if it has any."""
         return self._transactions.get(txn)
 
     def first_of(self, txn: TxnId, identity: CommandId | None, acks: Sequence[EntryAck]) -> Command | None:
@@ -49,12 +46,12 @@ class PendingBook:
         return first if first is not None and first.is_repeated_by(identity, acks) else None
 
     def has_room(self, command: Command) -> bool:
-        """Whether one more may be taken."""
+        """Whether one more command fits."""
         entries = self._commands + self._acks + len(command.acks)
         return entries <= PENDING_MAX and self._bytes + command.size <= PENDING_BYTES_MAX
 
     def begin(self, txn: TxnId, command: Command) -> PendingTransaction:
-        """The transaction has one more command, of whose op record it is not known whether it is there."""
+        """Add a command of the transaction. It is not known yet whether its op record exists."""
         pending = self._transactions.setdefault(txn, PendingTransaction(txn))
         pending.commands.append(command)
         if command.identity is not None:
@@ -66,9 +63,9 @@ class PendingBook:
         return pending
 
     def withdraw(self, pending: PendingTransaction, command: Command) -> None:
-        """The command's op record is not there. The caller has freed what it reserved."""
+        """The command's op record does not exist. The caller has freed its reservations."""
         if self._transactions.get(pending.txn) is not pending:
-            # Forgotten meanwhile, with all its commands.
+            # The transaction was forgotten meanwhile, with all its commands.
             return
         pending.commands.remove(command)
         if command.identity is not None and pending.by_identity[command.identity] is command:
@@ -78,7 +75,7 @@ class PendingBook:
         self._bytes -= command.size
 
     def forget(self, pending: PendingTransaction) -> bool:
-        """Nothing of the transaction is left here. False if it was forgotten before."""
+        """Remove the transaction. False if it was removed before."""
         if self._transactions.get(pending.txn) is not pending:
             return False
         del self._transactions[pending.txn]

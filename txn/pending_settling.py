@@ -1,8 +1,8 @@
-"""Removing the op records of acknowledgements that are decided, once the cursor is durable past them.
+"""Removes the op records of decided acknowledgements, once the cursor is durable past them.
 
-After a commit the records go when the cursor's own record holds what they acknowledge; after an abort at once. What the
-cursor has no room for is tried again whenever its record was written. Every removal may be repeated, also by the next
-owner.
+After a commit, the records go when the cursor's own record covers their acknowledgements. After an abort, they go at
+once. What the cursor had no room for is tried again whenever its record was written. Every removal may be repeated,
+even by the next owner.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class PendingSettling:
-    """One subscription's, for `PendingAcks`."""
+    """The removals of one subscription, for `PendingAcks`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class PendingSettling:
         Args:
             segment: the segment's name.
             cursor: the subscription's progress.
-            metadata: where the records stand.
+            metadata: holds the records.
             claim: the owner's claim, a condition of each removal.
         """
         self._segment = segment
@@ -47,15 +47,15 @@ class PendingSettling:
         self._metadata = metadata
         self._claim = claim
         self._applied: list[PendingTransaction] = []
-        """Decided, and applied in memory as far as the cursor has room."""
+        """Decided transactions, applied in memory as far as the cursor has room."""
         self._orphans: dict[str, None] = {}
-        """Op records of before the cursor was moved. They go once the move is durable."""
+        """Op records from before the cursor was moved. They go once the move is durable."""
         self._wake = Signal()
         self.ended: TxnError | None = None
-        """Why the segment is not this owner's any more, or may not be."""
+        """Why this owner has lost the segment, or may have lost it."""
 
     def add(self, pending: PendingTransaction) -> None:
-        """A decision is applied in memory: the transaction's records can go."""
+        """A decision is applied in memory, so the transaction's records can go."""
         self._applied.append(pending)
         self._wake.set()
 
@@ -65,23 +65,24 @@ class PendingSettling:
             self._applied.remove(pending)
 
     def add_orphans(self, keys: Iterable[str]) -> None:
-        """These records count no more once the cursor is durable as it is now."""
+        """These records no longer count once the current cursor is durable."""
         self._orphans.update(dict.fromkeys(keys))
         self._wake.set()
 
     def end(self, error: TxnError) -> TxnError:
-        """The error to tell the client. `run` ends with the first one."""
+        """The error to raise to the client. `run` ends with the first one."""
         self.ended = self.ended or error
         self._wake.set()
         return error.anew()
 
     async def run(self, steps: PendingSteps, on_settled: Callable[[PendingTransaction], None]) -> None:
-        """Remove records until cancelled, and tell `on_settled` when nothing of a transaction is left here.
+        """Remove records until cancelled, and call `on_settled` when a transaction has nothing left here.
 
-        `on_settled` is not kept beyond the run: it may refer to who holds this, which reference counts are to free.
+        `on_settled` is not kept after the run. It may refer to the owner of this object, and a cycle would keep both in
+        memory.
 
         Raises:
-            OwnershipLost, OutcomeUnknown: whoever runs this closes the segment.
+            OwnershipLost, OutcomeUnknown: the caller must close the segment.
             CursorError: the cursor has ended.
         """
         while True:
@@ -91,13 +92,15 @@ class PendingSettling:
             try:
                 await self._settle_all(steps, on_settled)
             except StoreFull as full:
-                # What was decided is applied in memory. Every removal may be repeated.
-                log.warning("records of acknowledgements stay for now", segment=self._segment, reason=str(full))
+                # The decisions are applied in memory. Every removal may be repeated.
+                log.warning(
+                    "records of acknowledgements cannot be removed yet", segment=self._segment, reason=str(full)
+                )
                 await trio.sleep(SPACE_RETRY_SECONDS)
                 self._wake.set()
 
     async def remove(self, keys: Sequence[str], *, along: bool = False) -> None:
-        """Remove these records. If nobody waits for it, they go `along` with other change sets.
+        """Remove these records. With `along`, they share the sync of other change sets, if no caller waits.
 
         Raises:
             OwnershipLost: another broker owns the segment.
@@ -108,7 +111,7 @@ class PendingSettling:
             raise self.end(OwnershipLost(self._segment)) from conflict
 
     async def remove_orphans(self) -> None:
-        """Remove the records that count no more: the cursor is gone, durably. Not cancelled half-way.
+        """Remove the orphaned records, because the cursor is durably gone. Not cancelled half-way.
 
         Raises:
             OwnershipLost: another broker owns the segment.
@@ -131,21 +134,21 @@ class PendingSettling:
                 on_settled(pending)
 
     async def _wait_for_work(self, steps: PendingSteps) -> None:
-        """Wait until something was decided; where the cursor had no room, until it may have some."""
+        """Wait until something was decided, or until the cursor may have room again."""
         if not any(pending.left for pending in self._applied):
             await self._wake.wait()
             return
         durable = self._cursor.durable
         durable.attach(self._wake)
         try:
-            # Room that was made before the signal was attached is found by this try.
+            # This try finds room that was made before the signal was attached.
             if not await self._settled(steps):
                 await self._wake.wait()
         finally:
             durable.detach(self._wake)
 
     async def _settled(self, steps: PendingSteps) -> list[PendingTransaction]:
-        """Those that are wholly applied, once what the cursor had no room for has been tried again."""
+        """The wholly applied transactions, after another try at what the cursor had no room for."""
         for pending in tuple(self._applied):
             if pending.left:
                 for _pause in steps.take_left(pending):
@@ -153,7 +156,7 @@ class PendingSettling:
         return [pending for pending in self._applied if not pending.left]
 
     async def _finish(self, settled: list[PendingTransaction]) -> None:
-        """Remove the records of what is applied."""
+        """Remove the records of applied transactions."""
         upto = max(pending.upto for pending in settled)
         if upto > EARLIEST:
             await self._cursor.synced(upto)

@@ -1,8 +1,8 @@
-"""Work on pending acknowledgements, in steps: one command may name tens of thousands of messages (E7).
+"""Work on pending acknowledgements, in steps, because one command may name tens of thousands of messages (E7).
 
-Each function is a generator that pauses where other tasks may run. Between two pauses everything fits together: a
-message is either still reserved, or it is acknowledged or given back. If the cursor is moved meanwhile, all of it is
-void, and the generator ends.
+Each function is a generator that pauses where other tasks may run. At every pause the state is consistent: a message is
+either still reserved, or it is acknowledged or given back. If the cursor is moved meanwhile, everything is void and the
+generator ends.
 
 Nothing here waits for anything but its turn.
 """
@@ -23,16 +23,19 @@ from txn.reservations import overlap
 from txn.states import TxnState
 
 ENTRIES_AT_ONCE: Final = 256
-"""Acknowledgements that are reserved, applied or given back in one step of the event loop: a millisecond."""
+"""Acknowledgements that one step of the event loop reserves, applies or gives back, in a millisecond."""
 
 
 def parts(acks: Sequence[EntryAck]) -> Iterator[Sequence[EntryAck]]:
-    """The acknowledgements, as many at a time as one step takes."""
+    """The acknowledgements, divided into the parts of one step each."""
     return (acks[start : start + ENTRIES_AT_ONCE] for start in range(0, len(acks), ENTRIES_AT_ONCE))
 
 
 async def pause_after(done: int) -> int:
-    """Let others run if so many were looked at since the last pause; the number to go on counting with."""
+    """Let other tasks run if this many were handled since the last pause.
+
+    Returns the number to continue counting with.
+    """
     if done < ENTRIES_AT_ONCE:
         return done
     await trio.lowlevel.checkpoint()
@@ -40,7 +43,7 @@ async def pause_after(done: int) -> int:
 
 
 class PendingSteps:
-    """The steps of one subscription's."""
+    """The steps for one subscription."""
 
     def __init__(self, book: PendingBook, cursor: Cursor, target: AckTarget) -> None:
         self._reserved = book.reserved
@@ -48,9 +51,9 @@ class PendingSteps:
         self._target = target
 
     def reserve(self, pending: PendingTransaction, command: Command) -> Iterator[None]:
-        """Reserve all that the command acknowledges. Meanwhile nobody else can reserve the same.
+        """Reserve everything that the command acknowledges. Meanwhile nobody else can reserve the same messages.
 
-        Whatever ends it early, what was reserved so far is for the caller to give back.
+        If it ends early, the caller must give back what was reserved.
 
         Raises:
             TransactionConflict: some of it is acknowledged, or pending in this or another transaction (T24).
@@ -65,7 +68,7 @@ class PendingSteps:
             self._target.set_aside(part, cumulative=command.cumulative)
 
     def apply(self, pending: PendingTransaction) -> Iterator[None]:
-        """Do what was decided. What the cursor has no room for stays reserved, in `left`."""
+        """Apply the decision. What the cursor has no room for stays reserved, in `left`."""
         if pending.decided is TxnState.COMMITTED:
             return self._take(pending)
         return self.free(pending, pending.commands)
@@ -73,7 +76,7 @@ class PendingSteps:
     def free(self, pending: PendingTransaction, commands: Sequence[Command]) -> Iterator[None]:
         """Give back what these commands have reserved.
 
-        Where order is kept, nothing is sent again before all of it is free: it would come in another order.
+        If the subscription keeps order, nothing is sent again before all of it is free, so that it comes in order.
         """
         lowest: Position | None = None
         for _command, part in _in_steps(commands):
@@ -118,7 +121,7 @@ class PendingSteps:
         for ack in acks:
             known = self._cursor.remaining_bits(ack.position)
             is_known = self._cursor.is_acknowledged(ack.position)
-            # One of the whole entry means what is left of it, unless it says how many messages it had.
+            # An acknowledgement of the whole entry means its remaining messages, unless it names the batch size.
             names_messages = ack.remaining or ack.batch_size
             if is_known or (known is not None and names_messages and overlap(EntryAck(ack.position, known), ack)):
                 raise TransactionConflict(f"{ack.position} is acknowledged already")
@@ -149,7 +152,7 @@ class PendingSteps:
 def _in_steps(
     commands: Iterable[Command], *, cumulative: bool = False
 ) -> Iterator[tuple[Command, Sequence[EntryAck] | None]]:
-    """What the commands have reserved, part by part; None instead of a part where others may run."""
+    """The reservations of the commands, part by part. None in place of a part marks where other tasks may run."""
     done = 0
     for command in tuple(commands):
         if command.cumulative and not cumulative:

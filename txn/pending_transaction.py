@@ -1,6 +1,6 @@
-"""What one transaction has acknowledged on one subscription, command by command, and what the subscription does for it.
+"""The acknowledgements of one transaction on one subscription, command by command, and the subscription's part in them.
 
-Dispatch's subscription is the `AckTarget` and knows of no transaction: the broker brings the two together.
+Dispatch's subscription is the `AckTarget`, and knows no transaction. The broker connects the two.
 """
 
 from collections.abc import Sequence
@@ -14,39 +14,42 @@ from txn.states import TxnState
 
 
 class AckTarget(Protocol):
-    """The subscription, as its pending acknowledgements see it. Nothing of it blocks."""
+    """The subscription, as its pending acknowledgements see it. No method blocks."""
 
     @property
     def keeps_order(self) -> bool:
-        """Whether giving back one entry sends again everything behind it."""
+        """Whether giving back one entry resends everything behind it."""
 
     def require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """Hold that these could be acknowledged outside a transaction; raises the subscription's own error."""
+        """Return if these could be acknowledged outside a transaction.
+
+        Otherwise raises the subscription's own error.
+        """
 
     def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """These are reserved from now on: nobody holds them, and they are not sent."""
+        """These are reserved from now on, so no consumer holds them and they are not sent."""
 
     def take(self, acks: Sequence[EntryAck], *, cumulative: bool) -> list[EntryAck]:
-        """Acknowledge them; those that the cursor has no room to remember, if any."""
+        """Acknowledge them. Returns those that the cursor has no room to remember."""
 
     def give_back(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """These are not reserved any more: send again what of them is not acknowledged."""
+        """These are no longer reserved. Resend those that are not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandId:
-    """What identifies an ACK command within its transaction and subscription, so that its repeat is recognised.
+    """The identity of an ACK command within its transaction and subscription, so that its repeat is recognised.
 
-    Pulsar's clients number their requests per client and not per connection (the Java client from a random start), and
-    a consumer keeps its name when its client reconnects. So a command that comes again with the same name, number and
-    messages is the same command. A connection delivers each command once, so a repeat comes by another connection.
+    Pulsar's clients number their requests per client, not per connection (the Java client from a random start). A
+    consumer keeps its name when its client reconnects. So a command with the same name, number and messages is the same
+    command. A connection delivers each command once, so a repeat comes by another connection.
     """
 
     consumer: str
-    """The consumer's name, which is not empty."""
+    """The consumer's name. Not empty."""
     request: int
     connection: object = field(default=None, compare=False)
-    """Which connection it came by, to be told from others by identity; None if that was an earlier owner's."""
+    """The connection it came by, compared by identity; None if that was an earlier owner's."""
 
 
 @dataclass(eq=False, slots=True)
@@ -58,14 +61,14 @@ class Command:
     size: int
     """Bytes of its op record."""
     key: str | None = None
-    """Of its op record; None until that is known to be durable."""
+    """The key of its op record; None until the record is known to be durable."""
     identity: CommandId | None = None
-    """None if a repeat of it cannot be told from another command."""
+    """None if its repeat cannot be told from another command."""
     reserved: int = 0
-    """How many of its acknowledgements are reserved, from the first on."""
+    """How many of its acknowledgements are reserved, counted from the first."""
 
     def is_repeated_by(self, identity: CommandId, acks: Sequence[EntryAck]) -> bool:
-        """Whether a command that acknowledges single messages is this one, come again."""
+        """Whether a command with single acknowledgements is a repeat of this one."""
         mine = self.identity
         if mine is None or mine != identity or mine.connection is identity.connection:
             return False
@@ -74,25 +77,25 @@ class Command:
 
 @dataclass(eq=False, slots=True)
 class PendingTransaction:
-    """What one transaction has on this subscription."""
+    """The acknowledgements of one transaction on this subscription."""
 
     txn: TxnId
     commands: list[Command] = field(default_factory=list)
     by_identity: dict[CommandId, Command] = field(default_factory=dict)
-    """Those commands whose repeat can be recognised."""
+    """The commands whose repeat can be recognised."""
     in_flight: int = 0
-    """Commands whose op record is being put. Until there are none, a decision is only noted."""
+    """Commands whose op record is being written. Until there are none, a decision is only noted."""
     decided: TxnState | None = None
     is_applied: bool = False
     """Whether the decision is applied, or has begun to be."""
     upto: Position = EARLIEST
-    """The highest position that it acknowledged, once that is applied."""
+    """The highest position that it acknowledged, once the decision is applied."""
     left: list[EntryAck] = field(default_factory=list)
-    """Of a committed transaction, what the cursor has no room for yet; it stays reserved."""
+    """For a committed transaction, what the cursor has no room for yet. It stays reserved."""
     is_discarded: bool = False
-    """Whether the cursor was moved or removed, so that nothing of this counts any more."""
+    """Whether the cursor was moved or removed, so that nothing of this counts."""
 
     @property
     def keys(self) -> list[str]:
-        """Its op records."""
+        """The keys of its op records."""
         return [command.key for command in self.commands if command.key is not None]

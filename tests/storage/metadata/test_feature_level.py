@@ -120,12 +120,12 @@ async def test_the_release_before_refuses_what_it_does_not_know(
     with monkeypatch.context() as older:
         be_the_older_release(older)
         for _ in range(2):
-            with pytest.raises(CorruptMetadata, match="needs feature level 2; this release reads up to 1"):
+            with pytest.raises(CorruptMetadata, match="need feature level 2; this release reads up to 1"):
                 open_folder(disk, DIRECTORY)
     await write_snapshot(disk, DATA)
     with monkeypatch.context() as older:
         be_the_older_release(older)
-        with pytest.raises(CorruptMetadata, match="needs feature level 2; this release reads up to 1"):
+        with pytest.raises(CorruptMetadata, match="need feature level 2; this release reads up to 1"):
             open_folder(disk, DIRECTORY)
     async with EmbeddedStore.open(disk, DATA) as store:
         assert await seen(store) == before

@@ -15,6 +15,7 @@ from typing import Final
 
 from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 from tidewire.client.transactions import Transaction
+from tidewire.protocol.unanswered import End, Fate, fate, remembers
 
 FRAMES_IN_FLIGHT_MAX: Final = 128
 """Frames of one segment that may be unanswered at once; what they hold is bounded by the producer's room as well."""
@@ -178,17 +179,20 @@ class Outbox:
             for message in frame.messages:
                 message.is_sent = False
 
-    def take_back(self, *, remembered_upto: int = -1) -> list[SendFrame]:
-        """After a lost session: what was in flight is to be sent again, except what belongs to a transaction.
+    def take_back(self, *, remembered_upto: int | None = None) -> list[SendFrame]:
+        """After a session: let what was in flight leave again, and return the frames that may be stored or not.
 
-        Those frames are returned: whether they arrived is not known, and a second copy would count.
-
-        `remembered_upto` is the last id that a broker remembers of this producer. If it knows the last send that it
-        has answered, it recognises a repeat of what followed. Then frames of transactions are sent again, too.
+        Args:
+            remembered_upto: after the broker has closed the producer and opened it again: the last id that it names
+                then. None after a lost connection.
         """
-        remembers = 0 <= self._stored_upto <= remembered_upto
-        in_doubt = [frame for frame in self._in_flight.values() if frame.txn is not None and not remembers]
-        again = [frame for frame in self._in_flight.values() if frame.txn is None or remembers]
+        end = End.LOST if remembered_upto is None else End.CLOSED
+        is_remembered = remembers(self._stored_upto, -1 if remembered_upto is None else remembered_upto)
+        again: list[SendFrame] = []
+        in_doubt: list[SendFrame] = []
+        for frame in self._in_flight.values():
+            its_fate = fate(end, in_transaction=frame.txn is not None, is_remembered=is_remembered)
+            (in_doubt if its_fate is Fate.UNKNOWN else again).append(frame)
         self._returned.extendleft(reversed(again))
         self._in_flight.clear()
         self._in_flight_of.clear()

@@ -22,18 +22,18 @@ from typing import Final, Protocol
 import anyio
 
 from tidewire.client.background import BackgroundTask
-from tidewire.client.connection import Connection
 from tidewire.client.errors import SendUnanswered
 from tidewire.client.layout_watch import TopicLayout
 from tidewire.client.network import Network
 from tidewire.client.outbox import Outbox
+from tidewire.client.producer_session import Event, Phase, ProducerSession
 from tidewire.client.sending import Batching, Chunking, Outgoing, SendFrame
 from tidewire.client.transactions import Transaction
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import TidewireError, fresh
 from tidewire.protocol.layout import Layout, Segment
-from tidewire.protocol.listeners import Kind
 from tidewire.protocol.refusals import TRANSIENT, NameTaken, TopicNotFound, TopicTerminated, refusal
+from tidewire.protocol.unanswered import SEALING
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
@@ -81,16 +81,13 @@ class SegmentProducer:
             self._may_begin.set()
         self._wake = Signal()
         self._backoff = owner.network.backoff()
-        # The session: its connection, its id there, and what has happened to it.
-        self._connection: Connection | None = None
-        self._producer_id = 0
+        self._session: ProducerSession | None = None
+        """The one that is attached to a connection. None between two sessions."""
         self._name = owner.name
-        self._schema_version = b""
         self._attempts = 0
-        self._lost: TidewireError | None = None
-        self._is_closed_by_broker = False
-        self._is_terminated = False
+        """To open a session; the first may find another producer of the name, a later one its own of before."""
         self._is_stopping = False
+        """Set once, by `aclose`. The session that there is then is the last."""
         self._task: BackgroundTask | None = None
 
     def start(self) -> None:
@@ -104,7 +101,7 @@ class SegmentProducer:
     @property
     def is_connected(self) -> bool:
         """Whether it has a session."""
-        return self._connection is not None
+        return self._session is not None and self._session.is_open
 
     def append(self, message: Outgoing) -> None:
         """One more message, behind all others."""
@@ -183,45 +180,44 @@ class SegmentProducer:
     def _is_replaced_in(self, layout: Layout) -> bool:
         return not layout.is_active(self.segment.segment_id)
 
-    def _doubt(self, reason: str, *, remembered_upto: int = -1) -> None:
+    def _doubt(self, reason: str, *, remembered_upto: int | None = None) -> None:
         for frame in self._outbox.take_back(remembered_upto=remembered_upto):
             frame.fail(SendUnanswered(reason))
 
     async def _hold_session(self) -> None:
         connection = await self._network.owner_of(self.segment.wire_name)
-        self._lost, self._is_closed_by_broker, self._is_terminated = None, False, False
-        self._producer_id = connection.attach(Kind.PRODUCER, self)
+        session = self._session = ProducerSession(connection, self)
         try:
-            remembered_upto = await self._open(connection)
+            remembered_upto = await self._open(session)
             self._backoff.reset()
             # The broker closed the session before and opens this one: the segment has moved, or there was no space.
             reason = f"{self.segment.wire_name} moved to another broker before the answer came"
             self._doubt(reason, remembered_upto=remembered_upto)
-            self._connection = connection
+            session.happened(Event.OPENED)
             try:
-                await self._send(connection)
+                await self._send(session)
             except TRANSIENT:
                 self._doubt(f"{self.segment.wire_name}: the connection was lost before the answer came")
                 raise
             self._outbox.rest()
             if self._is_stopping:
-                await connection.request(partial(commands.close_producer, self._producer_id), pb.CommandSuccess)
-                self._is_closed_by_broker = True
+                await connection.request(partial(commands.close_producer, session.producer_id), pb.CommandSuccess)
+                session.happened(Event.CLOSED)
         finally:
-            self._connection = None
-            connection.detach(Kind.PRODUCER, self._producer_id)
-            if not self._is_closed_by_broker:
-                connection.write(encode_command(commands.close_producer(self._producer_id)))
+            self._session = None
+            session.detach()
+            if session.is_at_broker:
+                connection.write(encode_command(commands.close_producer(session.producer_id)))
 
-    async def _open(self, connection: Connection) -> int:
+    async def _open(self, session: ProducerSession) -> int:
         """Open the session; the last sequence id of this producer that the broker remembers, -1 for none."""
         epoch = self._attempts
         self._attempts += 1
-        answer = await connection.request(
+        answer = await session.connection.request(
             partial(
                 commands.producer,
                 self.segment.wire_name,
-                self._producer_id,
+                session.producer_id,
                 name=self._name,
                 epoch=epoch,
                 txn_enabled=True,
@@ -231,32 +227,30 @@ class SegmentProducer:
             pb.CommandProducerSuccess,
         )
         self._name = answer.producer_name
-        self._schema_version = answer.schema_version
+        session.schema_version = answer.schema_version
         self._outbox.begin_behind(answer.last_sequence_id)
         return answer.last_sequence_id
 
-    async def _send(self, connection: Connection) -> None:
+    async def _send(self, session: ProducerSession) -> None:
         # Returns when the session is of no further use: closed by the broker, or nothing can be sent or answered any
         # more because the segment is sealed.
         while True:
-            await self._send_what_may_leave(connection)
-            if self._is_over():
+            await self._send_what_may_leave(session)
+            if self._is_over(session):
                 return
             await self._wake.wait()
 
-    def _is_over(self) -> bool:
-        # A refusal that came before the connection was lost is still true: nothing that is unanswered was appended.
-        if self._is_terminated:
-            raise TopicTerminated(f"{self.segment.wire_name} is sealed", pb.ServerError.TopicTerminatedError)
-        if self._lost is not None:
-            raise fresh(self._lost)
-        if self._is_stopping or self._is_closed_by_broker:
+    def _is_over(self, session: ProducerSession) -> bool:
+        if session.error is not None:
+            raise fresh(session.error)
+        if self._is_stopping or session.phase is Phase.CLOSED:
             return True
         return not self._is_active() and not self._outbox.frames_in_flight
 
-    async def _send_what_may_leave(self, connection: Connection) -> None:
+    async def _send_what_may_leave(self, session: ProducerSession) -> None:
         # After each wait everything is looked at anew: whatever leaves the queue leaves on a session that stands.
-        while not self._is_over() and self._is_active():
+        connection = session.connection
+        while not self._is_over(session) and self._is_active():
             head = self._outbox.next_txn()
             if head is None:
                 return
@@ -274,19 +268,19 @@ class SegmentProducer:
             assert self._name is not None
             owner = self._owner
             first, *chunks = frame.encode(
-                self._producer_id, self._name, owner.codec, owner.chunking, self._schema_version
+                session.producer_id, self._name, owner.codec, owner.chunking, session.schema_version
             )
             connection.write(first)
-            await self._write_rest(connection, chunks)
+            await self._write_rest(session, chunks)
 
-    async def _write_rest(self, connection: Connection, chunks: list[bytes]) -> None:
+    async def _write_rest(self, session: ProducerSession, chunks: list[bytes]) -> None:
         # What was begun is finished, also when the segment is being replaced meanwhile.
         for chunk in chunks:
-            while not connection.is_writable:
-                await connection.writable()
-                if self._is_over():
+            while not session.connection.is_writable:
+                await session.connection.writable()
+                if self._is_over(session):
                     return
-            connection.write(chunk)
+            session.connection.write(chunk)
 
     def _drop_frame(self, txn: Transaction, error: TidewireError) -> None:
         # Nothing of it was sent; what comes behind it is not concerned. Aborted meanwhile, it is gone already.
@@ -300,6 +294,8 @@ class SegmentProducer:
     def received(self, command: pb.BaseCommand, payload: bytes | None) -> None:
         """See `Listener`."""
         assert payload is None
+        session = self._session
+        assert session is not None, "it is detached when it ends"
         if command.type == pb.BaseCommand.SEND_RECEIPT:
             receipt = command.send_receipt
             place = position(receipt.message_id)
@@ -307,15 +303,15 @@ class SegmentProducer:
             if frame is not None:
                 frame.succeed(self.segment.segment_id, *place)
         elif command.type == pb.BaseCommand.SEND_ERROR:
-            self._refused(command.send_error)
+            self._refused(session, command.send_error)
         else:
-            self._is_closed_by_broker = True
+            session.happened(Event.CLOSED)
         self._wake.set()
 
-    def _refused(self, refused: pb.CommandSendError) -> None:
-        if refused.error == pb.ServerError.TopicTerminatedError:
+    def _refused(self, session: ProducerSession, refused: pb.CommandSendError) -> None:
+        if refused.error in SEALING:
             # The frame stays: it and all behind it go to the children.
-            self._is_terminated = True
+            session.happened(Event.SEALED, refusal(refused.error, refused.message))
             return
         frame: SendFrame | None = self._outbox.with_message(refused.sequence_id)
         if frame is None:
@@ -323,14 +319,15 @@ class SegmentProducer:
         error = refusal(refused.error, refused.message, of_transactional_send=frame.txn is not None)
         if frame.txn is None and isinstance(error, TRANSIENT):
             # Sent again, in order, as after a lost connection. Pulsar refuses like this what meets a seal.
-            self._lost = error
+            session.happened(Event.LOST, error)
             return
         self._outbox.answered(frame.sequence_id)
         frame.fail(error)
 
     def connection_lost(self, error: TidewireError) -> None:
         """See `Listener`."""
-        self._lost = error
+        if self._session is not None:
+            self._session.happened(Event.LOST, error)
         self._wake.set()
 
     # --------------------------------------------------------------------------------------------------------- the end
@@ -342,7 +339,7 @@ class SegmentProducer:
         if self._task is None:
             return
         try:
-            if self._connection is not None:
+            if self.is_connected:
                 await self._task.wait()
         finally:
             self._task.cancel()

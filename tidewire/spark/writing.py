@@ -25,6 +25,7 @@ from typing import Final
 from tidewire.protocol.errors import ProtocolViolation, TidewireError
 from tidewire.protocol.layout import Succession
 from tidewire.protocol.refusals import Refused, refusal
+from tidewire.protocol.unanswered import SEALING, End, Fate, fate
 from tidewire.spark.batching import Producing, SentFrame, encode_frame
 from tidewire.spark.brokers import Brokers
 from tidewire.spark.connection import BlockingConnection
@@ -50,7 +51,6 @@ TOPICS_MAX: Final = 1000
 """Topics that one task writes to; each takes a session."""
 
 _T: Final = pb.BaseCommand.Type
-_SEALED: Final = (pb.TopicTerminatedError, pb.TopicNotFound)
 
 
 class Attempt:
@@ -161,7 +161,7 @@ class Attempt:
                 partial(self._producer, topic, segment), self._brokers.timeout_seconds, _is_refused_for_now
             )
         except Refused as refused:
-            if refused.code not in _SEALED:
+            if refused.code not in SEALING:
                 raise
             if refused.code == pb.TopicNotFound:
                 self._ask_layout(topic)
@@ -332,7 +332,7 @@ class Attempt:
         if known is None:
             return
         _, segment = known
-        if error.error not in _SEALED:
+        if error.error not in SEALING:
             raise refusal(error.error, f"{segment.part.wire_name} does not take a task's rows: {error.message}")
         if segment.producer is None:
             raise ProtocolViolation(f"the broker of {segment.part.wire_name} refuses a frame that was not sent")
@@ -346,9 +346,9 @@ class Attempt:
         if segment.producer is None or segment.producer.producing.producer_id != producer_id:
             # Of one that was refused, or has been replaced. Nothing of it is unanswered.
             return
-        if segment.unanswered and not segment.is_sealed:
-            # A sealed segment's broker refuses what came too late before it closes. Any other end leaves us in doubt,
-            # also that of a segment that was replaced and is not sealed yet: what was on its way there may be stored.
+        # Also of a segment that was replaced and is not sealed yet: what was on its way there may be stored.
+        end = End.SEALED if segment.is_sealed else End.CLOSED
+        if segment.unanswered and fate(end, in_transaction=True) is Fate.UNKNOWN:
             raise WriteFailed(f"{segment.part.wire_name} closed its producer before a task's rows were answered")
         segment.closed()
 

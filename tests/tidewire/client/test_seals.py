@@ -268,6 +268,29 @@ async def test_segments_that_no_seal_concerns_go_on() -> None:
 
 
 @on_both_backends
+async def test_a_send_to_a_segment_that_is_gone_goes_to_its_children() -> None:
+    """T20: a broker may have removed the sealed segment by then; what it refuses is not stored."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.producer(X) as producer:
+            await producer.send(b"0000", key="k")
+            broker.hold(T.SEND)
+            receipt = await producer.enqueue(b"0001", key="k")
+            send = await broker.seen(T.SEND, 2)
+            broker.forget(T.SEND)
+            topic.seal(0)
+            (connection,) = client._network._connections.values()
+            gone = pb.ServerError.TopicNotFound
+            refused = commands.send_error(send.producer_id, send.sequence_id, gone, "gone")
+            producing = connection._listeners.of(refused)
+            assert producing is not None
+            producing.received(refused, None)
+            topic.split(0)
+            await receipt
+        check_each_once_in_order(topic, 2)
+
+
+@on_both_backends
 async def test_a_refused_send_of_a_lost_connection_is_still_a_refusal() -> None:
     """What was refused as sealed was not appended, whatever became of the connection: a transaction goes on."""
     async with scripted_broker() as broker:

@@ -1,0 +1,30 @@
+"""The table of a producer session's phases."""
+
+import itertools
+
+from tidewire.client.producer_session import MOVES, Event, Phase
+
+OVER = {Phase.SEALED, Phase.RETIRED, Phase.CLOSED, Phase.LOST}
+
+
+def test_every_phase_answers_every_event() -> None:
+    """The table is whole, so nothing happens to a session that nobody thought of."""
+    assert set(MOVES) == set(itertools.product(Phase, Event))
+
+
+def test_a_session_that_is_over_stays_over() -> None:
+    assert all(MOVES[phase, event] in OVER for phase in OVER for event in Event)
+
+
+def test_a_refusal_as_sealed_stays_true_whatever_comes_behind_it() -> None:
+    """T20: nothing that is unanswered then is stored, so a lost connection does not put it in doubt."""
+    reached = {Phase.SEALED}
+    for _ in Phase:
+        reached |= {MOVES[phase, event] for phase in reached for event in Event}
+    assert reached == {Phase.SEALED, Phase.RETIRED}
+
+
+def test_a_session_ends_for_one_reason() -> None:
+    """What the broker closed is not closed again, and what may be lost is not taken for answered."""
+    for final in (Phase.CLOSED, Phase.LOST, Phase.RETIRED):
+        assert {MOVES[final, event] for event in Event} == {final}

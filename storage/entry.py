@@ -1,7 +1,9 @@
 """An entry: what a client sent, with the header the broker puts before it, and the batch that carries entries to disk.
 
     batch  = [batch header, 48 bytes][entry]*          one batch per ledger and journal write
-    entry  = [u32 length of the rest][entry header][payload]
+    entry  = [u32 length of the rest][entry header][transaction, 16 bytes, if flag 1][payload]
+
+Flag 1 says that the entry has a transaction, flag 2 that it is a control entry. No other flag is known yet.
 
 All integers are big-endian. The payload is the client's bytes, never re-encoded. A batch's crc32c covers its header
 (without the crc itself) and its entries, and is chained: it starts from the crc of the batch before it in the same
@@ -48,18 +50,25 @@ class Entry(NamedTuple):
     first_index: int
     """Number of this entry's first message within its topic, contiguous over the topic's ledgers."""
     message_count: int
-    """Messages in the entry (a client batch holds several); the next entry begins at `first_index + message_count`."""
+    """Messages in the entry (a client batch holds several); the next entry begins at `first_index + message_count`.
+
+    Of a control entry: how many indexes it takes, at which no message stands. Kafka's markers take one."""
     timestamp_ms: int
     """When the broker took the entry, milliseconds since the epoch."""
     txn: TxnId | None = None
     """The transaction that wrote it, or None."""
     format: EntryFormat = EntryFormat.PULSAR
+    is_control: bool = False
+    """Whether a broker wrote it for brokers, as the marker of a transaction's end. It has a position like any other. No
+    consumer is sent it, acknowledgements pass over it, and it is no message."""
 
 
 ENTRY_MEMORY_BYTES: Final = 400
 """What an entry costs in memory beside its payload, measured with CPython 3.11 in the tail of a ledger."""
 
 _FLAG_TXN: Final = 1
+_FLAG_CONTROL: Final = 2
+_FORMATS: Final = tuple(EntryFormat)
 _LENGTH: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">BBIqq")  # format, flags, message count, timestamp, first index
 _TXN: Final = struct.Struct(">qq")
@@ -76,6 +85,8 @@ def encode_entry(entry: Entry) -> bytes:
     if entry.txn is not None:
         flags |= _FLAG_TXN
         identity = _TXN.pack(entry.txn.most, entry.txn.least)
+    if entry.is_control:
+        flags |= _FLAG_CONTROL
     length = _HEADER.size + len(identity) + len(entry.payload)
     header = _HEADER.pack(entry.format, flags, entry.message_count, entry.timestamp_ms, entry.first_index)
     return b"".join((_LENGTH.pack(length), header, identity, entry.payload))
@@ -100,17 +111,19 @@ def decode_entries(ledger: int, first_entry: int, body: bytes | memoryview) -> I
         form, flags, message_count, timestamp_ms, index = _HEADER.unpack_from(body, offset + _LENGTH.size)
         start = offset + _LENGTH.size + _HEADER.size
         txn = None
+        if flags & ~(_FLAG_TXN | _FLAG_CONTROL):
+            raise CorruptEntry(f"entry {entry_id} has the unknown flags {flags}")
         if flags & _FLAG_TXN:
             if stop - start < _TXN.size:
                 raise CorruptEntry(f"entry {entry_id} is too short for its transaction id")
             txn = TxnId(*_TXN.unpack_from(body, start))
             start += _TXN.size
-        try:
-            entry_format = EntryFormat(form)
-        except ValueError as unknown:
-            raise CorruptEntry(f"entry {entry_id} has the unknown format {form}") from unknown
+        if form >= len(_FORMATS):
+            raise CorruptEntry(f"entry {entry_id} has the unknown format {form}")
         payload = bytes(body[start:stop])
-        yield Entry(Position(ledger, entry_id), payload, index, message_count, timestamp_ms, txn, entry_format)
+        is_control = flags & _FLAG_CONTROL != 0
+        position = Position(ledger, entry_id)
+        yield Entry(position, payload, index, message_count, timestamp_ms, txn, _FORMATS[form], is_control)
         offset = stop
         entry_id += 1
 

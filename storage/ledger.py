@@ -103,6 +103,7 @@ class DirectoryOpenLedger:
         timestamp_ms: int,
         txn: TxnId | None = None,
         entry_format: EntryFormat = EntryFormat.PULSAR,
+        is_control: bool = False,
     ) -> Position:
         """See `OpenLedger`."""
         if self._is_closed:
@@ -112,7 +113,7 @@ class DirectoryOpenLedger:
             raise failure
         self._queue.require_space()
         position = Position(self.id, self._waiting_first + len(self._waiting))
-        entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format)
+        entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format, is_control)
         encoded = encode_entry(entry)
         size = len(encoded)
         self.log.tail.append(entry)

@@ -79,6 +79,7 @@ class OpenLedger(LedgerReader, Protocol):
         timestamp_ms: int,
         txn: TxnId | None = None,
         entry_format: EntryFormat = EntryFormat.PULSAR,
+        is_control: bool = False,
     ) -> Position:
         """Append an entry and return its position. It is durable when `confirmed.wait_for(position)` returns.
 

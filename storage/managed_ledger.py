@@ -13,6 +13,7 @@ import trio
 
 from storage.aborted_index import AbortedSpan
 from storage.clock import WallClock
+from storage.control_entries import ControlEntries
 from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import SPACE_RETRY_SECONDS, LedgerCorrupt, LedgerNotFound
 from storage.ledger_chain import LedgerChain
@@ -47,6 +48,7 @@ class ManagedLedger:
         self._ledgers = chain.ledgers
         self._reading = chain.reading
         self._now_ms = now_ms
+        self._controls = ControlEntries()
         self._roll_due = Signal()
         self._rolls: list[Signal] = []
 
@@ -127,6 +129,7 @@ class ManagedLedger:
         message_count: int = 1,
         txn: TxnId | None = None,
         entry_format: EntryFormat = EntryFormat.PULSAR,
+        is_control: bool = False,
     ) -> Position:
         """Append an entry and return its position. Entries keep the order of the calls.
 
@@ -148,8 +151,11 @@ class ManagedLedger:
             timestamp_ms=now,
             txn=txn,
             entry_format=entry_format,
+            is_control=is_control,
         )
         chain.took(position, message_count, now)
+        if is_control:
+            self._controls.add(position)
         if chain.is_due(current):
             self._roll_due.set()
         return position
@@ -210,6 +216,10 @@ class ManagedLedger:
     def entries_between(self, after: Position, upto: Position) -> int:
         """How many entries are above `after` and at or below `upto`."""
         return self._ledgers.entries_between(after, upto)
+
+    def controls_between(self, after: Position, upto: Position) -> int:
+        """How many of them are control entries, of those that this owner appended."""
+        return self._controls.between(after, upto)
 
     async def position_of_index(self, index: int) -> Position:
         """The confirmed entry with the message of this index; if there is none, the next place above it.
@@ -333,6 +343,7 @@ class ManagedLedger:
             Fenced: the claim is lost. Nothing was removed.
         """
         await self._chain.trim(upto)
+        self._controls.keep({*(info.id for info in self._ledgers.closed), self._ledgers.last().ledger})
 
     async def store_aborted(self, indexes: Mapping[int, Collection[AbortedSpan]]) -> None:
         """Write the aborted-transaction indexes of closed ledgers in which everything is decided.

@@ -100,12 +100,13 @@ class MemoryOpenLedger:
         timestamp_ms: int,
         txn: TxnId | None = None,
         entry_format: EntryFormat = EntryFormat.PULSAR,
+        is_control: bool = False,
     ) -> Position:
         if self.is_closed:
             raise LedgerSealed(f"ledger {self.id} takes no more entries")
         self._store.require_writing()
         position = Position(self.id, self.next_entry)
-        entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format)
+        entry = Entry(position, payload, first_index, message_count, timestamp_ms, txn, entry_format, is_control)
         index = self.kept.index
         header, _ = encode_batch(
             self.id,

@@ -3,7 +3,7 @@
 import pytest
 
 from storage.aborted_index import AbortedSpan
-from storage.entry import Entry, TxnId
+from storage.entry import Entry, EntryFormat, TxnId
 from storage.errors import LedgerAbsent, LedgerCorrupt, LedgerSealed
 from storage.ledger_store import LedgerReader
 from storage.position import EARLIEST, Position
@@ -29,6 +29,12 @@ async def test_confirmed_entries_are_read_back_whole(place: Place) -> None:
         assert at == Position(7, 0)
         assert await ledger.read(0, 0, entries_max=1, bytes_max=1) == [Entry(at, b"a", 5, 2, 1_000, txn)]
         assert ledger.size_bytes > 0
+        marker = ledger.append(
+            b"", first_index=7, message_count=1, timestamp_ms=1_000, entry_format=EntryFormat.KAFKA, is_control=True
+        )
+        await ledger.confirmed.wait_for(marker)
+        stored = Entry(marker, b"", 7, 1, 1_000, None, EntryFormat.KAFKA, is_control=True)
+        assert await ledger.read(1, 1, entries_max=1, bytes_max=1) == [stored]
 
 
 async def test_reading_is_bounded_and_gives_at_least_one_entry(place: Place) -> None:

@@ -20,10 +20,11 @@ from broker.budgets import Budgets
 from broker.cluster.elections import Elections
 from broker.cluster.ownership import Claims
 from broker.config import BrokerSettings
+from broker.entry_codecs import EntryCodecs
 from broker.layouts.autoscale_policy import AutoScalePolicy
 from broker.layouts.store import Layouts
 from broker.loop_monitor import LoopMonitor
-from broker.names import TopicName
+from broker.names import Domain, TopicName
 from broker.retention import Retention
 from broker.retention_policies import RetentionPolicies
 from broker.scalable.autoscaler import AutoScaler
@@ -38,11 +39,16 @@ from broker.topic import Topic
 from broker.topic_services import TopicServices
 from broker.topics import Topics
 from broker.traffic import Traffic
+from broker.transaction_buffers import ANY_NAMESPACE, TransactionBuffers
 from storage.clock import WallClock
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
 from storage.ledger_store import LedgerStore
+from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, MetadataStore, Session
+from txn.buffer import TransactionBuffer
+from txn.metadata_buffer import MetadataTransactionBuffer
+from txn.pass_through_buffer import PassThroughBuffer
 from txn.transactions import Transactions, TransactionSettings
 
 
@@ -59,6 +65,8 @@ class Foundation:
     """The ledger store; its writer is already running."""
     now_ms: WallClock
     budgets: Budgets
+    codecs: EntryCodecs
+    """Those of the front ends' formats."""
     traffic: Traffic = field(default_factory=Traffic)
     loop: LoopMonitor = field(default_factory=LoopMonitor)
     """The event loop's measurements for `/metrics`."""
@@ -183,6 +191,27 @@ def _transaction_settings(settings: BrokerSettings) -> TransactionSettings:
     )
 
 
+def _transaction_buffers(base: Foundation, transactions: Transactions) -> TransactionBuffers:
+    def metadata_driven(ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
+        return MetadataTransactionBuffer(
+            ledger,
+            metadata=base.metadata,
+            headers=transactions.headers,
+            claim=claim,
+            counters=transactions.counters,
+        )
+
+    def pass_through(ledger: ManagedLedger, _claim: Check) -> TransactionBuffer:
+        return PassThroughBuffer(ledger)
+
+    return TransactionBuffers(
+        {
+            (Domain.SEGMENT, ANY_NAMESPACE): metadata_driven,
+            (Domain.PERSISTENT, ANY_NAMESPACE): pass_through,
+        }
+    )
+
+
 def _topic_services(base: Foundation, transactions: Transactions, retention: RetentionPolicies) -> TopicServices:
     settings = base.settings
     return TopicServices(
@@ -191,11 +220,13 @@ def _topic_services(base: Foundation, transactions: Transactions, retention: Ret
         ledger_ids=LedgerIds(base.metadata),
         headers=transactions.headers,
         counters=transactions.counters,
+        buffers=_transaction_buffers(base, transactions),
         ledger_config=ManagedLedgerConfig(
             ledger_bytes_max=int(settings.ledger_bytes_max),
             ledger_age_max_ms=round(settings.ledger_age_seconds_max * 1000),
         ),
         now_ms=base.now_ms,
+        codecs=base.codecs,
         deduplicates_persistent=settings.deduplication,
         retention=retention,
     )

@@ -15,8 +15,9 @@ import trio
 
 from broker.errors import SubscriptionNotFound
 from broker.topic_services import TopicServices
+from dispatch.errors import AcknowledgementRefused
 from dispatch.source import Source
-from dispatch.subscription import AcknowledgementRefused, Subscription
+from dispatch.subscription import Subscription
 from storage.cursor import Cursor, CursorError, cursor_key
 from storage.entry import TxnId
 from storage.managed_ledger import ManagedLedger

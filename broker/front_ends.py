@@ -7,7 +7,7 @@ refused.
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 from starlette.types import Receive, Scope, Send
@@ -15,11 +15,17 @@ from starlette.types import Receive, Scope, Send
 from broker.addresses import Address, advertised_address
 from broker.broker import Broker
 from broker.config import BrokerSettings
+from broker.entry_codecs import EntryCodecs
 from broker.http.application import build_application
 from broker.http.listener import serve_http
 from broker.http.refusals import refusal
 from broker.listening import open_listener
+from broker.pulsar.entry_codec import PulsarEntryCodec
 from broker.pulsar.listener import PulsarServices, serve_pulsar
+from storage.entry import EntryFormat
+
+ENTRY_CODECS: Final = EntryCodecs({EntryFormat.PULSAR: PulsarEntryCodec()})
+"""What topics ask about the entries that each front end writes."""
 
 
 class Ready(NamedTuple):

@@ -18,7 +18,7 @@ from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.config import BrokerSettings
 from broker.descriptors import connections_possible
-from broker.front_ends import Ready, open_front_ends
+from broker.front_ends import ENTRY_CODECS, Ready, open_front_ends
 from broker.loop_monitor import LoopMonitor
 from broker.metadata_place import open_metadata
 from broker.metadata_sessions import serve_sessions
@@ -88,6 +88,7 @@ async def serve(
             ledgers=ledgers,
             now_ms=SteadyClock(),
             budgets=Budgets.of(int(settings.client_memory_bytes_max), connections_max),
+            codecs=ENTRY_CODECS,
             loop=loop or LoopMonitor(),
         )
         is_ready = trio.Event()

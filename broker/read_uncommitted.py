@@ -4,7 +4,7 @@ It serves diagnosis, and readers that prefer early results to correct ones. A du
 because it may acknowledge an open transaction's entries only after the transaction's end.
 """
 
-from broker.chunks import chunk_of
+from broker.last_visible import last_visible
 from broker.topic import Topic
 from dispatch.chunks import Chunk
 from storage.entry import Entry
@@ -35,17 +35,20 @@ class ReadUncommitted:
         return await ledger.read(start, upto=ledger.confirmed.value, entries_max=entries_max, bytes_max=bytes_max)
 
     def is_visible(self, entry: Entry) -> bool:
-        """See `Source`: every entry is visible."""
-        return True
+        """See `Source`: every message is."""
+        return not entry.is_control
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
         """See `Source`."""
-        return chunk_of(entry)
+        return self._topic.chunk_of(entry)
+
+    def key_of(self, entry: Entry) -> bytes | None:
+        """See `Source`."""
+        return self._topic.key_of(entry)
 
     async def last_visible(self) -> Entry | None:
-        """The last durable entry, or None."""
-        entries = await self.read(self.readable.value, entries_max=1, bytes_max=1)
-        return entries[0] if entries else None
+        """The last durable entry with a message, or None."""
+        return await last_visible(self, self._topic.ledger)
 
     def next_after(self, position: Position) -> Position:
         """See `Source`."""
@@ -54,6 +57,10 @@ class ReadUncommitted:
     def entries_between(self, low: Position, high: Position) -> int:
         """See `Source`."""
         return self._topic.entries_between(low, high)
+
+    def controls_between(self, low: Position, high: Position) -> int:
+        """See `Source`."""
+        return self._topic.controls_between(low, high)
 
     def attach_sealed(self, signal: Signal) -> None:
         """See `Source`."""

@@ -1,42 +1,39 @@
 """A topic that this broker owns: where ledger, transactions and subscriptions meet.
 
-A segment of a scalable topic and a persistent topic are the same thing here, but for who decides what is readable: a
-segment's transaction buffer, or the ledger alone. What its subscriptions read (`topic_source.py`) is one stream either
-way, so dispatch knows nothing of transactions (docs/design.md#layers).
+A segment of a scalable topic and a persistent topic are the same thing here. They differ in the transaction buffer,
+which decides what is readable (`transaction_buffers.py`). What subscriptions read (`topic_source.py`) is one stream
+either way, so dispatch knows nothing of transactions (docs/design.md#layers).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import structlog
 import trio
 
 from broker.deduplication.deduplication import Deduplication
-from broker.deduplication.sequences import SendId, Stored
+from broker.deduplication.sequences import Stored
 from broker.durable_subscriptions import DurableSubscriptions
-from broker.errors import ProducerNameTaken, TopicClosed
+from broker.entry_codecs import SendId
+from broker.errors import TopicClosed
 from broker.names import Domain, TopicName
-from broker.topic_clients import TopicClient, TopicProducer
+from broker.topic_clients import TopicClients, TopicProducer
 from broker.topic_removal import remove_what_stands_beside
 from broker.topic_services import TopicServices
 from broker.topic_source import TopicSource
 from broker.traffic import SegmentTraffic
 from broker.trimming import LedgerTrimmer
-from dispatch.consumer import Consumer
 from dispatch.source import Source
 from dispatch.subscription import Subscription
 from storage.cursor import NonDurableCursor
-from storage.entry import TxnId
+from storage.entry import EntryFormat, TxnId
 from storage.errors import ExpectedError, LedgerSealed
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
 from storage.metadata.store import Check
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck
-from txn.buffer import TransactionBuffer
-from txn.errors import WrongDomain
-from txn.headers import is_v5
 from txn.pending_transaction import CommandId
 
 IDLE_LEDGERS_MAX: Final = 1_000
@@ -49,12 +46,7 @@ class Topic(TopicSource):
     """Publishing, reading and subscribing on one owned topic. Made by `open`; `run` keeps it going."""
 
     def __init__(self, name: TopicName, ledger: ManagedLedger, services: TopicServices, claim: Check) -> None:
-        buffer = None
-        if name.domain is Domain.SEGMENT:
-            buffer = TransactionBuffer(
-                ledger, metadata=services.metadata, headers=services.headers, claim=claim, counters=services.counters
-            )
-        super().__init__(ledger, buffer)
+        super().__init__(ledger, services.buffers.make(name, ledger, claim), services.codecs)
         self.name = name
         self.replaced = trio.Event()
         """Set when this sealed segment's successors are known to every client that follows the layout here."""
@@ -67,17 +59,17 @@ class Topic(TopicSource):
         self.deduplication: Deduplication | None = None
         if name.domain is Domain.SEGMENT or services.deduplicates_persistent:
             self.deduplication = Deduplication(
-                ledger, services.metadata, claim, buffer=buffer, headers=services.headers
+                ledger,
+                services.metadata,
+                claim,
+                buffer=self._buffer,
+                headers=services.headers,
+                codecs=services.codecs,
             )
-        self._producers: dict[str, TopicProducer] = {}
-        self._is_retired = ledger.is_sealed
-        self._producers_left = trio.Event()
-        self._consumers: dict[Consumer, TopicClient] = {}
-        self._holds = 0
-        self._use_changed = trio.Event()
-        # Those of them that take messages of whatever schema the topic has.
-        self._undemanding: set[Consumer] = set()
-        self._durable = DurableSubscriptions(self, ledger, services, claim, takes_transactions=self._buffer is not None)
+        self.clients = TopicClients(str(name), is_retired=ledger.is_sealed)
+        self._durable = DurableSubscriptions(
+            self, ledger, services, claim, takes_transactions=self._buffer.takes_transactions
+        )
         self._trimmer = LedgerTrimmer(
             name, ledger, self.readable, self._durable, services.retention, services.now_ms, self.deduplication
         )
@@ -101,14 +93,12 @@ class Topic(TopicSource):
         )
         topic = cls(name, ledger, services, claim)
         # Both are told of decisions once they have recovered, until `run` ends.
-        if topic._buffer is not None:
-            await topic._buffer.recover()
+        await topic._buffer.recover()
         if topic.deduplication is not None:
             try:
                 await topic.deduplication.recover()
             except BaseException:
-                if topic._buffer is not None:
-                    topic._buffer.leave()
+                topic._buffer.leave()
                 raise
         return topic
 
@@ -122,8 +112,7 @@ class Topic(TopicSource):
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                if self._buffer is not None:
-                    nursery.start_soon(self._buffer.run)
+                nursery.start_soon(self._buffer.run)
                 if self.deduplication is not None:
                     nursery.start_soon(self.deduplication.run)
                 await nursery.start(self.ledger.run)
@@ -133,7 +122,7 @@ class Topic(TopicSource):
                 task_status.started()
         finally:
             self._nursery = None
-            self._send_away()
+            self.clients.send_away()
             self._end()
 
     async def close(self) -> None:
@@ -142,7 +131,7 @@ class Topic(TopicSource):
         Then `run` is to be cancelled. What cannot be written is recovered when the topic is loaded next.
         """
         self._is_closed = True
-        self._send_away()
+        self.clients.send_away()
         await self._durable.close()
         try:
             await self.ledger.close()
@@ -152,10 +141,9 @@ class Topic(TopicSource):
     async def delete(self) -> None:
         """Send every client away and remove cursors, transactions' records and data; durable on return."""
         self._is_closed = True
-        self._send_away()
+        self.clients.send_away()
         await self._durable.delete_all()
-        if self._buffer is not None:
-            await self._buffer.discard()
+        await self._buffer.discard()
         if self.deduplication is not None:
             await self.deduplication.discard()
         await self.ledger.delete()
@@ -163,7 +151,9 @@ class Topic(TopicSource):
 
     # Publishing
 
-    async def publish(self, payload: bytes, *, message_count: int, txn: TxnId | None) -> Position:
+    async def publish(
+        self, payload: bytes, *, message_count: int, txn: TxnId | None, entry_format: EntryFormat
+    ) -> Position:
         """Append an entry and return its position; durable once `ledger.confirmed` has reached it.
 
         Raises:
@@ -173,41 +163,34 @@ class Topic(TopicSource):
             NoSpace: the disk is full; nothing was appended.
         """
         await self._admit(txn)
-        return self._append(payload, message_count, txn)
+        return self._append(payload, message_count, txn, entry_format)
 
     def would_join(self, producer: str, send: SendId, txn: TxnId) -> bool:
-        """Whether `publish_once` of this send would put the transaction's op record, as it looks before its turn."""
-        if self._buffer is None or not is_v5(txn) or self._buffer.has_joined(txn):
+        """Whether `publish_once` of this send would let the transaction join, as it looks before its turn."""
+        if not self._buffer.would_join(txn):
             return False
         return self.deduplication is None or self.deduplication.is_new(producer, send, txn)
 
     async def join(self, txn: TxnId) -> None:
-        """Put the op record of a transaction before a send in it has its turn; durable on return.
+        """Let a transaction join before a send in it has its turn; see the buffer's.
 
         Raises:
             Exception: as `publish`, which meets the same.
         """
         await self.ledger.wait_room()
-        self._require_taking(txn)
-        assert self._buffer is not None, "a topic without takes no transaction"
         await self._buffer.join(txn)
 
     def moment(self) -> int:
         """This moment, as `publish_once` takes it."""
-        return 0 if self._buffer is None else self._buffer.moment()
+        return self._buffer.moment()
 
     async def _admit(self, txn: TxnId | None, arrived_at: int | None = None) -> None:
         await self.ledger.wait_room()
         if txn is not None:
-            self._require_taking(txn)
-        if self._buffer is not None:
             await self._buffer.admit(txn, arrived_at)
 
-    def _append(self, payload: bytes, message_count: int, txn: TxnId | None) -> Position:
-        if self._buffer is not None:
-            position = self._buffer.append(payload, message_count, txn)
-        else:
-            position = self.ledger.append(payload, message_count=message_count)
+    def _append(self, payload: bytes, message_count: int, txn: TxnId | None, entry_format: EntryFormat) -> Position:
+        position = self._buffer.append(payload, message_count, txn, entry_format)
         self.traffic.messages_in += message_count
         self.traffic.bytes_in += len(payload)
         self._services.activity.set()
@@ -235,6 +218,7 @@ class Topic(TopicSource):
         *,
         message_count: int,
         txn: TxnId | None,
+        entry_format: EntryFormat,
         arrived_at: int | None = None,
     ) -> Position | Stored:
         """As `publish`, but what the producer of this name has stored here before is not appended again.
@@ -248,7 +232,7 @@ class Topic(TopicSource):
         """
         deduplication = self.deduplication
         if deduplication is None:
-            return await self.publish(payload, message_count=message_count, txn=txn)
+            return await self.publish(payload, message_count=message_count, txn=txn, entry_format=entry_format)
         while True:
             stored = await deduplication.find(producer, send, txn)
             if stored is not None:
@@ -258,7 +242,7 @@ class Topic(TopicSource):
             # The producer's lost connection may have had the same send under way, and appended it during these waits.
             if deduplication.is_new(producer, send, txn):
                 break
-        position = self._append(payload, message_count, txn)
+        position = self._append(payload, message_count, txn, entry_format)
         deduplication.note(producer, send, position, len(payload), txn)
         return position
 
@@ -275,43 +259,21 @@ class Topic(TopicSource):
         """
         self._require_running()
         is_known = returning and self.deduplication is not None and self.deduplication.knows(producer.name)
-        if self._is_retired and not is_known:
+        if self.clients.is_retired and not is_known:
             raise LedgerSealed(f"{self.name} was replaced and takes no more producers")
-        if producer.name in self._producers:
-            raise ProducerNameTaken(f"a producer named {producer.name} is connected to {self.name}")
-        self._producers[producer.name] = producer
-        self.touch()
-
-    def remove_producer(self, producer: TopicProducer) -> None:
-        """Give the name back; harmless when it was not registered."""
-        if self._producers.get(producer.name) is producer:
-            del self._producers[producer.name]
-            self.touch()
-            if self._is_retired and not self._producers:
-                self._producers_left.set()
-
-    def retire(self) -> None:
-        """Clients know what replaces this segment: take no more producers, and go on with those there are."""
-        self._is_retired = True
-        if not self._producers:
-            self._producers_left.set()
-
-    async def producers_left(self) -> None:
-        """Return once the last producer of a retired segment has left."""
-        await self._producers_left.wait()
+        self.clients.add_producer(producer)
 
     async def seal(self) -> None:
         """Let nothing be appended any more; durable on return. May be repeated."""
-        self._is_retired = True
+        self.clients.is_retired = True
         await self.ledger.seal()
         self._set_sealed()
-        if self._buffer is not None:
-            self._buffer.sealed()
+        self._buffer.sealed()
 
     def mark_replaced(self) -> None:
         """Every client that follows the layout here knows what replaces this sealed segment (docs/design.md#topics)."""
         self.replaced.set()
-        for producer in tuple(self._producers.values()):
+        for producer in self.clients.producers:
             producer.topic_replaced()
 
     # Subscribing
@@ -346,14 +308,14 @@ class Topic(TopicSource):
         try:
             await self._durable.delete(name, self._require_running)
         finally:
-            self.tell_disconnected()
+            self.clients.tell_disconnected()
 
     async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
         """Move a subscription as its own `seek` does; its consumers are told to subscribe anew."""
         try:
             await subscription.seek(mark_delete)
         finally:
-            self.tell_disconnected()
+            self.clients.tell_disconnected()
 
     def subscribe_reader(self, name: str, start: Position, source: Source | None = None) -> Subscription:
         """A subscription of its own for one reader, which remembers nothing; to be closed by whoever asked for it.
@@ -374,28 +336,6 @@ class Topic(TopicSource):
         if self._nursery is not None:
             self._nursery.start_soon(subscription.close)
 
-    def add_consumer(self, consumer: Consumer, client: TopicClient, *, takes_any_schema: bool = False) -> None:
-        """Register a connected consumer, to be told when it has to go."""
-        self._consumers[consumer] = client
-        self.touch()
-        if takes_any_schema:
-            self._undemanding.add(consumer)
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Undo `add_consumer`; harmless when it was not registered."""
-        if self._consumers.pop(consumer, None) is not None:
-            self.touch()
-        self._undemanding.discard(consumer)
-
-    def tell_disconnected(self) -> None:
-        """Tell those consumers that their subscription disconnected that they have to subscribe anew.
-
-        To follow whatever disconnects them, also where that fails or is cancelled: they are disconnected all the same.
-        """
-        for consumer, client in tuple(self._consumers.items()):
-            if consumer.was_disconnected:
-                client.topic_closed()
-
     async def acknowledge_in_transaction(
         self,
         subscription: Subscription,
@@ -414,7 +354,7 @@ class Topic(TopicSource):
             AcknowledgementRefused, SubscriptionClosed: nothing was acknowledged.
             TxnError, CursorError: see `PendingAcks.acknowledge`.
         """
-        self._require_taking(txn)
+        self._buffer.require_taking(txn)
         await self._durable.acknowledge(subscription, txn, acks, cumulative=cumulative, identity=identity)
 
     async def acknowledged(self, subscription: Subscription) -> Position:
@@ -426,44 +366,18 @@ class Topic(TopicSource):
     def is_untouched(self) -> bool:
         """Whether nobody has produced here and nobody is connected, but for consumers that take any schema."""
         has_data = self.ledger.next_index > 0 or self.ledger.is_sealed
-        return not (has_data or self._producers or self._consumers.keys() - self._undemanding)
+        return not (has_data or self.clients.is_demanding)
 
     @property
     def claim(self) -> Check:
         """The condition under which this broker may write for the topic."""
         return self._claim
 
-    @property
-    def is_in_use(self) -> bool:
-        """Whether clients are connected."""
-        return bool(self._producers or self._consumers)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep the topic loaded for the block, as a connected client does."""
-        self._holds += 1
-        self.touch()
-        try:
-            yield
-        finally:
-            self._holds -= 1
-            self.touch()
-
-    def touch(self) -> None:
-        """Note that somebody began or ended to use the topic: `wait_idle` counts from here."""
-        changed, self._use_changed = self._use_changed, trio.Event()
-        changed.set()
-
     async def wait_idle(self, seconds: float) -> None:
         """Return once nobody has used the topic for so long, and it can be unloaded at no lasting cost."""
         while True:
-            changed = self._use_changed
-            if self.is_in_use or self._holds:
-                await changed.wait()
-                continue
-            with trio.move_on_after(seconds):
-                await changed.wait()
-            if changed is self._use_changed and self._can_be_left:
+            await self.clients.wait_unused(seconds)
+            if self._can_be_left:
                 return
 
     @property
@@ -472,27 +386,6 @@ class Topic(TopicSource):
         is_growing = self.ledger.open_bytes > 0 and len(self.ledger.closed) >= IDLE_LEDGERS_MAX
         return self._services.ledgers.shortage is None and not is_growing
 
-    @property
-    def old_client_count(self) -> int:
-        """Connected producers, consumers and readers that will not follow the topic where its layout goes."""
-        return sum(not client.follows_layout for client in (*self._producers.values(), *self._consumers.values()))
-
-    @property
-    def producer_count(self) -> int:
-        """Connected producers."""
-        return len(self._producers)
-
-    @property
-    def consumer_count(self) -> int:
-        """Connected consumers and readers."""
-        return len(self._consumers)
-
-    def _require_taking(self, txn: TxnId) -> None:
-        if self._buffer is None:
-            raise WrongDomain(f"{self.name} is no segment of a scalable topic and takes no v5 transaction")
-        if not is_v5(txn):
-            raise WrongDomain(f"({txn.most},{txn.least}) is not the id of a v5 transaction, as {self.name} takes")
-
     def _placed(self, start: Position) -> Position:
         return self.readable.value if start == LATEST else start
 
@@ -500,10 +393,3 @@ class Topic(TopicSource):
         if self._nursery is None or self._is_closed:
             raise TopicClosed(f"{self.name} is being closed")
         return self._nursery
-
-    def _send_away(self) -> None:
-        for client in (*self._producers.values(), *self._consumers.values()):
-            client.topic_closed()
-        self._producers.clear()
-        self._consumers.clear()
-        self._undemanding.clear()

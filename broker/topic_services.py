@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from broker.entry_codecs import EntryCodecs
 from broker.retention_policies import RetentionPolicies
+from broker.transaction_buffers import TransactionBuffers
 from storage.clock import WallClock
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.ledger_ids import LedgerIds
@@ -22,8 +24,10 @@ class TopicServices:
     ledger_ids: LedgerIds
     headers: HeaderWatch
     counters: OpCounters
+    buffers: TransactionBuffers
     ledger_config: ManagedLedgerConfig
     now_ms: WallClock
+    codecs: EntryCodecs
     retention: RetentionPolicies
     """How long what is acknowledged is kept."""
     deduplicates_persistent: bool

@@ -1,35 +1,28 @@
 """What the subscriptions of a topic read: its ledger up to the readable position, and which entries to pass over.
 
-A segment's transaction buffer says both; without one everything that is confirmed is readable, and visible.
+The topic's transaction buffer says both.
 """
 
-from typing import Final
-
-import trio
-
-from broker.chunks import chunk_of
+from broker.entry_codecs import EntryCodecs
 from broker.errors import TopicClosed
+from broker.last_visible import last_visible
 from dispatch.chunks import Chunk
 from storage.entry import Entry
 from storage.errors import LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
-from storage.position import EARLIEST, Position
+from storage.position import Position
 from storage.signal import Signal
 from storage.watermark import Watermark
 from txn.buffer import TransactionBuffer
-
-LOOKED_AT_ONCE: Final = 256
-"""Entries that are read at once where the last visible one is looked for behind aborted ones."""
-
-_READ_BYTES: Final = 1024 * 1024
 
 
 class TopicSource:
     """Dispatch's `Source`, over a managed ledger."""
 
-    def __init__(self, ledger: ManagedLedger, buffer: TransactionBuffer | None) -> None:
+    def __init__(self, ledger: ManagedLedger, buffer: TransactionBuffer, codecs: EntryCodecs) -> None:
         self.ledger = ledger
-        self.readable: Watermark = ledger.confirmed if buffer is None else buffer.readable
+        self._codecs = codecs
+        self.readable: Watermark = buffer.readable
         self._buffer = buffer
         self._sealed_signals: list[Signal] = []
         self._has_ended = False
@@ -79,36 +72,39 @@ class TopicSource:
 
     async def _judged(self, entries: list[Entry]) -> list[Entry]:
         """Those of the entries, from the first on, of which it is known whether they were aborted."""
-        if self._buffer is not None:
-            while True:
-                try:
-                    await self._buffer.prepare(entries)
-                    break
-                except LedgerCorrupt:
-                    entries = await self._before_damage(self._buffer, entries)
-                    if not entries:
-                        raise
-        return entries
+        while True:
+            try:
+                await self._buffer.prepare(entries)
+            except LedgerCorrupt:
+                entries = await self._before_damage(entries)
+                if not entries:
+                    raise
+            else:
+                return entries
 
-    async def _before_damage(self, buffer: TransactionBuffer, entries: list[Entry]) -> list[Entry]:
+    async def _before_damage(self, entries: list[Entry]) -> list[Entry]:
         """The entries before the first one that nobody can judge."""
         asked = None
         for number, entry in enumerate(entries):
             if entry.txn is not None and entry.position.ledger != asked:
                 asked = entry.position.ledger
                 try:
-                    await buffer.prepare([entry])
+                    await self._buffer.prepare([entry])
                 except LedgerCorrupt:
                     return entries[:number]
         return entries
 
     def is_visible(self, entry: Entry) -> bool:
-        """Whether a readable entry may be delivered: all but those of aborted transactions."""
-        return self._buffer is None or self._buffer.is_visible(entry)
+        """Whether a readable entry may be delivered: all but control entries and those of aborted transactions."""
+        return self._buffer.is_visible(entry)
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
         """Which part of a message it is, or None."""
-        return chunk_of(entry)
+        return self._codecs[entry.format].chunk_of(entry)
+
+    def key_of(self, entry: Entry) -> bytes | None:
+        """The key by which it keeps its order, or None."""
+        return self._codecs[entry.format].key_of(entry)
 
     def next_after(self, position: Position) -> Position:
         """The next position that exists or will."""
@@ -118,45 +114,14 @@ class TopicSource:
         """How many entries are above `low` and not above `high`."""
         return self.ledger.entries_between(low, high)
 
+    def controls_between(self, low: Position, high: Position) -> int:
+        """How many of these are control entries, as far as this owner appended them."""
+        return self.ledger.controls_between(low, high)
+
     async def last_visible(self) -> Entry | None:
-        """The last entry that a reader may see, or None; every transaction decided before the call counts.
-
-        Reads backwards past the entries of aborted transactions at the end.
-        """
-        if self._buffer is not None:
-            await self._buffer.caught_up()
-        upto, count = self.readable.value, 1
-        while True:
-            first = self._back(upto, count)
-            found = await self._last_visible_of(first, upto)
-            if found is not None:
-                return found
-            upto, count = self.ledger.previous(first), LOOKED_AT_ONCE
-            if upto == EARLIEST:
-                return None
-
-    def _back(self, position: Position, entries: int) -> Position:
-        """The first of so many entries of which the last stands at `position`, if there are so many."""
-        for _ in range(entries - 1):
-            earlier = self.ledger.previous(position)
-            if earlier == EARLIEST:
-                break
-            position = earlier
-        return position
-
-    async def _last_visible_of(self, first: Position, upto: Position) -> Entry | None:
-        found = None
-        while first <= upto:
-            entries = await self.read(first, entries_max=LOOKED_AT_ONCE, bytes_max=_READ_BYTES)
-            if not entries:
-                break
-            for entry in entries:
-                if entry.position <= upto and self.is_visible(entry):
-                    found = entry
-            first = self.ledger.next_after(entries[-1].position)
-        # Reads served from memory do not pause.
-        await trio.lowlevel.checkpoint()
-        return found
+        """The last entry that a reader may see, or None; every transaction decided before the call counts."""
+        await self._buffer.caught_up()
+        return await last_visible(self, self.ledger)
 
     def _end(self) -> None:
         """It is unloaded: nothing happens to it any more."""

@@ -113,7 +113,7 @@ class Topics:
     def is_in_use(self, name: TopicName) -> bool:
         """Whether clients are connected to the topic here."""
         slot = self._slots.get(name)
-        return slot is not None and slot.topic is not None and slot.topic.is_in_use
+        return slot is not None and slot.topic is not None and slot.topic.clients.is_in_use
 
     async def get(self, name: TopicName, *, creates: bool = True) -> Topic:
         """The topic, loaded. A persistent topic is created by asking for it, unless told not to; a segment never is.
@@ -142,7 +142,7 @@ class Topics:
         if slot.error is not None:
             raise slot.error
         assert slot.topic is not None, "a ready slot has a topic or an error"
-        slot.topic.touch()
+        slot.topic.clients.touch()
         return slot.topic
 
     async def redrive(self, segment: str) -> bool:

@@ -36,6 +36,9 @@ class Outlet(Protocol):
     def end_of_topic(self) -> None:
         """Tell the consumer that nothing will ever follow. Never blocks and never raises."""
 
+    def active_changed(self, *, is_active: bool) -> None:
+        """Tell the consumer whether it is the one that is sent everything. Never blocks and never raises."""
+
     def damaged(self, reason: str) -> None:
         """Tell the consumer that what it should be sent next is damaged. Never blocks and never raises."""
 

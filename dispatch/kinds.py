@@ -23,9 +23,11 @@ class Behaviour(NamedTuple):
     consumers_max: int | None
     individual: bool
     """Entries are acknowledged and sent again one by one, so each is remembered with its holder."""
+    has_active: bool
+    """The first of the consumers is sent everything, and is told so."""
 
 
 KINDS: Final = {
-    SubscriptionKind.EXCLUSIVE: Behaviour(exclusive, 1, individual=False),
-    SubscriptionKind.SHARED: Behaviour(shared, None, individual=True),
+    SubscriptionKind.EXCLUSIVE: Behaviour(exclusive, 1, individual=False, has_active=True),
+    SubscriptionKind.SHARED: Behaviour(shared, None, individual=True, has_active=False),
 }

@@ -31,16 +31,22 @@ class Source(Protocol):
         """
 
     def is_visible(self, entry: Entry) -> bool:
-        """Whether consumers may see this readable entry; False for one of an aborted transaction."""
+        """Whether consumers may see this readable entry. Control entries and aborted ones they may not."""
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
         """Which part of a message the entry is; None for one that is whole."""
+
+    def key_of(self, entry: Entry) -> bytes | None:
+        """The key by which the entry keeps its order among consumers that share it out by key; None if it has none."""
 
     def next_after(self, position: Position) -> Position:
         """The next position above `position` that exists or will; above the last of a sealed source, any higher one."""
 
     def entries_between(self, low: Position, high: Position) -> int:
         """How many entries are above `low` and not above `high`."""
+
+    def controls_between(self, low: Position, high: Position) -> int:
+        """How many of these are known to be control entries, which hold no message."""
 
     def attach_sealed(self, signal: Signal) -> None:
         """Set `signal` when the source is sealed."""

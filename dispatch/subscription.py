@@ -16,36 +16,14 @@ import trio
 
 from dispatch.consumer import Consumer, ConsumerStatistics
 from dispatch.dispatcher import Dispatcher
+from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
 from dispatch.kinds import KINDS
 from dispatch.kinds import SubscriptionKind as SubscriptionKind
 from dispatch.source import Source
 from dispatch.withheld import NothingWithheld, Withheld
 from storage.cursor import BaseCursor
-from storage.errors import ExpectedError
 from storage.position import LATEST, Position
 from storage.ranges import EntryAck, bits_from_words, bits_within
-
-
-class SubscriptionError(ExpectedError):
-    """A request that the subscription refuses. It changed nothing."""
-
-
-class ConsumerBusy(SubscriptionError):
-    """Other consumers are connected that this one cannot join (Pulsar: ConsumerBusy)."""
-
-
-class SubscriptionClosed(SubscriptionError):
-    """The subscription was closed or deleted; on the topic's next owner, or under its name, there may be another."""
-
-    retriable = True
-
-
-class AcknowledgementRefused(SubscriptionError):
-    """Something is acknowledged that was never sent, or in a form that this kind of subscription does not take."""
-
-
-class TooManyHoles(SubscriptionError):
-    """So much is acknowledged out of order that no more of it can be kept; acknowledge first what lies below."""
 
 
 class Acknowledgement(NamedTuple):
@@ -98,6 +76,8 @@ class Subscription:
         self._dispatcher = Dispatcher(
             source, cursor, self._withheld, KINDS[kind].policy, tracks_unacked=KINDS[kind].individual
         )
+        self._active: Consumer | None = None
+        """Who was told last that it is sent everything."""
         self._is_closed = False
 
     @property
@@ -159,6 +139,7 @@ class Subscription:
             self._dispatcher.rewind()
         consumers.append(consumer)
         consumer.outlet.attach(self._dispatcher.signal)
+        self._tell_active()
         self._dispatcher.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -167,6 +148,7 @@ class Subscription:
             return
         self._dispatcher.consumers.remove(consumer)
         consumer.outlet.detach(self._dispatcher.signal)
+        self._tell_active()
         if KINDS[self._kind].individual:
             self._dispatcher.left(consumer)
         else:
@@ -344,9 +326,15 @@ class Subscription:
 
     @property
     def backlog_entries(self) -> int:
-        """Readable entries that are not acknowledged."""
-        unread = self._source.entries_between(self._cursor.mark_delete, self._source.readable.value)
-        return max(0, unread - self._cursor.entries_above)
+        """Readable entries that are not acknowledged; without control entries, as far as the source knows these."""
+        low, high = self._cursor.mark_delete, self._source.readable.value
+        unread = self._source.entries_between(low, high) - self._cursor.entries_above
+        controls = self._source.controls_between(low, high)
+        if controls:
+            # Those that were passed over above the mark-delete are among the acknowledged.
+            above = self._cursor.acknowledged_above
+            controls -= sum(self._source.controls_between(first.before(), last) for first, last in above)
+        return max(0, unread - controls)
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters at this moment."""
@@ -395,6 +383,18 @@ class Subscription:
         elif (bits := self._cursor.remaining_bits(position)) is not None:
             self._dispatcher.redelivery.partly_acknowledged(position, bits.bit_count())
         return taken
+
+    def _tell_active(self) -> None:
+        """Tell the consumers if another one of them is sent everything from now on."""
+        consumers = self._dispatcher.consumers
+        active = consumers[0] if consumers and KINDS[self._kind].has_active else None
+        if active is self._active:
+            return
+        before, self._active = self._active, active
+        if before in consumers:
+            before.outlet.active_changed(is_active=False)
+        if active is not None:
+            active.outlet.active_changed(is_active=True)
 
     def _disconnect_all(self) -> tuple[Consumer, ...]:
         disconnected = self.consumers

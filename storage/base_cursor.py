@@ -5,6 +5,7 @@ way.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import ClassVar, Protocol
 
 from storage.cursor_record import STORED_MAX
@@ -121,6 +122,11 @@ class BaseCursor(ABC):
     def entries_above(self) -> int:
         """How many entries above the mark-delete position are acknowledged."""
         return self._acknowledged.ranges.entries
+
+    @property
+    def acknowledged_above(self) -> Iterable[tuple[Position, Position]]:
+        """The ranges above the mark-delete that are acknowledged, in order: first and last position of each."""
+        return self._acknowledged.ranges
 
     def is_acknowledged(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged, in memory."""

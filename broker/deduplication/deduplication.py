@@ -26,18 +26,16 @@ import orjson
 import structlog
 import trio
 
-from broker.deduplication.sequences import InDoubt, SendId, Sequences, Stored
+from broker.deduplication.sequences import InDoubt, Sequences, Stored
+from broker.entry_codecs import EntryCodecs, SendId
 from broker.errors import SendInDoubt
 from broker.store_retry import RETRY_SECONDS
-from storage.entry import Entry, EntryFormat, TxnId
+from storage.entry import Entry, TxnId
 from storage.errors import EntriesUnreadable, LedgerCorrupt, LedgerNotFound
 from storage.managed_ledger import ManagedLedger
 from storage.metadata.store import Check, Conflict, Delete, MetadataStore, Op, Put, StoreEnded, StoreUnavailable
 from storage.position import Position
 from storage.signal import Signal
-from tidewire.wire.pulsar.errors import WireError
-from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.messages import parse_payload
 from txn.buffer import TransactionBuffer
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
@@ -68,19 +66,6 @@ def sequences_key(topic: str) -> str:
     return KEY_PREFIX + quote(topic, safe="")
 
 
-def send_id(send: pb.CommandSend, payload: bytes) -> SendId:
-    """What tells a send from the producer's others.
-
-    Raises:
-        WireError: it says that it is a part of a message, and its payload does not say which.
-    """
-    last = max(send.sequence_id, send.highest_sequence_id)
-    if not send.is_chunk:
-        return SendId(send.sequence_id, last)
-    metadata, _body = parse_payload(payload)
-    return SendId(send.sequence_id, last, metadata.chunk_id, max(metadata.num_chunks_from_msg, 1))
-
-
 class Deduplication:
     """One topic's. `recover` it first, then let `run` write its snapshots."""
 
@@ -90,8 +75,9 @@ class Deduplication:
         metadata: MetadataStore,
         claim: Check,
         *,
-        buffer: TransactionBuffer | None,
+        buffer: TransactionBuffer,
         headers: HeaderWatch,
+        codecs: EntryCodecs,
     ) -> None:
         """Set up.
 
@@ -99,14 +85,16 @@ class Deduplication:
             ledger: the topic's entries.
             metadata: where snapshots stand.
             claim: the owner's claim, a condition of every snapshot.
-            buffer: knows what became of the transactions that wrote here; None for a topic that takes none.
+            buffer: knows what became of the transactions that wrote here.
             headers: tells when a transaction ends.
+            codecs: tell by which send an entry came.
         """
         self._ledger = ledger
         self._metadata = metadata
         self._claim = claim
         self._buffer = buffer
         self._headers = headers
+        self._codecs = codecs
         self._key = sequences_key(ledger.name)
         self._sequences = Sequences()
         self._joined: set[TxnId] = set()
@@ -294,8 +282,6 @@ class Deduplication:
 
     async def _fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
         """What became of entries, by transaction and position; those in no transaction count as committed."""
-        if self._buffer is None:
-            return [TxnState.COMMITTED for _ in places]
         fates: list[TxnState] = []
         for ledger, group in groupby(places, key=lambda place: place[1].ledger):
             some = list(group)
@@ -317,19 +303,10 @@ class Deduplication:
 
     def _take(self, entry: Entry, state: TxnState) -> None:
         self._grew(len(entry.payload))
-        if entry.format is not EntryFormat.PULSAR:
+        send = None if entry.is_control else self._codecs[entry.format].send_of(entry)
+        if send is None:
+            # No client sent it, or nobody can tell which one did.
             return
-        try:
-            metadata, _body = parse_payload(entry.payload)
-        except WireError:
-            # Stored as it was sent; nobody can tell by whom.
-            return
-        send = SendId(
-            metadata.sequence_id,
-            max(metadata.sequence_id, metadata.highest_sequence_id),
-            metadata.chunk_id,
-            max(metadata.num_chunks_from_msg, 1),
-        )
-        self._sequences.note(metadata.producer_name, send, entry.position, entry.txn)
+        self._sequences.note(send.producer, send.id, entry.position, entry.txn)
         if entry.txn is not None:
             self._apply(entry.txn, state)

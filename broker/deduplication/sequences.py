@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from broker.deduplication.id_ranges import IdRanges
+from broker.entry_codecs import SendId
 from broker.names import text_problem
 from storage.entry import TxnId
 from storage.position import EARLIEST, Position
@@ -54,18 +55,6 @@ POSITIONS_MAX: Final = 4_096
 NAME_BYTES_MAX: Final = 256
 """A producer whose name is longer in UTF-8, or cannot be shown, is not remembered: names are kept, and clients choose
 them."""
-
-
-class SendId(NamedTuple):
-    """What tells a send of a producer from its others."""
-
-    first: int
-    """The sequence id of its first message."""
-    last: int
-    """That of its last; the same as `first` when it is no batch."""
-    chunk: int = 0
-    """Which part of a message that is sent in several; they share their sequence id."""
-    chunks: int = 1
 
 
 class Stored(NamedTuple):

@@ -20,12 +20,8 @@ from broker.pulsar.replication import require_own_subscription
 from broker.pulsar.sizes import ACK_SET_WORDS_MAX, pause_between, slices
 from broker.topic import Topic
 from dispatch.consumer import Consumer
-from dispatch.subscription import (
-    Acknowledgement,
-    AcknowledgementRefused,
-    Subscription,
-    SubscriptionError,
-)
+from dispatch.errors import AcknowledgementRefused, SubscriptionError
+from dispatch.subscription import Acknowledgement, Subscription
 from storage.cursor import CursorError
 from storage.entry import TxnId
 from storage.position import EARLIEST, Position

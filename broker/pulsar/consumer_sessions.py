@@ -17,6 +17,7 @@ from broker.topic import Topic
 from broker.traffic import Traffic
 from dispatch.consumer import Consumer, Delivery
 from dispatch.subscription import Subscription
+from storage.entry import EntryFormat
 from storage.signal import Signal
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.building import encode_broker_metadata
@@ -77,7 +78,7 @@ class ConsumerSession:
         """Leave the subscription. Unacknowledged messages are redelivered to others."""
         self.answers.close()
         self.subscription.remove_consumer(self.consumer)
-        self.topic.remove_consumer(self.consumer)
+        self.topic.clients.remove_consumer(self.consumer)
         if not self.durable:
             self.topic.end_reader(self.subscription)
 
@@ -118,6 +119,10 @@ class ConsumerOutlet:
     def send(self, deliveries: Sequence[Delivery]) -> None:
         """See `Outlet`."""
         for entry, redelivery_count, ack_bits in deliveries:
+            if entry.format is not EntryFormat.PULSAR:
+                # A conversion would stand here. The entry is not acknowledged, so nothing is lost.
+                self.damaged(f"entry {entry.position} has the format {entry.format.name}, which is not converted yet")
+                continue
             command = commands.message(
                 self._consumer_id,
                 *entry.position,
@@ -141,6 +146,9 @@ class ConsumerOutlet:
     def end_of_topic(self) -> None:
         """See `Outlet`."""
         self._outbox.put(encode_command(commands.reached_end_of_topic(self._consumer_id)))
+
+    def active_changed(self, *, is_active: bool) -> None:
+        """See `Outlet`. Pulsar tells consumers of Failover subscriptions alone, which are not served yet."""
 
     def damaged(self, reason: str) -> None:
         """See `Outlet`. The consumer stays open: if it were closed, its client would resubscribe in a loop."""

@@ -31,7 +31,8 @@ from broker.topic import Topic
 from broker.topics import Topics
 from broker.traffic import Traffic
 from dispatch.consumer import Consumer
-from dispatch.subscription import ConsumerBusy, Subscription, SubscriptionKind
+from dispatch.errors import ConsumerBusy
+from dispatch.subscription import Subscription, SubscriptionKind
 from storage.position import EARLIEST, LATEST, Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
@@ -195,7 +196,7 @@ class ConsumerHandler:
                 # The segment moves between consumers, and the old one has not released it yet. A retry will succeed.
                 raise SegmentBusy(f"{name} still has its previous consumer; try again") from busy
             raise
-        topic.add_consumer(consumer, session, takes_any_schema=request.schema.type == pb.Schema.AutoConsume)
+        topic.clients.add_consumer(consumer, session, takes_any_schema=request.schema.type == pb.Schema.AutoConsume)
         self._nursery.start_soon(answers.run)
         self._put(commands.success(request.request_id))
         self._registry.consumer_opened(request.consumer_id, session)
@@ -242,7 +243,7 @@ class ConsumerHandler:
                 session.close()
                 self._put(commands.success(request.request_id))
             finally:
-                session.topic.tell_disconnected()
+                session.topic.clients.tell_disconnected()
 
     async def _close(self, command: pb.BaseCommand) -> None:
         request = command.close_consumer

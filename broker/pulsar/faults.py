@@ -21,7 +21,7 @@ from broker.errors import (
     TopicNotFound,
 )
 from broker.names import InvalidTopicName
-from dispatch.subscription import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
+from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
 from storage.cursor import CursorError
 from storage.errors import (
     CursorCorrupt,

@@ -21,6 +21,7 @@ from broker.pulsar.sends import CheckedSend, check_send
 from broker.pulsar.unsupported import Peer
 from broker.topic import Topic
 from broker.traffic import Traffic
+from storage.entry import EntryFormat
 from storage.errors import LedgerSealed, NoSpace
 from storage.position import Position
 from storage.signal import Signal
@@ -162,7 +163,7 @@ class ProducerSession:
         if self._finishing is not None:
             self._finishing.set()
         self._scope.cancel()
-        self.topic.remove_producer(self)
+        self.topic.clients.remove_producer(self)
 
     def topic_replaced(self) -> None:
         """The sealed segment's layout has been pushed: answer what waits, then close the producer at the client."""
@@ -257,6 +258,7 @@ class ProducerSession:
                 payload,
                 message_count=checked.message_count,
                 txn=checked.txn,
+                entry_format=EntryFormat.PULSAR,
                 arrived_at=arrived_at,
             )
         except LedgerSealed as sealed:

@@ -49,7 +49,7 @@ async def seek(session: ConsumerSession, request: pb.CommandSeek) -> None:
     finally:
         if not session.durable:
             session.seek_position = SeekPosition(session.subscription.cursor.mark_delete)
-        session.topic.tell_disconnected()
+        session.topic.clients.tell_disconnected()
 
 
 async def _target(topic: Topic, request: pb.CommandSeek) -> _Target:

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from broker.deduplication.deduplication import send_id
-from broker.deduplication.sequences import SendId
+from broker.entry_codecs import SendId
+from broker.pulsar.entry_codec import send_id
 from broker.pulsar.replication import require_local
 from broker.pulsar.sizes import METADATA_BYTES_MAX
 from broker.pulsar.unsupported import require_supported_message

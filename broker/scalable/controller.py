@@ -311,9 +311,9 @@ class Controller:
         parents = [await self._topics.get(segment_topic(topic, layout.segment(parent))) for parent in intent.parents]
         with trio.move_on_after(LEAVING_SECONDS_MAX):
             for parent in parents:
-                parent.retire()
+                parent.clients.retire()
             for parent in parents:
-                await parent.producers_left()
+                await parent.clients.producers_left()
         for parent in parents:
             await parent.seal()
             parent.mark_replaced()

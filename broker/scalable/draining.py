@@ -56,7 +56,7 @@ async def _sealed(name: TopicName, tell: Callable[[bool], None], topics: Topics)
     if topic.sealed_end is None:
         # Its producers are still moving to its children, so it is not drained yet.
         tell(False)
-        with topic.held():
+        with topic.clients.held():
             await topic.wait_sealed()
     return topic
 

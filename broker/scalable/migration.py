@@ -119,7 +119,7 @@ class Migrations:
 
 
 def _require_followers(regular: Topic) -> None:
-    count = regular.old_client_count
+    count = regular.clients.old_client_count
     if count:
         raise OldClientsConnected(
             f"{regular.name} has {count} producers or consumers of v4 clients, which cannot follow the migration."

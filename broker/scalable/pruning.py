@@ -156,7 +156,7 @@ class Pruner:
     async def _prune_when_drained(self, topic: TopicName, segment: Segment) -> None:
         name = segment_topic(topic, segment)
         here = await self._topics.get(name)
-        with here.held():
+        with here.clients.held():
             await here.wait_sealed()
         prefix = cursor_key(str(name), "")
         cursors: dict[str, bytes] = {}

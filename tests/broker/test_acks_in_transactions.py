@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import BrokerError, TopicClosed
-from dispatch.subscription import SubscriptionError, SubscriptionKind
+from dispatch.errors import SubscriptionError
+from dispatch.subscription import SubscriptionKind
 from storage.cursor import CursorError
 from storage.errors import LedgerFailed, LedgerNotMade
 from storage.metadata.embedded import EmbeddedStore

@@ -13,11 +13,12 @@ from broker.budgets import Budgets
 from broker.cluster.ownership import OwnedElsewhere
 from broker.config import load_settings
 from broker.errors import BrokerError
+from broker.front_ends import ENTRY_CODECS
 from broker.layouts.parts import StartPosition, SubscriptionKind
 from broker.names import TopicName
 from broker.store_retry import RETRY_SECONDS
 from broker.topic import Topic
-from dispatch.subscription import SubscriptionError
+from dispatch.errors import SubscriptionError
 from storage.clock import SteadyClock
 from storage.cursor import CursorError
 from storage.errors import StorageError
@@ -77,6 +78,7 @@ async def whole_broker(metadata: MetadataStore) -> AsyncIterator[Whole]:
             ledgers=ledgers,
             now_ms=SteadyClock(),
             budgets=Budgets.of(1 << 30, 1_000),
+            codecs=ENTRY_CODECS,
         )
         broker = Broker(foundation, session, nursery)
         await broker.start()

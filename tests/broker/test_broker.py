@@ -8,6 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
+from broker.front_ends import ENTRY_CODECS
 from broker.layouts.layout import Layout
 from broker.layouts.parts import SubscriptionKind
 from broker.layouts.registrations import GroupId, Registrations
@@ -35,6 +36,7 @@ async def founded(metadata: MetadataStore, files: SimulatedFiles) -> AsyncIterat
             ledgers=ledgers,
             now_ms=moving_clock(),
             budgets=Budgets.of(1 << 30, 10),
+            codecs=ENTRY_CODECS,
         )
 
 

@@ -11,13 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.ownership import claim_key
 from broker.names import TopicName
 from broker.topic import Topic
-from dispatch.subscription import (
-    Acknowledgement,
-    AcknowledgementRefused,
-    Subscription,
-    SubscriptionClosed,
-    SubscriptionKind,
-)
+from dispatch.errors import AcknowledgementRefused, SubscriptionClosed
+from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
 from storage.cursor import CursorClosed, CursorDeleted, CursorError, CursorLost
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore

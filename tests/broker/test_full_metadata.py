@@ -137,5 +137,5 @@ async def test_what_a_transaction_asks_is_refused_alone(autojump_clock: MockCloc
 @asynccontextmanager
 async def topic_held(broker: Rooms) -> AsyncIterator[Topic]:
     topic = await segment_of(broker)
-    with topic.held():
+    with topic.clients.held():
         yield topic

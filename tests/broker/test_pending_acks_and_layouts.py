@@ -10,7 +10,7 @@ from broker.errors import TopicClosed, TopicNotFound
 from broker.topic import Topic
 from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
 from storage.cursor import CursorError, cursor_key
-from storage.entry import TxnId
+from storage.entry import EntryFormat, TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST, Position
@@ -143,7 +143,7 @@ async def test_a_batch_that_is_wholly_spoken_for_keeps_nothing_back() -> None:
     async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
         await broker.controller.create_topic(TOPIC, 1, {})
         topic = await segment(broker, 0)
-        batch = await topic.publish(b"batch", message_count=2, txn=None)
+        batch = await topic.publish(b"batch", message_count=2, txn=None, entry_format=EntryFormat.PULSAR)
         subscription = await topic.subscribe("s", EARLIEST)
         first, other = recording_consumer()[0], recording_consumer()
         for consumer in (first, other[0]):
@@ -359,7 +359,7 @@ async def test_idle_while_transactions_are_open(autojump_clock: MockClock) -> No
         consume(subscription)
         await acknowledge_all(topic, subscription, await begin(broker))
         await wait_all_tasks_blocked()
-        with topic.held(), TaskSteps() as steps:
+        with topic.clients.held(), TaskSteps() as steps:
             await trio.sleep(3_600)
             for name in ("Dispatcher.run", "PendingAcks.run", "Cursor.run", "TransactionBuffer.run", "HeaderWatch.run"):
                 assert steps.of(name) == 0

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.deduplication import deduplication
-from broker.deduplication.sequences import SendId, Stored
+from broker.deduplication.sequences import Stored
+from broker.entry_codecs import SendId
 from broker.errors import BrokerError, SendInDoubt
 from broker.retention import Retention
 from broker.retention_policies import namespace_key
-from storage.entry import TxnId
+from storage.entry import EntryFormat, TxnId
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
 from tests.support.disk import SimulatedFiles
@@ -101,7 +102,12 @@ class Stage:
             ended_before = set(self.history.decided)
             try:
                 made = await topic.publish_once(
-                    PRODUCER, SendId(number, number), payload(number), message_count=1, txn=txn
+                    PRODUCER,
+                    SendId(number, number),
+                    payload(number),
+                    message_count=1,
+                    txn=txn,
+                    entry_format=EntryFormat.PULSAR,
                 )
             except (BrokerError, TxnError) as refused:
                 attempt.is_refused = True
@@ -205,7 +211,9 @@ async def test_a_send_is_known_when_its_entry_was_trimmed(
             await broker.retention.store(namespace_key("public", "default"), Retention(0, 0))
             topic = await broker.topics.get(await broker.segment(TOPIC, 0))
             txn = None if end is None else await broker.coordinator.new_transaction(0, 60_000)
-            first = await topic.publish_once(PRODUCER, send, payload(0), message_count=1, txn=txn)
+            first = await topic.publish_once(
+                PRODUCER, send, payload(0), message_count=1, txn=txn, entry_format=EntryFormat.PULSAR
+            )
             assert isinstance(first, Position)
             await topic.ledger.confirmed.wait_for(first)
             await wait_all_tasks_blocked()
@@ -216,5 +224,7 @@ async def test_a_send_is_known_when_its_entry_was_trimmed(
             assert not topic.ledger.has_ledger(first.ledger), "it was trimmed"
         async with rooms(metadata, files.crash()) as broker:
             topic = await broker.topics.get(await broker.segment(TOPIC, 0))
-            again = await topic.publish_once(PRODUCER, send, payload(0), message_count=1, txn=None)
+            again = await topic.publish_once(
+                PRODUCER, send, payload(0), message_count=1, txn=None, entry_format=EntryFormat.PULSAR
+            )
             assert isinstance(again, Position if end is EndAction.ABORT else Stored)

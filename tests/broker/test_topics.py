@@ -18,7 +18,7 @@ from broker.names import TopicName
 from broker.topic import Topic
 from broker.topics import IDLE_SECONDS_MAX
 from dispatch.consumer import Consumer
-from storage.entry import Entry
+from storage.entry import Entry, EntryFormat
 from storage.errors import CursorCorrupt, JournalMissing, LedgerCorrupt, NoSpace, StorageError
 from storage.metadata.store import ChangeSetTooLarge, Check, Delete, Op, Put, StoreUnavailable, starting_with
 from storage.position import EARLIEST, Position
@@ -111,7 +111,7 @@ async def test_unloading_sends_clients_away_writes_cursors_and_gives_the_claim_u
     topic.add_producer(producer)
     consumer, outlet = recording_consumer()
     subscription.add_consumer(consumer)
-    topic.add_consumer(consumer, client)
+    topic.clients.add_consumer(consumer, client)
     subscription.flow(consumer, 10)
     await wait_all_tasks_blocked()
     (position,) = outlet.positions
@@ -157,7 +157,7 @@ async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms,
     await store.put(key, b'{"broker": "broker-2"}')
     txn = await broker.coordinator.new_transaction(0, 1_000)
     with pytest.raises(OwnershipLost):
-        await topic.publish(b"a", message_count=1, txn=txn)
+        await topic.publish(b"a", message_count=1, txn=txn, entry_format=EntryFormat.PULSAR)
     await wait_all_tasks_blocked()
     assert producer.closed == 1
     assert list(broker.topics) == [other]
@@ -434,7 +434,7 @@ async def test_many_aborted_entries_at_the_end_are_looked_at_in_few_reads(
     await publish(topic, b"seen")
     txn = await broker.coordinator.new_transaction(0, 1_000)
     for _ in range(1_000):
-        await topic.publish(b"aborted", message_count=1, txn=txn)
+        await topic.publish(b"aborted", message_count=1, txn=txn, entry_format=EntryFormat.PULSAR)
     await publish(topic, b"aborted", txn)
     await broker.coordinator.end(txn, EndAction.ABORT)
     reads, plain = 0, topic.ledger.read
@@ -541,7 +541,7 @@ async def test_a_topic_that_nobody_uses_is_unloaded_after_a_while(broker: Rooms,
     await publish(topic, b"a")
     await trio.sleep(10 * IDLE_SECONDS_MAX)
     assert list(broker.topics) == [topic]
-    topic.remove_producer(producer)
+    topic.clients.remove_producer(producer)
     await trio.sleep(IDLE_SECONDS_MAX - 1)
     assert await broker.topics.get(PLAIN) is topic
     await trio.sleep(IDLE_SECONDS_MAX - 1)
@@ -635,7 +635,7 @@ async def test_a_transaction_open_on_an_unloaded_segment_is_applied(broker: Room
 
 async def test_a_held_topic_stays_loaded(broker: Rooms, autojump_clock: MockClock) -> None:
     topic = await broker.topics.get(PLAIN)
-    with topic.held():
+    with topic.clients.held():
         await trio.sleep(2 * IDLE_SECONDS_MAX)
         assert list(broker.topics) == [topic]
     await trio.sleep(IDLE_SECONDS_MAX + 1)

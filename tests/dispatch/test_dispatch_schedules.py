@@ -8,7 +8,8 @@ import trio.testing
 from hypothesis import strategies as st
 
 from dispatch.consumer import Consumer, Delivery
-from dispatch.subscription import Acknowledgement, ConsumerBusy, Subscription, SubscriptionKind
+from dispatch.errors import ConsumerBusy
+from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
 from storage.cursor import Cursor
 from storage.entry import Entry
 from storage.metadata.memory import MemoryStore

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from dispatch.subscription import SubscriptionClosed
+from dispatch.errors import SubscriptionClosed
 from storage.position import EARLIEST, LATEST, Position
 from tests.dispatch.test_subscription import SHARED, running, settled, stream_of
 from tests.support.draining import drained

@@ -48,11 +48,17 @@ class LedgerSource:
     def chunk_of(self, entry: Entry) -> None:
         return None
 
+    def key_of(self, entry: Entry) -> None:
+        return None
+
     def next_after(self, position: Position) -> Position:
         return self.ledger.next_after(position)
 
     def entries_between(self, low: Position, high: Position) -> int:
         return self.ledger.entries_between(low, high)
+
+    def controls_between(self, low: Position, high: Position) -> int:
+        return self.ledger.controls_between(low, high)
 
     def attach_sealed(self, signal: Signal) -> None:
         self.signals.append(signal)

@@ -10,14 +10,8 @@ import trio
 import trio.testing
 
 from dispatch.consumer import Consumer
-from dispatch.subscription import (
-    Acknowledgement,
-    AcknowledgementRefused,
-    ConsumerBusy,
-    Subscription,
-    SubscriptionClosed,
-    SubscriptionKind,
-)
+from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
+from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
 from dispatch.withheld import NothingWithheld
 from storage.cursor import BaseCursor, Cursor, CursorDeleted, NonDurableCursor, cursor_key
 from storage.metadata.memory import MemoryStore

@@ -15,6 +15,7 @@ import trio
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
+from broker.front_ends import ENTRY_CODECS
 from broker.main import SESSION_TIMEOUT_SECONDS
 from broker.pulsar.listener import PulsarServices, open_session
 from broker.pulsar.unsupported import Peer
@@ -197,6 +198,7 @@ class Machine:
                         ledgers=ledgers,
                         now_ms=now_ms,
                         budgets=Budgets.of(1 << 30, 1_000),
+                        codecs=ENTRY_CODECS,
                     )
                     started = Broker(foundation, session, nursery)
                     await started.start()

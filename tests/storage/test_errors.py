@@ -8,7 +8,7 @@ import pytest
 
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed, TopicDamaged, TopicNotFound
-from dispatch.subscription import AcknowledgementRefused, SubscriptionClosed
+from dispatch.errors import AcknowledgementRefused, SubscriptionClosed
 from storage.cursor import CursorClosed, CursorDeleted, CursorFailed, CursorLost, CursorRefused
 from storage.errors import (
     CursorCorrupt,

@@ -18,16 +18,10 @@ from trio.testing import wait_all_tasks_blocked
 from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.consumer import Consumer
-from dispatch.subscription import (
-    Acknowledgement,
-    AcknowledgementRefused,
-    ConsumerBusy,
-    Subscription,
-    SubscriptionClosed,
-    SubscriptionKind,
-)
+from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
+from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
 from storage.cursor import CursorError
-from storage.entry import TxnId
+from storage.entry import EntryFormat, TxnId
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST, Position
 from storage.ranges import EntryAck, bits_from_words, words_from_bits
@@ -160,7 +154,9 @@ class AckedSegment:
         topic = await broker.topics.get(name)
         await topic.subscribe("s", EARLIEST)
         for size in SIZES:
-            history.positions.append(await topic.publish(message(), message_count=size, txn=None))
+            history.positions.append(
+                await topic.publish(message(), message_count=size, txn=None, entry_format=EntryFormat.PULSAR)
+            )
         await topic.ledger.confirmed.wait_for(history.positions[-1])
         for _ in range(TRANSACTIONS):
             history.txns.append(await broker.coordinator.new_transaction(0, 60_000))

@@ -20,6 +20,7 @@ class RecordingOutlet:
         self.deliveries: list[Delivery] = []
         self.ends = 0
         self.disconnections = 0
+        self.active: list[bool] = []
         self.damages: list[str] = []
         self._is_writable = True
         self._signals: list[Signal] = []
@@ -54,6 +55,10 @@ class RecordingOutlet:
     def end_of_topic(self) -> None:
         """Count it."""
         self.ends += 1
+
+    def active_changed(self, *, is_active: bool) -> None:
+        """Keep it."""
+        self.active.append(is_active)
 
     def damaged(self, reason: str) -> None:
         """Keep it."""

@@ -19,11 +19,12 @@ from trio.testing import wait_all_tasks_blocked
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
+from broker.front_ends import ENTRY_CODECS
 from broker.names import TopicName
 from broker.topic import Topic
 from storage.clock import WallClock
 from storage.directory_ledger_store import DirectoryLedgerStore
-from storage.entry import Entry, TxnId
+from storage.entry import Entry, EntryFormat, TxnId
 from storage.metadata.store import Check, MetadataStore, Session
 from storage.other_journals import IsAlive
 from storage.position import EARLIEST
@@ -80,7 +81,7 @@ def settings_of(**settings: object) -> BrokerSettings:
 
 async def publish(topic: Topic, payload: bytes, txn: TxnId | None = None) -> None:
     """Publish one message and wait until it is durable."""
-    position = await topic.publish(payload, message_count=1, txn=txn)
+    position = await topic.publish(payload, message_count=1, txn=txn, entry_format=EntryFormat.PULSAR)
     await topic.ledger.confirmed.wait_for(position)
 
 
@@ -118,6 +119,7 @@ async def rooms(
             ledgers=ledgers,
             now_ms=clock,
             budgets=Budgets.of(1 << 30, 1_000),
+            codecs=ENTRY_CODECS,
         )
         made = Rooms(foundation, session, nursery, ledgers)
         await made.follow()

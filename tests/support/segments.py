@@ -7,7 +7,7 @@
         await office.commit(txn)
         await segment.visible()                                   # [b"a"]
 
-`publish` waits until the entry is durable, as a producer does for its receipt; `buffer.publish` does not.
+`publish` waits until the entry is durable, as a producer does for its receipt; `append` does not.
 """
 
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from storage.directory_ledger_store import DirectoryLedgerStore
-from storage.entry import Entry, TxnId
+from storage.entry import Entry, EntryFormat, TxnId
 from storage.ledger_chain import ManagedLedgerConfig
 from storage.managed_ledger import ManagedLedger
 from storage.managed_ledger_opening import open_managed_ledger
@@ -26,6 +26,7 @@ from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
 from txn.buffer import TransactionBuffer
 from txn.headers import header_key
+from txn.metadata_buffer import MetadataTransactionBuffer
 from txn.ops import KEY_PREFIX as OPS
 from txn.states import EndAction
 from txn.transactions import Transactions, TransactionSettings
@@ -37,10 +38,17 @@ def _now_ms() -> int:
     return 1_000_000
 
 
+async def append(buffer: TransactionBuffer, payload: bytes, txn: TxnId | None) -> Position:
+    """Append one message as a topic does; durable once the ledger has confirmed the position."""
+    if txn is not None:
+        await buffer.admit(txn)
+    return buffer.append(payload, 1, txn, EntryFormat.PULSAR)
+
+
 class Segment:
     """One owner's view of a segment, running."""
 
-    def __init__(self, ledger: ManagedLedger, buffer: TransactionBuffer) -> None:
+    def __init__(self, ledger: ManagedLedger, buffer: MetadataTransactionBuffer) -> None:
         self.ledger = ledger
         self.buffer = buffer
         self.scope = trio.CancelScope()
@@ -68,7 +76,7 @@ class Segment:
 
     async def publish(self, payload: bytes, txn: TxnId | None = None) -> Position:
         """Publish one message and wait until it is durable."""
-        position = await self.buffer.publish(payload, 1, txn)
+        position = await append(self.buffer, payload, txn)
         await self.ledger.confirmed.wait_for(position)
         return position
 
@@ -119,7 +127,7 @@ class Office:
             config=ManagedLedgerConfig(ledger_bytes_max=ledger_bytes_max),
             now_ms=_now_ms,
         )
-        buffer = TransactionBuffer(
+        buffer = MetadataTransactionBuffer(
             ledger, metadata=self.metadata, headers=self.headers, claim=claim, counters=self.counters
         )
         await buffer.recover()

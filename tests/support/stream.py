@@ -41,6 +41,7 @@ class MemoryStream:
         self._positions: list[Position] = []
         self._aborted: set[Position] = set()
         self._chunks: dict[Position, Chunk] = {}
+        self._keys: dict[Position, bytes] = {}
         self._next = Position(first_ledger, 0)
         self._index = 0
         self._signals: list[Signal] = []
@@ -63,11 +64,14 @@ class MemoryStream:
         aborted: bool = False,
         readable: bool = True,
         chunk: Chunk | None = None,
+        key: bytes | None = None,
+        is_control: bool = False,
     ) -> Position:
         """One more entry."""
         position = self._next
         payload = b"%d:%d" % position
         entry = Entry(position, payload.ljust(size, b"."), self._index, messages, 1_000 + self._index)
+        entry = entry._replace(is_control=is_control)
         self._entries.append(entry)
         self._positions.append(position)
         self._index += messages
@@ -76,6 +80,8 @@ class MemoryStream:
             self._aborted.add(position)
         if chunk is not None:
             self._chunks[position] = chunk
+        if key is not None:
+            self._keys[position] = key
         if readable:
             self.show()
         return position
@@ -110,11 +116,19 @@ class MemoryStream:
 
     def is_visible(self, entry: Entry) -> bool:
         """Whether readers may see it."""
-        return entry.position not in self._aborted
+        return not entry.is_control and entry.position not in self._aborted
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
         """Which part of a message it is."""
         return self._chunks.get(entry.position)
+
+    def key_of(self, entry: Entry) -> bytes | None:
+        """By what it keeps its order."""
+        return self._keys.get(entry.position)
+
+    def controls_between(self, low: Position, high: Position) -> int:
+        """How many control entries are above `low` and not above `high`."""
+        return sum(entry.is_control for entry in self._entries if low < entry.position <= high)
 
     def next_after(self, position: Position) -> Position:
         """The next position that exists or will."""

@@ -20,10 +20,12 @@ from storage.metadata.store import ABSENT
 from storage.position import Position
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import ledger_store
+from tests.support.segments import append
 from txn.buffer import TransactionBuffer
 from txn.counters import OpCounters
 from txn.header_watch import HeaderWatch
 from txn.headers import Header, header_key, v5_id
+from txn.metadata_buffer import MetadataTransactionBuffer
 from txn.states import TxnState
 
 SEGMENT = "segment://public/default/x/0000-ffff-0"
@@ -48,7 +50,7 @@ class World:
             config=ManagedLedgerConfig(),
             now_ms=lambda: 1_000,
         )
-        buffer = TransactionBuffer(
+        buffer = MetadataTransactionBuffer(
             ledger, metadata=self.metadata, headers=self.headers, claim=None, counters=OpCounters()
         )
         return ledger, buffer
@@ -65,9 +67,9 @@ class World:
         """What an owner leaves that dies in the middle of a transaction: the position of its first entry."""
         ledger, buffer = await self.open()
         await buffer.recover()
-        await buffer.publish(b"before", 1, None)
+        await append(buffer, b"before", None)
         await self.begin(TXN)
-        positions = [await buffer.publish(payload, 1, TXN) for payload in payloads]
+        positions = [await append(buffer, payload, TXN) for payload in payloads]
         await ledger.confirmed.wait_for(positions[-1])
         return positions[0]
 
@@ -141,7 +143,9 @@ async def test_a_takeover_that_fails_leaves_nothing_behind(monkeypatch: pytest.M
         await broker.leave_open([b"1", b"2"])
         ledger, _ = await broker.open()
         headers, counters = HeaderWatch(broker.metadata), OpCounters()
-        buffer = TransactionBuffer(ledger, metadata=broker.metadata, headers=headers, claim=None, counters=counters)
+        buffer = MetadataTransactionBuffer(
+            ledger, metadata=broker.metadata, headers=headers, claim=None, counters=counters
+        )
 
         async def damaged(start: Position, *, upto: Position, entries_max: int, bytes_max: int) -> list[Entry]:
             raise LedgerCorrupt(Path("ledger"), 0, "a flipped bit")

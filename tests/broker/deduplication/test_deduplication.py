@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.deduplication import deduplication as module
-from broker.deduplication.deduplication import Deduplication, send_id, sequences_key
-from broker.deduplication.sequences import SendId, Sequences, Stored
+from broker.deduplication.deduplication import Deduplication, sequences_key
+from broker.deduplication.sequences import Sequences, Stored
+from broker.entry_codecs import SendId
 from broker.errors import SendInDoubt
+from broker.front_ends import ENTRY_CODECS
+from broker.pulsar.entry_codec import send_id
 from storage.entry import TxnId
 from storage.errors import LedgerCorrupt, LedgerFailed, LedgerNotMade
 from storage.ledger_chain import ManagedLedgerConfig
@@ -40,6 +43,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 from txn.errors import OwnershipLost
 from txn.header_watch import HeaderWatch
 from txn.headers import Header, v5_id
+from txn.pass_through_buffer import PassThroughBuffer
 from txn.states import TxnState
 
 TOPIC = "segment://public/default/orders/0000-ffff-0"
@@ -64,7 +68,14 @@ class Segment:
 
     def __init__(self, ledger: ManagedLedger, metadata: MetadataStore) -> None:
         self.ledger = ledger
-        self.memory = Deduplication(ledger, metadata, NO_CLAIM, buffer=None, headers=HeaderWatch(metadata))
+        self.memory = Deduplication(
+            ledger,
+            metadata,
+            NO_CLAIM,
+            buffer=PassThroughBuffer(ledger),
+            headers=HeaderWatch(metadata),
+            codecs=ENTRY_CODECS,
+        )
 
     async def take(self, producer: str, send: SendId) -> Stored:
         """As a topic takes a send; returns when it is durable."""
@@ -112,7 +123,9 @@ def files() -> SimulatedFiles:
 @asynccontextmanager
 async def deduplicating(desk: Office, segment: OwnedSegment) -> AsyncIterator[Deduplication]:
     """The deduplication of a segment with transactions, taken over and running."""
-    memory = Deduplication(segment.ledger, desk.metadata, NO_CLAIM, buffer=segment.buffer, headers=desk.headers)
+    memory = Deduplication(
+        segment.ledger, desk.metadata, NO_CLAIM, buffer=segment.buffer, headers=desk.headers, codecs=ENTRY_CODECS
+    )
     await memory.recover()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(memory.run)
@@ -316,7 +329,14 @@ async def test_an_owner_that_lost_its_claim_writes_nothing() -> None:
     with patch.object(module, "SNAPSHOT_ENTRIES", 1):
         async with opened(metadata, files) as segment:
             claim = Check("/owners/it", 12)
-            stale = Deduplication(segment.ledger, metadata, claim, buffer=None, headers=HeaderWatch(metadata))
+            stale = Deduplication(
+                segment.ledger,
+                metadata,
+                claim,
+                buffer=PassThroughBuffer(segment.ledger),
+                headers=HeaderWatch(metadata),
+                codecs=ENTRY_CODECS,
+            )
             stale.note("p", single(0), segment.ledger.append(payload("p", single(0))), 1, None)
             with pytest.raises(OwnershipLost):
                 await stale.run()
@@ -415,7 +435,9 @@ async def test_a_take_over_that_fails_follows_nobody(files: SimulatedFiles) -> N
         segment = await desk.own()
         txn = await desk.begin()
         await segment.publish(payload("p", single(0)), txn)
-        memory = Deduplication(segment.ledger, desk.metadata, NO_CLAIM, buffer=segment.buffer, headers=desk.headers)
+        memory = Deduplication(
+            segment.ledger, desk.metadata, NO_CLAIM, buffer=segment.buffer, headers=desk.headers, codecs=ENTRY_CODECS
+        )
         silent = patch.object(HeaderWatch, "catch_up", side_effect=StoreUnavailable("no answer"))
         with silent, pytest.raises(StoreUnavailable):
             await memory.recover()

@@ -10,10 +10,10 @@ from broker.deduplication.sequences import (
     RANGES_MAX,
     RANGES_TOTAL_MAX,
     InDoubt,
-    SendId,
     Sequences,
     Stored,
 )
+from broker.entry_codecs import SendId
 from storage.entry import TxnId
 from storage.position import EARLIEST, Position
 

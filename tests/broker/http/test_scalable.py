@@ -15,7 +15,7 @@ from broker.layouts.layout import create
 from broker.layouts.parts import SubscriptionKind
 from broker.layouts.record import admin_view
 from broker.names import TopicName
-from dispatch.subscription import SubscriptionClosed
+from dispatch.errors import SubscriptionClosed
 from storage.cursor import CursorError
 from storage.errors import Fenced, LedgerCorrupt, NoSpace, WriterAlive
 from storage.metadata.store import StoreUnavailable

@@ -7,6 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.topic import Topic
+from storage.entry import EntryFormat
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST
 from tests.support.rooms import TOPIC, Rooms, publish
@@ -248,7 +249,7 @@ async def test_a_reader_acknowledges_in_no_transaction(broker: Rooms, client: Wi
 async def test_all_messages_of_a_batch_are_not_those_that_are_left(broker: Rooms, client: WireClient) -> None:
     """T24: who got a batch twice, first in part, must not count the part again; with no size it is whatever is left."""
     stage = await scene(broker, 0)
-    position = await stage.topic.publish(message(b"three"), message_count=3, txn=None)
+    position = await stage.topic.publish(message(b"three"), message_count=3, txn=None, entry_format=EntryFormat.PULSAR)
     await stage.topic.ledger.confirmed.wait_for(position)
     await stage.subscribe(client, sub_type=SHARED)
     (whole,) = await messages(client, 1)
@@ -266,7 +267,7 @@ async def test_all_messages_of_a_batch_are_not_those_that_are_left(broker: Rooms
 async def test_one_of_ten_batched_messages(broker: Rooms, client: WireClient) -> None:
     """D12: acknowledged in a transaction, then a restart of the segment, then the commit: nine remain."""
     stage = await scene(broker, 0)
-    position = await stage.topic.publish(message(b"ten"), message_count=10, txn=None)
+    position = await stage.topic.publish(message(b"ten"), message_count=10, txn=None, entry_format=EntryFormat.PULSAR)
     await stage.topic.ledger.confirmed.wait_for(position)
     await stage.subscribe(client)
     (whole,) = await messages(client, 1)

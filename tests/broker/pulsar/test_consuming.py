@@ -68,7 +68,7 @@ async def test_an_acknowledgement_is_answered_when_it_is_durable(broker: Rooms, 
     assert cursor.durable.value == cursor.mark_delete == (ids[1].ledger_id, ids[1].entry_id)
     await client.close()
     await wait_all_tasks_blocked()
-    assert topic.consumer_count == 0
+    assert topic.clients.consumer_count == 0
 
 
 async def holes(broker: Rooms, client: WireClient, count: int) -> list[pb.MessageIdData]:
@@ -228,7 +228,7 @@ async def test_an_acknowledgement_on_its_way_does_not_undo_a_seek(broker: Rooms,
     await topic.subscriptions["s"].seek(EARLIEST)
     refused = await client.ask(commands.ack(1, ids[2:], cumulative=True, request_id=3))
     assert (refused.ack_response.request_id, refused.ack_response.error) == (3, pb.ConsumerNotFound)
-    topic.tell_disconnected()
+    topic.clients.tell_disconnected()
     assert (await client.receive()).type == Type.CLOSE_CONSUMER
     await subscribe(client)
     await client.send(commands.flow(1, 10))

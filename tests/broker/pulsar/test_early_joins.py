@@ -16,7 +16,7 @@ from broker.pulsar.producer_sessions import ProducerSession
 from broker.pulsar.unsupported import Peer
 from broker.topic import Topic
 from broker.traffic import Traffic
-from storage.entry import TxnId
+from storage.entry import EntryFormat, TxnId
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Op, PutSequential, StoreFull
 from storage.position import Position
@@ -192,10 +192,10 @@ async def test_a_transaction_that_ends_between_its_join_and_its_turn_takes_nothi
 async def test_what_several_joins_hold_back_stays_hidden(client: WireClient, topic: Topic, store: HoldingStore) -> None:
     """T13, T14: each holds back where its message may come at the earliest, whatever others append meanwhile."""
     txns = await begin_all(client, 3)
-    start = await topic.publish(b"before", message_count=1, txn=None)
+    start = await topic.publish(b"before", message_count=1, txn=None, entry_format=EntryFormat.PULSAR)
     await topic.ledger.confirmed.wait_for(start)
     await send_in_each(client, txns)
-    plain = await topic.publish(b"plain", message_count=1, txn=None)
+    plain = await topic.publish(b"plain", message_count=1, txn=None, entry_format=EntryFormat.PULSAR)
     await topic.ledger.confirmed.wait_for(plain)
     assert topic.readable.value == start
     for txn in txns:
@@ -232,13 +232,13 @@ async def test_a_lost_connection_leaves_records_that_go_with_the_decisions(
     await wait_all_tasks_blocked()
     # The send whose turn it was: its op record became durable, and nothing was waited for after that.
     assert topic.ledger.next_position == Position(before.ledger, before.entry + 1)
-    assert topic.producer_count == 0
+    assert len(topic.clients.producers) == 0
     assert broker.services.counters.op_records_outstanding == 4
     for txn in txns:
         await broker.coordinator.end(TxnId(*txn), EndAction.ABORT)
     await wait_all_tasks_blocked()
     assert broker.headers.transactions_joined == broker.services.counters.op_records_outstanding == 0
-    plain = await topic.publish(b"plain", message_count=1, txn=None)
+    plain = await topic.publish(b"plain", message_count=1, txn=None, entry_format=EntryFormat.PULSAR)
     await topic.ledger.confirmed.wait_for(plain)
     assert topic.readable.value == plain
 

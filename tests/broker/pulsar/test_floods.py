@@ -105,7 +105,7 @@ async def test_a_complete_frame_that_waits_for_the_broker_costs_no_connection(
         assert budgets.receiving.waiting == 1
         mock_clock.jump(FRAME_SECONDS_MAX + 1)
         await wait_all_tasks_blocked(0.01)
-        topic._send_away()
+        topic.clients.send_away()
         await client.send(commands.ping())
         assert [(await client.receive()).type for _ in range(2)] == [Type.CLOSE_PRODUCER, Type.PONG]
 

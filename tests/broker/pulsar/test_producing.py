@@ -127,7 +127,7 @@ async def test_closing_a_producer_answers_its_sends_first(broker: Rooms, client:
     assert [a.send_receipt.sequence_id for a in answers[:20]] == list(range(20))
     assert (answers[20].type, answers[20].success.request_id) == (Type.SUCCESS, 77)
     topic = await broker.topics.get(TopicName.parse(PLAIN))
-    assert topic.producer_count == 0
+    assert len(topic.clients.producers) == 0
     assert (await client.produce(1, PLAIN)).type == Type.PRODUCER_SUCCESS
 
 
@@ -244,7 +244,7 @@ async def test_a_topic_that_closes_under_a_full_producer_leaves_the_connection_a
     for number in range(6):
         await client.publish(1, number, b"x" * 600)
     await wait_all_tasks_blocked()
-    topic._send_away()
+    topic.clients.send_away()
     await client.send(commands.ping())
     closed, pong = await client.receive(), await client.receive()
     assert (closed.type, pong.type) == (Type.CLOSE_PRODUCER, Type.PONG)
@@ -257,13 +257,13 @@ async def test_a_failure_of_one_producer_ends_its_connection_alone(
     await client.produce(1, PLAIN)
     await other.produce(2, PLAIN)
     topic = await broker.topics.get(TopicName.parse(PLAIN))
-    (first, _second) = topic._producers.values()
+    (first, _second) = topic.clients.producers
     first._publish = None  # type: ignore[attr-defined]
     await client.publish(1, 0)
     assert await client.receive_frame() is None
     await other.publish(2, 0)
     assert (await other.receive()).type == Type.SEND_RECEIPT
-    assert topic.producer_count == 1
+    assert len(topic.clients.producers) == 1
 
 
 async def test_closed_producers_are_not_remembered_for_ever(

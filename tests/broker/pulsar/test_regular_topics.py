@@ -214,10 +214,10 @@ async def test_who_is_in_the_way_of_a_migration(broker: Rooms, client: WireClien
     managed = commands.subscribe(REGULAR, "q", 5, 5, sub_type=shared, properties=MANAGED)
     assert (await other.ask(managed)).type == Type.SUCCESS
     topic = await broker.topics.get(TOPIC.as_regular)
-    assert (topic.consumer_count, topic.producer_count, topic.old_client_count) == (3, 1, 0)
+    assert (topic.clients.consumer_count, len(topic.clients.producers), topic.clients.old_client_count) == (3, 1, 0)
     await other.ask(commands.subscribe(REGULAR, "q", 6, 6, sub_type=shared))
     await other.produce(7, REGULAR)
-    assert topic.old_client_count == 2
+    assert topic.clients.old_client_count == 2
 
 
 async def test_old_clients_of_a_migrated_topic(

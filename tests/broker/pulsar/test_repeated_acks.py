@@ -6,6 +6,7 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from broker.pulsar.acknowledging import Acknowledging
+from storage.entry import EntryFormat
 from storage.metadata.memory import MemoryStore
 from storage.position import Position
 from tests.broker.pulsar.test_acks_in_transactions import SHARED, Scene, Type, acknowledge, messages, scene
@@ -103,7 +104,7 @@ async def test_a_part_of_a_batch_that_is_pending_does_not_come_again(
     """E5: the consumer that reconnects is told which messages of the batch are left."""
     stage = await scene(broker, 0)
     topic = stage.topic
-    batch = await topic.publish(message(batch_of=3), message_count=3, txn=None)
+    batch = await topic.publish(message(batch_of=3), message_count=3, txn=None, entry_format=EntryFormat.PULSAR)
     await topic.ledger.confirmed.wait_for(batch)
     await stage.subscribe(client, sub_type=SHARED, name="me")
     (at,) = await messages(client, 1)

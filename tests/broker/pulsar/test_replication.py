@@ -4,6 +4,7 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from broker.topic import Topic
+from storage.entry import EntryFormat
 from storage.metadata.store import starting_with
 from storage.position import EARLIEST
 from tests.support.rooms import TOPIC, Rooms, visible
@@ -75,7 +76,9 @@ async def test_a_message_that_does_not_say_what_it_asks_for_is_part_of_no_transa
 async def test_a_replicated_subscription_acknowledges_in_no_transaction(broker: Rooms, client: WireClient) -> None:
     """T36: its progress would have to count elsewhere too; refused, and nothing is changed by it."""
     topic = await segment(broker)
-    await topic.ledger.confirmed.wait_for(await topic.publish(message(), message_count=1, txn=None))
+    await topic.ledger.confirmed.wait_for(
+        await topic.publish(message(), message_count=1, txn=None, entry_format=EntryFormat.PULSAR)
+    )
     subscribe = commands.subscribe(
         str(topic.name), "s", 1, 5, initial_position=pb.CommandSubscribe.InitialPosition.Earliest
     )

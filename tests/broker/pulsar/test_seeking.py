@@ -6,6 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.names import TopicName
 from broker.reader_positions import ReaderId
+from storage.entry import EntryFormat
 from tests.broker.pulsar.test_consuming import PLAIN, fill, frame_of, subscribe
 from tests.support.rooms import TOPIC, Rooms, publish
 from tests.support.wire import WireClient, connected, message
@@ -148,7 +149,9 @@ async def test_a_reader_of_a_segment_goes_on_where_it_sought(broker: Rooms, clie
 async def test_a_seek_into_a_batch_leaves_out_what_stands_before(broker: Rooms, client: WireClient) -> None:
     """E21: the Java client marks in the seek's ack set the messages of the batch that it does not want."""
     topic = await broker.topics.get(TopicName.parse(PLAIN))
-    stored = await topic.publish(message(b"batch", batch_of=5), message_count=5, txn=None)
+    stored = await topic.publish(
+        message(b"batch", batch_of=5), message_count=5, txn=None, entry_format=EntryFormat.PULSAR
+    )
     await topic.ledger.confirmed.wait_for(stored)
     await subscribe(client)
     await client.send(commands.flow(1, 100))

@@ -308,8 +308,8 @@ async def test_a_connection_that_goes_is_cleared_in_slices(
             await client.ask(commands.subscribe(PLAIN, "s", number, number, sub_type=pb.CommandSubscribe.Shared))
             await client.ask(commands.scalable_topic_lookup(number, str(TOPIC)))
         topic = await broker.topics.get(TopicName.parse(PLAIN))
-        assert topic.producer_count == topic.consumer_count == 50
+        assert len(topic.clients.producers) == topic.clients.consumer_count == 50
     await wait_all_tasks_blocked()
-    assert topic.producer_count == topic.consumer_count == 0
+    assert len(topic.clients.producers) == topic.clients.consumer_count == 0
     # What other tasks pause meanwhile is counted with it.
     assert len([count for count in pieces if count >= 50]) == 3

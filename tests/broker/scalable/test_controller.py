@@ -28,6 +28,7 @@ from broker.names import TopicName
 from broker.scalable import controller
 from broker.topic import Topic
 from storage.cursor import CursorError
+from storage.entry import EntryFormat
 from storage.errors import LedgerSealed
 from storage.metadata.store import Delete, Op, Put, StoreUnavailable
 from storage.position import EARLIEST
@@ -102,7 +103,7 @@ async def test_a_split_seals_the_parent_and_gives_the_children_every_cursor(brok
     topics = await segments(broker)
     assert topics[0].replaced.is_set()
     with pytest.raises(LedgerSealed):
-        await topics[0].publish(b"more", message_count=1, txn=None)
+        await topics[0].publish(b"more", message_count=1, txn=None, entry_format=EntryFormat.PULSAR)
     assert [entry.payload for entry in await visible(topics[0])] == [b"a"]
     for child in (2, 3):
         assert topics[child].subscriptions.keys() == {"early", "late"}
@@ -148,7 +149,7 @@ async def test_a_transaction_lives_through_a_split(broker: Rooms) -> None:
     await publish(topics[1], b"yes 2", committed)
     await publish(topics[1], b"no 2", aborted)
     with pytest.raises(LedgerSealed):
-        await parent.publish(b"yes 3", message_count=1, txn=committed)
+        await parent.publish(b"yes 3", message_count=1, txn=committed, entry_format=EntryFormat.PULSAR)
     assert await visible(parent) == await visible(topics[1]) == []
     await broker.coordinator.end(committed, EndAction.COMMIT)
     await broker.coordinator.end(aborted, EndAction.ABORT)
@@ -248,7 +249,7 @@ async def test_a_parent_is_sealed_when_its_last_producer_has_left(broker: Rooms)
         with pytest.raises(LedgerSealed):
             parent.add_producer(Producer())
         assert parent.sealed_end is None
-        parent.remove_producer(producer)
+        parent.clients.remove_producer(producer)
     assert producer.told == []
     await broker.coordinator.end(txn, EndAction.COMMIT)
     await wait_all_tasks_blocked()

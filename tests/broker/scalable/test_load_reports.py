@@ -38,7 +38,7 @@ async def topic_of(broker: Rooms, segment_id: int = 0) -> Topic:
 async def kept(broker: Rooms) -> AsyncIterator[Topic]:
     """The first segment, loaded as long as the block lasts."""
     topic = await topic_of(broker)
-    with topic.held():
+    with topic.clients.held():
         yield topic
 
 

@@ -25,6 +25,7 @@ from broker.schemas.schema import Schema, SchemaType
 from broker.topic import Topic
 from dispatch.subscription import SubscriptionKind as Kind
 from storage.cursor import CursorError
+from storage.entry import EntryFormat
 from storage.errors import LedgerSealed
 from storage.metadata.store import Op, Put, StoreUnavailable
 from storage.position import EARLIEST, LATEST, Position
@@ -111,7 +112,7 @@ async def check_migrated(broker: Rooms, subscriptions: set[str]) -> None:
     assert parent.replaced.is_set()
     assert parent.scalable_topic == child.scalable_topic == TOPIC
     with pytest.raises(LedgerSealed):
-        await parent.publish(b"late", message_count=1, txn=None)
+        await parent.publish(b"late", message_count=1, txn=None, entry_format=EntryFormat.PULSAR)
     assert await left_of(parent, "half") == [b"b"]
     assert "none" not in subscriptions or await left_of(parent, "none") == [b"a", b"b", b"c"]
     assert parent.subscriptions.keys() == child.subscriptions.keys() == subscriptions
@@ -164,14 +165,14 @@ async def test_clients_that_cannot_follow_are_in_the_way(broker: Rooms, store: S
     follower, old = Client(follows_layout=True), Client(follows_layout=False)
     consumer, _outlet = recording_consumer()
     topic.add_producer(follower)
-    topic.add_consumer(consumer, old)
+    topic.clients.add_consumer(consumer, old)
     before = await leftovers(store)
     with pytest.raises(OldClientsConnected, match="has 1 "):
         await broker.controller.migrate(TOPIC, force=False)
     assert await leftovers(store) == before
     await publish(topic, b"d")
-    topic.remove_consumer(consumer)
-    topic.remove_producer(follower)
+    topic.clients.remove_consumer(consumer)
+    topic.clients.remove_producer(follower)
     await broker.controller.migrate(TOPIC, force=False)
     assert (follower.told, old.told) == ([], [])
 
@@ -183,7 +184,7 @@ async def test_force_does_not_wait_for_them(broker: Rooms, monkeypatch: pytest.M
     producer, reader = Client(follows_layout=False), Client(follows_layout=False)
     consumer, outlet = recording_consumer()
     topic.add_producer(producer)
-    topic.add_consumer(consumer, reader)
+    topic.clients.add_consumer(consumer, reader)
     subscription = topic.subscriptions["half"]
     subscription.add_consumer(consumer, Kind.SHARED)
     pushed: list[tuple[int | None, list[str]]] = []

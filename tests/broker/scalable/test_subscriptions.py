@@ -84,7 +84,7 @@ async def test_a_subscription_with_consumers_is_deleted_by_force_alone(broker: R
         def topic_closed(self) -> None:
             told.append("closed")
 
-    topic.add_consumer(consumer, Client())
+    topic.clients.add_consumer(consumer, Client())
     with pytest.raises(SubscriptionInUse):
         await broker.controller.subscriptions.delete(TOPIC, "s")
     assert "s" in topic.subscriptions

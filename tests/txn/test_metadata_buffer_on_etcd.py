@@ -8,8 +8,8 @@ from tests.support.disk import SimulatedFiles
 from tests.support.etcd import etcd_store
 from tests.support.segments import SEGMENT, office
 from tidewire.cli.local_etcd import EtcdProcess
-from txn.buffer import SETTLE_BATCH_MAX
 from txn.ops import KEY_PREFIX, WriteOp
+from txn.settlement import SETTLE_BATCH_MAX
 
 
 async def op_records_removed(store: MetadataStore, scope: trio.CancelScope) -> None:

@@ -8,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.metadata.embedded import EmbeddedStore
 from storage.metadata.memory import MemoryStore
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import office
+from tests.support.segments import append, office
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -20,7 +20,7 @@ async def test_an_op_record_stays_until_its_entries_are_durable(commit: bool) ->
         txn = await desk.begin()
         await segment.publish(b"a", txn)
         files.stop()
-        position = await segment.buffer.publish(b"b", 1, txn)
+        position = await append(segment.buffer, b"b", txn)
         await (desk.commit(txn) if commit else desk.abort(txn))
         await wait_all_tasks_blocked()
         assert segment.ledger.confirmed.value < position

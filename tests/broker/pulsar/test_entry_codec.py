@@ -4,11 +4,13 @@ import struct
 
 import pytest
 
-from broker.chunks import chunk_of
+from broker.pulsar.entry_codec import PulsarEntryCodec
 from storage.entry import Entry, EntryFormat
 from storage.position import Position
 from tidewire.wire.pulsar.building import build_batch, build_chunks, build_payload
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+
+chunk_of = PulsarEntryCodec().chunk_of
 
 
 def metadata(name: str = "p", sequence_id: int = 7) -> pb.MessageMetadata:
@@ -47,8 +49,6 @@ def test_other_entries_are_none() -> None:
     assert chunk_of(entry(build_payload(by_chance, b""))) is None
     single = pb.SingleMessageMetadata(payload_size=1)
     assert chunk_of(entry(build_batch(metadata(), [(single, b"x")] * 2), messages=2)) is None
-    one, *_ = build_chunks(metadata(), bytes(25), pb.CompressionType.NONE, chunk_size_max=10)
-    assert chunk_of(entry(one, form=EntryFormat.KAFKA)) is None
 
 
 @pytest.mark.parametrize("wrong", ["no uuid", "one chunk", "cut off", "not metadata"])

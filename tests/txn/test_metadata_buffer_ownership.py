@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.metadata.store import Op, PutSequential, StoreUnavailable
 from tests.support.disk import SimulatedFiles
-from tests.support.segments import Office, office
+from tests.support.segments import Office, append, office
 from tests.support.steered_store import LaggingStore, SteeredStore
 from txn.errors import OutcomeUnknown, OwnershipLost, TransactionEnded
 from txn.open_header import OP_PUT_SECONDS_MAX
@@ -38,7 +38,7 @@ async def test_a_stale_owner_writes_nothing(desk: Office) -> None:
     await desk.claim()
     before = stale.ledger.next_position
     with pytest.raises(OwnershipLost):
-        await stale.buffer.publish(b"b", 1, other)
+        await append(stale.buffer, b"b", other)
     assert stale.ledger.next_position == before
     await desk.abort(open_one)
     await wait_all_tasks_blocked()
@@ -71,7 +71,7 @@ async def test_an_owner_that_learns_by_a_publish_that_it_is_stale_ends(desk: Off
     txn = await desk.begin()
     await desk.claim()
     with pytest.raises(OwnershipLost):
-        await stale.buffer.publish(b"b", 1, txn)
+        await append(stale.buffer, b"b", txn)
     await wait_all_tasks_blocked()
     assert isinstance(stale.ended, OwnershipLost)
 
@@ -91,7 +91,7 @@ async def test_a_store_that_does_not_answer_ends_the_ownership(
     before = segment.ledger.next_position
     start = trio.current_time()
     with pytest.raises(OutcomeUnknown):
-        await segment.buffer.publish(b"a", 1, txn)
+        await append(segment.buffer, b"a", txn)
     assert trio.current_time() - start == OP_PUT_SECONDS_MAX
     assert segment.ledger.next_position == before
     await wait_all_tasks_blocked()
@@ -110,7 +110,7 @@ async def test_an_op_record_of_unknown_outcome_ends_the_ownership(desk: Office, 
     store.after = fail
     before = segment.ledger.next_position
     with pytest.raises(OutcomeUnknown):
-        await segment.buffer.publish(b"a", 1, txn)
+        await append(segment.buffer, b"a", txn)
     assert segment.ledger.next_position == before
     await wait_all_tasks_blocked()
     assert isinstance(segment.ended, OutcomeUnknown)
@@ -162,7 +162,7 @@ async def test_a_record_that_is_answered_after_the_segment_was_closed_is_not_cou
 
     store.after = hold
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(segment.buffer.publish, b"a", 1, txn)
+        nursery.start_soon(append, segment.buffer, b"a", txn)
         await wait_all_tasks_blocked()
         segment.scope.cancel()
         await wait_all_tasks_blocked()
@@ -201,5 +201,5 @@ async def test_an_image_that_still_says_open_does_not_let_a_write_through() -> N
         for txn in (wrote, first):
             await desk.commit(txn)
             with pytest.raises((TransactionEnded, OwnershipLost)):
-                await segment.buffer.publish(b"late", 1, txn)
+                await append(segment.buffer, b"late", txn)
         assert segment.ledger.next_position == before

@@ -1,0 +1,76 @@
+"""What the broker asks of a stored payload, and who answers: one codec for each `EntryFormat`.
+
+A payload stays as its client sent it. The rooms behind the front ends know its format and no more. Where they need to
+know what is in it, they ask the format's codec. Each front end brings the codec of its own format, and the composition
+hands all of them to the topics (`front_ends.py`, `broker.py`). So another protocol adds a codec and changes no room.
+
+A codec says nothing of what an entry's header has: how many messages it holds, when the broker took it, which
+transaction wrote it. It converts nothing either. A front end that sends entries of another format converts them on
+their way out.
+
+Pure.
+"""
+
+from typing import NamedTuple, Protocol
+
+from dispatch.chunks import Chunk
+from storage.entry import Entry, EntryFormat
+
+
+class SendId(NamedTuple):
+    """What tells a send of a producer from its others."""
+
+    first: int
+    """The sequence id of its first message."""
+    last: int
+    """That of its last; the same as `first` when it is no batch."""
+    chunk: int = 0
+    """Which part of a message that is sent in several; they share their sequence id."""
+    chunks: int = 1
+
+
+class Send(NamedTuple):
+    """By which send an entry came."""
+
+    producer: str
+    id: SendId
+
+
+class EntryCodec(Protocol):
+    """What can be told from payloads of one format.
+
+    No method raises. Clients choose the bytes, and one odd entry must not end a topic. Where a payload cannot be read,
+    the answer is None. The entry is delivered as it is, and its consumer says what is wrong with it.
+    """
+
+    def chunk_of(self, entry: Entry) -> Chunk | None:
+        """Which part of a message the entry is; None for one that is whole. Asked of each entry that is shared out."""
+
+    def key_of(self, entry: Entry) -> bytes | None:
+        """The key by which the entry keeps its order among consumers; None if it has none."""
+
+    def send_of(self, entry: Entry) -> Send | None:
+        """Who sent it and under which ids, as a new owner reads it from the log; None if the entry does not say."""
+
+
+class _Opaque:
+    """The codec of a format that no front end here serves: nothing can be told."""
+
+    def chunk_of(self, _entry: Entry) -> None:
+        """See `EntryCodec`."""
+
+    def key_of(self, _entry: Entry) -> None:
+        """See `EntryCodec`."""
+
+    def send_of(self, _entry: Entry) -> None:
+        """See `EntryCodec`."""
+
+
+class EntryCodecs(dict[EntryFormat, EntryCodec]):
+    """The codec of each format. A format that no front end here serves has one that can tell nothing."""
+
+    def __missing__(self, entry_format: EntryFormat) -> EntryCodec:
+        return _OPAQUE
+
+
+_OPAQUE = _Opaque()

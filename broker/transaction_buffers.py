@@ -1,0 +1,29 @@
+"""Which transaction buffer a topic has: one table, by its domain and namespace.
+
+The composition fills the table (`broker.py`). A namespace that has a row of its own comes before its domain (T35).
+"""
+
+from collections.abc import Callable, Mapping
+
+from broker.names import Domain, TopicName
+from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import Check
+from txn.buffer import TransactionBuffer
+
+MakeBuffer = Callable[[ManagedLedger, Check], TransactionBuffer]
+"""Makes the buffer of an open managed ledger under its owner's claim; it has not recovered yet."""
+
+ANY_NAMESPACE = None
+
+
+class TransactionBuffers:
+    """See the module's docstring."""
+
+    def __init__(self, table: Mapping[tuple[Domain, str | None], MakeBuffer]) -> None:
+        """Take the table. A key is a domain with a namespace (`tenant/namespace`), or with ANY_NAMESPACE."""
+        self._table = table
+
+    def make(self, name: TopicName, ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
+        """The buffer of a topic that is being opened."""
+        by_namespace = self._table.get((name.domain, f"{name.tenant}/{name.namespace}"))
+        return (by_namespace or self._table[name.domain, ANY_NAMESPACE])(ledger, claim)

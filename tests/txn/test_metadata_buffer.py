@@ -1,0 +1,356 @@
+"""The transaction buffer of one owner, over a real managed ledger and the memory store."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from storage.entry import TxnId
+from storage.errors import LedgerSealed
+from storage.metadata.store import Check, Op, PutSequential
+from storage.position import Position
+from storage.signal import Signal
+from tests.support.disk import SimulatedFiles
+from tests.support.segments import Office, append, office
+from tests.support.steered_store import SteeredStore
+from txn.counters import OpCounters
+from txn.errors import TransactionEnded, TransactionNotFound
+from txn.headers import v5_id
+from txn.ops import writes_of_segment
+from txn.states import TxnState
+
+
+def puts_an_op(ops: Sequence[Op]) -> bool:
+    return any(isinstance(op, PutSequential) for op in ops)
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def desk(store: SteeredStore) -> AsyncIterator[Office]:
+    async with office(store, SimulatedFiles(seed=3)) as made:
+        yield made
+
+
+# -- publishing
+
+
+async def test_the_op_record_is_durable_before_the_one_append(desk: Office, store: SteeredStore) -> None:
+    """T11: and it names the claim, the open header and a true lower bound; later writes put no further record."""
+    segment = await desk.own()
+    await segment.publish(b"other")
+    bound = segment.ledger.next_position
+    txn = await desk.begin()
+    conditions: list[Op] = []
+
+    async def nothing_appended(ops: Sequence[Op]) -> None:
+        if puts_an_op(ops):
+            conditions.extend(op for op in ops if isinstance(op, Check))
+            assert segment.ledger.next_position == bound
+
+    store.after = nothing_appended
+    first = await segment.publish(b"a", txn)
+    second = await segment.publish(b"b", txn)
+    assert (first, second) == (bound, Position(bound.ledger, bound.entry + 1))
+    assert len(conditions) == 2
+    assert len(await desk.op_keys()) == 1
+    assert desk.counters.op_writes == desk.counters.op_records_outstanding == 1
+
+
+async def test_a_transaction_nobody_opened_is_refused(desk: Office) -> None:
+    """T11: nothing is appended, nothing is recorded, nothing is held back."""
+    segment = await desk.own()
+    position = await segment.publish(b"plain")
+    with pytest.raises(TransactionNotFound):
+        await segment.publish(b"a", v5_id(0, 77))
+    assert segment.ledger.last_position == segment.buffer.readable.value == position
+    assert await desk.op_keys() == []
+    assert desk.headers.transactions_joined == 0
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
+async def test_a_finished_transaction_takes_no_more(desk: Office, commit: bool) -> None:
+    """T11, T12: whether it wrote here before or not, and also while its decision is being applied."""
+    segment = await desk.own()
+    wrote, stranger = await desk.begin(), await desk.begin()
+    last = await segment.publish(b"a", wrote)
+    for txn in (wrote, stranger):
+        await (desk.commit if commit else desk.abort)(txn)
+        with pytest.raises(TransactionEnded):
+            await segment.publish(b"late", txn)
+        await wait_all_tasks_blocked()
+        with pytest.raises(TransactionEnded):
+            await segment.publish(b"later", txn)
+    assert segment.ledger.last_position == segment.buffer.readable.value == last
+    assert await segment.visible() == ([b"a"] if commit else [])
+    assert await desk.op_keys() == []
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+async def test_an_end_before_the_op_record_refuses_the_publish(desk: Office, store: SteeredStore, commit: bool) -> None:
+    """T12: the header was open when it was looked at; the record's condition finds out."""
+    segment = await desk.own()
+    txn = await desk.begin()
+
+    async def end_first(ops: Sequence[Op]) -> None:
+        if puts_an_op(ops):
+            store.before = None
+            await (desk.commit if commit else desk.abort)(txn)
+
+    store.before = end_first
+    before = segment.ledger.next_position
+    with pytest.raises(TransactionEnded):
+        await segment.publish(b"late", txn)
+    assert segment.ledger.next_position == before
+    assert await desk.op_keys() == await desk.abort_keys() == []
+    assert desk.headers.transactions_joined == 0
+    position = await segment.publish(b"plain")
+    assert segment.buffer.readable.value == position
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+async def test_an_end_behind_the_op_record_refuses_the_publish(desk: Office, store: SteeredStore, commit: bool) -> None:
+    """T12, T18: the record stands, the entry was not appended; nothing is held back and the record goes."""
+    segment = await desk.own()
+    txn = await desk.begin()
+
+    async def end_now(ops: Sequence[Op]) -> None:
+        if puts_an_op(ops):
+            store.after = None
+            await (desk.commit if commit else desk.abort)(txn)
+            await wait_all_tasks_blocked()
+
+    store.after = end_now
+    before = segment.ledger.next_position
+    with pytest.raises(TransactionEnded):
+        await segment.publish(b"late", txn)
+    assert segment.ledger.next_position == before
+    position = await segment.publish(b"plain")
+    assert segment.buffer.readable.value == position
+    await wait_all_tasks_blocked()
+    assert await desk.op_keys() == await desk.abort_keys() == []
+    assert desk.counters.op_records_outstanding == 0
+
+
+async def test_an_entry_is_held_back_from_before_its_op_record_is_put(desk: Office, store: SteeredStore) -> None:
+    """T13: what others append meanwhile stays unread, so no reader passes the place where the entry may come."""
+    segment = await desk.own()
+    start = await segment.publish(b"plain")
+    txn = await desk.begin()
+    go_on = trio.Event()
+
+    async def wait(ops: Sequence[Op]) -> None:
+        if puts_an_op(ops):
+            await go_on.wait()
+
+    store.before = wait
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(segment.publish, b"held", txn)
+        await wait_all_tasks_blocked()
+        await segment.publish(b"meanwhile")
+        assert segment.buffer.readable.value == start
+        go_on.set()
+    # The transaction's entry came behind; what stands before it may be read now.
+    assert await segment.visible() == [b"plain", b"meanwhile"]
+    await desk.commit(txn)
+    await wait_all_tasks_blocked()
+    assert await segment.visible() == [b"plain", b"meanwhile", b"held"]
+
+
+async def test_two_first_publishes_share_one_op_record(desk: Office) -> None:
+    """T11: producers of one transaction on one segment; both entries are in."""
+    segment = await desk.own()
+    txn = await desk.begin()
+    async with trio.open_nursery() as nursery:
+        for payload in (b"a", b"b", b"c"):
+            nursery.start_soon(segment.publish, payload, txn)
+    assert len(await desk.op_keys()) == 1
+    assert await segment.visible() == []
+    await desk.commit(txn)
+    await wait_all_tasks_blocked()
+    assert sorted(await segment.visible()) == [b"a", b"b", b"c"]
+
+
+async def test_a_publish_that_is_cancelled_leaves_a_record_that_goes_with_the_decision(
+    desk: Office, store: SteeredStore
+) -> None:
+    """T18: its connection was lost during the put; a repeated publish gives one copy."""
+    segment = await desk.own()
+    txn = await desk.begin()
+    with trio.CancelScope() as scope:
+
+        async def lose(ops: Sequence[Op]) -> None:
+            scope.cancel()
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+        store.before = lose
+        await segment.publish(b"once", txn)
+    store.before = None
+    await segment.publish(b"again", txn)
+    assert len(await desk.op_keys()) == 1
+    await desk.commit(txn)
+    await wait_all_tasks_blocked()
+    assert (await segment.visible()).count(b"again") == 1
+    assert await desk.op_keys() == []
+
+
+# -- what may be read
+
+
+async def test_the_readable_position_is_just_below_the_first_open_transaction(desk: Office) -> None:
+    """T14, T15: finishing a later one moves nothing, finishing the first moves it to the next."""
+    segment = await desk.own()
+    plain = await segment.publish(b"plain")
+    assert segment.buffer.readable.value == plain
+    first, second, third = [await desk.begin() for _ in range(3)]
+    at_first = await segment.publish(b"1", first)
+    at_second = await segment.publish(b"2", second)
+    await segment.publish(b"3", third)
+    last = await segment.publish(b"plain too")
+    assert segment.buffer.readable.value == at_first.before() == plain
+    await desk.commit(third)
+    await wait_all_tasks_blocked()
+    assert segment.buffer.readable.value == at_first.before()
+    await desk.abort(first)
+    await wait_all_tasks_blocked()
+    assert segment.buffer.readable.value == at_second.before()
+    assert await segment.visible() == [b"plain"]
+    await desk.commit(second)
+    await wait_all_tasks_blocked()
+    assert segment.buffer.readable.value == last
+    assert await segment.visible() == [b"plain", b"2", b"3", b"plain too"]
+
+
+async def test_the_readable_position_waits_for_durability(desk: Office) -> None:
+    """T14: a decision shows nothing that is not confirmed."""
+    segment = await desk.own()
+    txn = await desk.begin()
+    plain = await segment.publish(b"plain")
+    position = await append(segment.buffer, b"a", txn)
+    assert segment.ledger.confirmed.value == plain
+    segment.buffer.decided(txn, TxnState.COMMITTED)
+    assert segment.buffer.readable.value == plain
+    await segment.ledger.confirmed.wait_for(position)
+    assert segment.buffer.readable.value == position
+
+
+async def test_the_readable_position_stands_at_a_ledgers_end(desk: Office) -> None:
+    """T14: the first entry of a new ledger holds back exactly itself."""
+    segment = await desk.own(ledger_bytes_max=200)
+    payload = b"x" * 150
+    last = await segment.publish(payload)
+    await segment.publish(payload)
+    await wait_all_tasks_blocked()
+    txn = await desk.begin()
+    position = await segment.publish(b"open", txn)
+    assert position.entry == 0
+    assert position.ledger > last.ledger
+    assert await segment.visible() == [payload, payload]
+    await desk.commit(txn)
+    await wait_all_tasks_blocked()
+    assert await segment.visible() == [payload, payload, b"open"]
+
+
+async def test_a_waiting_dispatcher_is_told_when_the_readable_position_rises(desk: Office) -> None:
+    """T16: by its signal, once per decision and not before."""
+    segment = await desk.own()
+    await segment.publish(b"plain")
+    signal = Signal()
+    segment.buffer.readable.attach(signal)
+    woken = 0
+
+    async def dispatcher() -> None:
+        nonlocal woken
+        while True:
+            await signal.wait()
+            woken += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dispatcher)
+        txn = await desk.begin()
+        await segment.publish(b"a", txn)
+        await segment.publish(b"b", txn)
+        await wait_all_tasks_blocked()
+        assert woken == 0
+        await desk.commit(txn)
+        await wait_all_tasks_blocked()
+        assert woken == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_position_requests_answer_behind_every_decision(desk: Office) -> None:
+    """T27: `caught_up` reads the headers itself, so it heals a watch that has not told yet."""
+    segment = await desk.own()
+    txn = await desk.begin()
+    position = await segment.publish(b"a", txn)
+    told = desk.headers._participants.copy()
+    desk.headers._participants.clear()  # The watch's news reaches nobody.
+    await desk.commit(txn)
+    await wait_all_tasks_blocked()
+    assert segment.buffer.readable.value < position
+    desk.headers._participants.update(told)
+    await segment.buffer.caught_up()
+    assert segment.buffer.readable.value == position
+
+
+# -- aborted transactions
+
+
+async def test_an_aborted_transaction_stays_hidden_when_its_header_is_gone(desk: Office) -> None:
+    """T17, T19: and a committed one stays visible."""
+    segment = await desk.own()
+    committed, aborted = await desk.begin(), await desk.begin()
+    await segment.publish(b"yes", committed)
+    await segment.publish(b"no", aborted)
+    await desk.commit(committed)
+    await desk.abort(aborted)
+    await wait_all_tasks_blocked()
+    await desk.forget_header(committed)
+    await desk.forget_header(aborted)
+    assert await segment.visible() == [b"yes"]
+    segment.scope.cancel()
+    after = await desk.own()
+    assert await after.visible() == [b"yes"]
+
+
+async def test_a_segment_sealed_in_the_middle_of_transactions(desk: Office) -> None:
+    """T20: both outcomes complete, nothing is appended to what is sealed."""
+    segment = await desk.own()
+    committed, aborted = await desk.begin(), await desk.begin()
+    await segment.publish(b"yes", committed)
+    last = await segment.publish(b"no", aborted)
+    await segment.ledger.seal()
+    for txn in (None, committed, await desk.begin()):
+        with pytest.raises(LedgerSealed):
+            await append(segment.buffer, b"more", txn)
+    await desk.commit(committed)
+    await desk.abort(aborted)
+    await wait_all_tasks_blocked()
+    assert segment.buffer.readable.value == segment.ledger.last_position == last
+    assert await segment.visible() == [b"yes"]
+    segment.scope.cancel()
+    after = await desk.own()
+    assert await after.visible() == [b"yes"]
+
+
+async def test_the_counters_count(desk: Office) -> None:
+    """T34: op records written, outstanding, and the index queries of a recovery."""
+    segment = await desk.own()
+    assert desk.counters == OpCounters(index_queries=1, index_query_seconds=desk.counters.index_query_seconds)
+    txns: list[TxnId] = [await desk.begin() for _ in range(3)]
+    for txn in txns:
+        await segment.publish(b"a", txn)
+    assert (desk.counters.op_writes, desk.counters.op_records_outstanding) == (3, 3)
+    await desk.commit(txns[0])
+    await wait_all_tasks_blocked()
+    assert desk.counters.op_records_outstanding == 2
+    segment.scope.cancel()
+    await wait_all_tasks_blocked()
+    assert desk.counters.op_records_outstanding == 0
+    await desk.own()
+    assert (desk.counters.op_records_outstanding, desk.counters.index_queries) == (2, 2)
+    assert len(await desk.metadata.query("writes-by-segment", *writes_of_segment(segment.ledger.name))) == 2

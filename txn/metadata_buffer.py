@@ -1,0 +1,291 @@
+"""A segment's transaction buffer, driven by metadata: who holds back the readable position, and what is filtered.
+
+The buffer writes nothing into the segment (PIP-473). It is the only way to publish to a segment, because three things
+must happen in one order: a transaction's first write here puts an op record, conditioned on the open header and on the
+owner's claim, and only when that is durable is the entry appended; from before that put the transaction holds back the
+readable position; and once it is decided nothing of it is accepted any more.
+
+When a header changes, the buffer is told (`decided`) and materialises: it lets go of the position, so that the
+watermark rises and dispatchers wake, or remembers the abort first. Then its `run` task removes the op record, in one
+change set with the abort record, and only then may the header be forgotten. Every step can be repeated after a crash
+(T25, T26).
+"""
+
+from collections.abc import Sequence
+
+import trio
+
+from storage.entry import Entry, EntryFormat, TxnId
+from storage.errors import NoSpace
+from storage.managed_ledger import ManagedLedger
+from storage.metadata.store import Check, Conflict, Delete, MetadataStore, StoreFull, StoreUnavailable
+from storage.position import EARLIEST, Position
+from storage.watermark import Watermark
+from txn.aborted_transactions import AbortedTransactions, Span
+from txn.counters import OpCounters, OutstandingOps
+from txn.errors import OutcomeUnknown, OwnershipLost, WrongDomain
+from txn.header_watch import HeaderWatch
+from txn.headers import is_v5
+from txn.open_header import OP_PUT_SECONDS_MAX, put_op, require_open, require_open_anywhere
+from txn.ops import WRITES_BY_SEGMENT, WriteOp, writes_of_segment
+from txn.read_barriers import ReadBarriers
+from txn.segment_write import SegmentWrite, find_span
+from txn.settlement import Settlement
+from txn.states import TxnState
+from txn.visibility import HeldPositions
+
+
+class MetadataTransactionBuffer:
+    """See `TransactionBuffer`."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        *,
+        metadata: MetadataStore,
+        headers: HeaderWatch,
+        claim: Check | None,
+        counters: OpCounters,
+    ) -> None:
+        """Set up around an open managed ledger; call `recover` before anything else.
+
+        Args:
+            ledger: the segment's entries; this buffer is its only writer.
+            metadata: where headers and op records stand.
+            headers: tells when a transaction ends.
+            claim: the owner's claim, a condition of everything the buffer writes (D4).
+            counters: the broker's, to which this buffer adds.
+        """
+        self._ledger = ledger
+        self._segment = ledger.name
+        self._metadata = metadata
+        self._headers = headers
+        self._claim: tuple[Check, ...] = () if claim is None else (claim,)
+        self._barriers = ReadBarriers(metadata)
+        self._writes: dict[TxnId, SegmentWrite] = {}
+        self._held = HeldPositions()
+        self._aborted = AbortedTransactions(ledger)
+        self._counters = counters
+        self._outstanding = OutstandingOps(counters)
+        self._is_recovered = False
+        self._settlement = Settlement(
+            ledger, self._aborted, metadata=metadata, claim=claim, counters=counters, removed=self._removed
+        )
+        self.readable: Watermark = ledger.confirmed.derive(self._readable_at)
+
+    @property
+    def takes_transactions(self) -> bool:
+        """See `TransactionBuffer`."""
+        return True
+
+    def require_taking(self, txn: TxnId) -> None:
+        """See `TransactionBuffer`."""
+        if not is_v5(txn):
+            raise WrongDomain(f"({txn.most},{txn.least}) is not the id of a v5 transaction, as {self._segment} takes")
+
+    def is_visible(self, entry: Entry) -> bool:
+        """See `TransactionBuffer`."""
+        if entry.is_control:
+            return False
+        return entry.txn is None or not self._aborted.has(entry.txn, entry.position.ledger)
+
+    async def prepare(self, entries: Sequence[Entry]) -> None:
+        """See `TransactionBuffer`."""
+        await self._aborted.prepare(entries)
+
+    async def fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
+        """See `TransactionBuffer`."""
+        await self._aborted.prepare_ledgers({position.ledger for txn, position in places if txn is not None})
+        return [self._fate(txn, position) for txn, position in places]
+
+    def _fate(self, txn: TxnId | None, position: Position) -> TxnState:
+        if txn is None:
+            return TxnState.COMMITTED
+        write = self._writes.get(txn)
+        if write is not None and write.decided is None:
+            return TxnState.OPEN
+        return TxnState.ABORTED if self._aborted.has(txn, position.ledger) else TxnState.COMMITTED
+
+    def would_join(self, txn: TxnId) -> bool:
+        """See `TransactionBuffer`: whether it would put the transaction's op record."""
+        return is_v5(txn) and txn not in self._writes
+
+    async def join(self, txn: TxnId) -> None:
+        """See `TransactionBuffer`. The transaction's op record is durable on return.
+
+        The transaction holds back the readable position from here on: at most where its first entry will be, however
+        many others join or append meanwhile.
+        """
+        self.require_taking(txn)
+        if txn not in self._writes:
+            await self._join(txn)
+
+    def moment(self) -> int:
+        """See `TransactionBuffer`."""
+        return self._barriers.next()
+
+    async def admit(self, txn: TxnId, arrived_at: int | None = None) -> None:
+        """See `TransactionBuffer`. The transaction's op record is durable on return (T11)."""
+        self.require_taking(txn)
+        if arrived_at is None:
+            arrived_at = self.moment()
+        write = self._writes.get(txn)
+        if write is None or write.joining is not None:
+            await self._join(txn)
+        await self._barriers.wait_passed(arrived_at)
+
+    def append(self, payload: bytes, message_count: int, txn: TxnId | None, entry_format: EntryFormat) -> Position:
+        """See `TransactionBuffer`."""
+        if txn is None:
+            return self._ledger.append(payload, message_count=message_count, entry_format=entry_format)
+        require_open(self._metadata, txn)
+        write = self._writes[txn]
+        position = self._ledger.append(payload, message_count=message_count, txn=txn, entry_format=entry_format)
+        if write.span is None:
+            self._held.hold(txn, position)
+            write.span = Span(position, position)
+        else:
+            write.span = Span(write.span.first, position)
+        return position
+
+    def decided(self, txn: TxnId, state: TxnState) -> None:
+        """See `Participant`: the header of a transaction that writes here has changed."""
+        write = self._writes.get(txn)
+        if write is None or write.decided is not None:
+            return
+        write.decided = state
+        if write.joining is None:
+            self._let_go(write)
+
+    def sealed(self) -> None:
+        """See `TransactionBuffer`: what is remembered of the last ledger moves to that ledger's index."""
+        self._settlement.wake()
+
+    async def caught_up(self) -> None:
+        """See `TransactionBuffer`."""
+        await self._headers.catch_up(list(self._writes))
+
+    async def recover(self) -> None:
+        """See `TransactionBuffer`."""
+        try:
+            await self._take_over()
+        except BaseException:
+            self.leave()
+            raise
+
+    async def _take_over(self) -> None:
+        await self._metadata.barrier()
+        await self._aborted.load(self._metadata)
+        hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
+        for hit in hits:
+            op = WriteOp.from_record(hit.record)
+            if op.creation_id != self._ledger.creation_id:
+                # It belongs to a segment of the same name that was deleted; it holds nothing of this one (D16).
+                await self._settlement.commit([Delete(hit.record.key)])
+                continue
+            # A decision that comes while the entries are looked for is applied when it is known where they stand.
+            write = self._writes.setdefault(op.txn, SegmentWrite(op.txn, joining=trio.Event()))
+            write.op_keys.append(hit.record.key)
+            self._outstanding.add(1)
+            self._headers.join(op.txn, self)
+            if write.span is None:
+                write.span = await find_span(self._ledger, op.txn, op.lower_bound)
+                if write.span is not None:
+                    self._held.hold(op.txn, write.span.first)
+        for write in self._writes.values():
+            write.joining = None
+            if write.decided is not None:
+                self._let_go(write)
+        await self._headers.catch_up(list(self._writes))
+        # What earlier owners remembered may be ready to move to the ledgers' indexes.
+        self._settlement.wake()
+        self._is_recovered = True
+        self._raise_readable()
+
+    async def run(self) -> None:
+        """See `TransactionBuffer`: remove the records of what was decided."""
+        try:
+            await self._settlement.run(self.readable)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """See `TransactionBuffer`."""
+        for write in self._writes.values():
+            self._headers.leave(write.txn, self)
+        self._outstanding.leave()
+
+    async def discard(self) -> None:
+        """See `TransactionBuffer`."""
+        await self._settlement.discard()
+
+    async def _join(self, txn: TxnId) -> SegmentWrite:
+        """The transaction's entry in `_writes`, with its op record durable."""
+        self._settlement.require_owned()
+        write = self._writes.get(txn)
+        if write is not None:
+            if write.joining is not None:
+                await write.joining.wait()
+            if self._writes.get(txn) is write and write.op_keys:
+                return write
+            # The other publish's op record was refused; the header says why, and so does a try of our own.
+            require_open(self._metadata, txn)
+            return await self._join(txn)
+        await require_open_anywhere(self._metadata, txn)
+        if txn in self._writes:
+            return await self._join(txn)
+        write = self._writes[txn] = SegmentWrite(txn, joining=trio.Event())
+        bound = self._ledger.next_position
+        # Holding the bound before the put starts keeps every later entry of this transaction out of sight (T13).
+        self._held.hold(txn, bound)
+        self._headers.join(txn, self)
+        op = WriteOp(txn, self._segment, self._ledger.creation_id, bound)
+        try:
+            # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
+            with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
+                write.op_keys.append(await put_op(self._metadata, txn, self._claim, op.to_put()))
+            self._counters.op_writes += 1
+            self._outstanding.add(1)
+        except Conflict as conflict:
+            raise self._settlement.end(OwnershipLost(self._segment)) from conflict
+        except StoreFull as full:
+            raise NoSpace(f"the transaction cannot be recorded on {self._segment}: {full}") from full
+        except (trio.TooSlowError, StoreUnavailable) as unknown:
+            # This buffer no longer knows its segment's state.
+            raise self._settlement.end(OutcomeUnknown(self._segment, "an op record")) from unknown
+        finally:
+            assert write.joining is not None, "only this task ends the joining"
+            write.joining.set()
+            write.joining = None
+            if not write.op_keys:
+                self._forget(write)
+            elif write.decided is not None:
+                self._let_go(write)
+        return write
+
+    def _readable_at(self, confirmed: Position) -> Position:
+        # What is held is not known before everything that earlier owners left open is, and no watermark goes back.
+        return self._held.readable(confirmed) if self._is_recovered else EARLIEST
+
+    def _raise_readable(self) -> None:
+        self.readable.raise_to(self._readable_at(self._ledger.confirmed.value))
+
+    def _let_go(self, write: SegmentWrite) -> None:
+        """Apply the decision in memory; the records follow in `run`."""
+        if write.decided is TxnState.ABORTED and write.span is not None:
+            self._aborted.remember(write.txn, write.span)
+        self._held.release(write.txn)
+        self._raise_readable()
+        self._settlement.add(write)
+
+    def _forget(self, write: SegmentWrite) -> None:
+        self._headers.leave(write.txn, self)
+        self._held.release(write.txn)
+        del self._writes[write.txn]
+        self._raise_readable()
+
+    def _removed(self, write: SegmentWrite) -> None:
+        """Its records are gone."""
+        self._headers.leave(write.txn, self)
+        self._outstanding.add(-len(write.op_keys))
+        del self._writes[write.txn]

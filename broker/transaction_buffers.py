@@ -25,5 +25,5 @@ class TransactionBuffers:
 
     def make(self, name: TopicName, ledger: ManagedLedger, claim: Check) -> TransactionBuffer:
         """The buffer of a topic that is being opened."""
-        by_namespace = self._table.get((name.domain, f"{name.tenant}/{name.namespace}"))
+        by_namespace = self._table.get((name.domain, name.tenant_namespace))
         return (by_namespace or self._table[name.domain, ANY_NAMESPACE])(ledger, claim)

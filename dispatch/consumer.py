@@ -5,7 +5,6 @@ subscription knows nothing of sockets, and a session nothing of cursors.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dispatch.permits import Permits
@@ -50,18 +49,6 @@ class Outlet(Protocol):
 
     def detach(self, signal: Signal) -> None:
         """Undo one `attach` of `signal`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
-    """A snapshot of one consumer."""
-
-    name: str
-    permits: int
-    unacked_messages: int
-    """Sent and not acknowledged; of an exclusive subscription nobody counts, so 0."""
-    messages_sent: int
-    bytes_sent: int
 
 
 class Consumer:

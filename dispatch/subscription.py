@@ -9,17 +9,17 @@ single entries. A shared one remembers who holds which entry.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
 
-from dispatch.consumer import Consumer, ConsumerStatistics
+from dispatch.consumer import Consumer
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
 from dispatch.kinds import KINDS
 from dispatch.kinds import SubscriptionKind as SubscriptionKind
 from dispatch.source import Source
+from dispatch.statistics import ConsumerStatistics, SubscriptionStatistics, backlog_entries
 from dispatch.withheld import NothingWithheld, Withheld
 from storage.cursor import BaseCursor
 from storage.position import LATEST, Position
@@ -39,20 +39,6 @@ class Acknowledgement(NamedTuple):
         """The same, as cursors take it."""
         remaining = bits_within(bits_from_words(self.ack_set), self.batch_size)
         return EntryAck(self.position, remaining, self.batch_size)
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatistics:
-    """A snapshot of one subscription."""
-
-    kind: SubscriptionKind
-    backlog_entries: int
-    """Readable and not acknowledged, whether sent or not. Invisible entries count until they are skipped."""
-    unacked_messages: int
-    """Sent and not acknowledged (shared subscriptions)."""
-    entries_to_send_again: int
-    mark_delete: Position
-    consumers: tuple[ConsumerStatistics, ...]
 
 
 class Subscription:
@@ -327,14 +313,7 @@ class Subscription:
     @property
     def backlog_entries(self) -> int:
         """Readable entries that are not acknowledged; without control entries, as far as the source knows these."""
-        low, high = self._cursor.mark_delete, self._source.readable.value
-        unread = self._source.entries_between(low, high) - self._cursor.entries_above
-        controls = self._source.controls_between(low, high)
-        if controls:
-            # Those that were passed over above the mark-delete are among the acknowledged.
-            above = self._cursor.acknowledged_above
-            controls -= sum(self._source.controls_between(first.before(), last) for first, last in above)
-        return max(0, unread - controls)
+        return backlog_entries(self._source, self._cursor)
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters at this moment."""

@@ -11,6 +11,8 @@ import trio.testing
 
 from dispatch.consumer import Consumer
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
+from dispatch.kinds import KINDS
+from dispatch.policy import exclusive
 from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
 from dispatch.withheld import NothingWithheld
 from storage.cursor import BaseCursor, Cursor, CursorDeleted, NonDurableCursor, cursor_key
@@ -111,6 +113,60 @@ async def test_exclusive_sends_again_from_the_mark_delete() -> None:
         await settled()
         assert second.positions == [Position(7, 1), Position(7, 4), Position(7, 5)]
         assert not outlet.is_attached, "who left is forgotten"
+
+
+async def test_who_alone_is_sent_everything_is_told_once_and_when_it_changes() -> None:
+    """Of a subscription that has such a consumer: not by what it is sent, nor when it joins nobody."""
+    async with running(stream_of(3)) as rig:
+        first, outlet = rig.join()
+        assert outlet.active == [True]
+        with pytest.raises(ConsumerBusy):
+            rig.join("refused")
+        await settled()
+        rig.acknowledge(*outlet.positions)
+        rig.subscription.remove_consumer(first)
+        rig.subscription.remove_consumer(first)
+        _, second = rig.join()
+        assert (outlet.active, second.active) == ([True], [True]), "who has left is told nothing"
+        for consumer in rig.subscription.consumers:
+            rig.subscription.remove_consumer(consumer)
+        shared = [rig.join(kind=SHARED)[1] for _ in range(2)]
+        assert [outlet.active for outlet in shared] == [[], []]
+
+
+async def test_an_active_consumer_behind_which_another_comes_first_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a policy will decide that lets several join and sends everything to one of them."""
+    several = KINDS[EXCLUSIVE]._replace(consumers_max=None, policy=lambda *given: exclusive(given[0][:1], *given[1:]))
+    monkeypatch.setitem(KINDS, EXCLUSIVE, several)
+    async with running(stream_of(3)) as rig:
+        (first, outlet), (second, waiting) = rig.join("a"), rig.join("b")
+        await settled()
+        assert (outlet.active, waiting.active) == ([True], [])
+        rig.subscription.remove_consumer(second)
+        assert outlet.active == [True]
+        _, waiting = rig.join("b")
+        rig.subscription.remove_consumer(first)
+        await settled()
+        assert (outlet.active, waiting.active) == ([True], [True])
+        assert waiting.positions == rig.stream.positions
+
+
+async def test_control_entries_are_no_backlog_wherever_they_stand() -> None:
+    """K35: below the mark-delete, in the middle of acknowledged ranges, and across ledgers."""
+    stream = MemoryStream()
+    for number in range(12):
+        if number % 5 == 4:
+            stream.roll()
+        stream.append(is_control=number % 3 != 0)
+    async with running(stream, SHARED) as rig:
+        assert rig.subscription.backlog_entries == 4
+        _, outlet = rig.join(permits=2)
+        await settled()
+        for left, position in zip((3, 2), reversed(outlet.positions), strict=True):
+            rig.acknowledge(position)
+            assert rig.subscription.backlog_entries == left
 
 
 async def test_cumulative_acknowledgement_moves_the_mark_delete() -> None:

@@ -19,6 +19,7 @@ from trio.testing import wait_all_tasks_blocked
 from broker.broker import Broker, Foundation
 from broker.budgets import Budgets
 from broker.config import BrokerSettings, load_settings
+from broker.entry_codecs import EntryCodecs
 from broker.front_ends import ENTRY_CODECS
 from broker.names import TopicName
 from broker.topic import Topic
@@ -102,6 +103,7 @@ async def rooms(
     *,
     clock: WallClock = now_ms,
     is_alive: IsAlive | None = None,
+    codecs: EntryCodecs = ENTRY_CODECS,
     **settings: object,
 ) -> AsyncIterator[Rooms]:
     """One broker's rooms, following the store; `is_alive` says whether another broker of the same folder does."""
@@ -119,7 +121,7 @@ async def rooms(
             ledgers=ledgers,
             now_ms=clock,
             budgets=Budgets.of(1 << 30, 1_000),
-            codecs=ENTRY_CODECS,
+            codecs=codecs,
         )
         made = Rooms(foundation, session, nursery, ledgers)
         await made.follow()

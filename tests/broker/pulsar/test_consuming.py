@@ -7,6 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 from broker.names import TopicName
 from broker.pulsar import outbox
 from storage import cursor_record, ranges
+from storage.entry import EntryFormat
 from storage.position import EARLIEST, Position
 from tests.support.rooms import Rooms, publish
 from tests.support.wire import WireClient, connected, message
@@ -49,6 +50,26 @@ async def test_messages_come_as_they_were_stored_and_no_more_than_permitted(brok
     await client.receives_nothing_more()
     await client.send(commands.flow(1, 100))
     assert [(await frame_of(client)).payload for _ in range(3)] == payloads[2:]
+
+
+@pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE])
+async def test_another_protocols_bytes_are_never_sent_as_a_message(
+    broker: Rooms, client: WireClient, kind: pb.CommandSubscribe.SubType
+) -> None:
+    """E3: the consumer is told; what it may read goes on to it, and the entry stays in the backlog."""
+    topic = await broker.topics.get(TopicName.parse(PLAIN))
+    for entry_format in (EntryFormat.KAFKA, EntryFormat.PULSAR):
+        position = await topic.publish(message(b"x"), message_count=1, txn=None, entry_format=entry_format)
+        await topic.ledger.confirmed.wait_for(position)
+    await subscribe(client, sub_type=kind)
+    await client.send(commands.flow(1, 10))
+    told = await client.receive()
+    assert told.type == Type.ERROR
+    assert "format KAFKA" in told.error.message
+    assert (await frame_of(client)).command.message.message_id.entry_id == position.entry
+    await client.receives_nothing_more()
+    assert topic.subscriptions["s"].backlog_entries == 2
+    assert topic.traffic.messages_out == 1
 
 
 async def test_an_acknowledgement_is_answered_when_it_is_durable(broker: Rooms, client: WireClient) -> None:

@@ -1,16 +1,21 @@
-"""Which stored entries are parts of a message."""
+"""What the broker tells from entries in Pulsar's format."""
 
 import struct
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from broker.entry_codecs import Send, SendId
 from broker.pulsar.entry_codec import PulsarEntryCodec
 from storage.entry import Entry, EntryFormat
 from storage.position import Position
 from tidewire.wire.pulsar.building import build_batch, build_chunks, build_payload
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
-chunk_of = PulsarEntryCodec().chunk_of
+CODEC = PulsarEntryCodec()
+chunk_of = CODEC.chunk_of
 
 
 def metadata(name: str = "p", sequence_id: int = 7) -> pb.MessageMetadata:
@@ -65,3 +70,60 @@ def test_what_makes_no_sense_is_no_chunk(wrong: str) -> None:
     elif wrong == "not metadata":
         payload = payload[:6] + struct.pack(">I", 4) + b"\xd8\x01\xff\xff"
     assert chunk_of(entry(payload)) is None
+
+
+@pytest.mark.parametrize(
+    ("described", "key"),
+    [
+        ({}, None),
+        ({"partition_key": "k"}, b"k"),
+        ({"partition_key": ""}, b""),
+        ({"partition_key": "", "null_partition_key": True}, None),
+        ({"partition_key": "AP8=", "partition_key_b64_encoded": True}, b"\x00\xff"),
+        ({"partition_key": "not base64", "partition_key_b64_encoded": True}, b"not base64"),
+        ({"partition_key": "k", "ordering_key": b"o"}, b"o"),
+        ({"ordering_key": b""}, b""),
+    ],
+)
+def test_the_ordering_key_comes_before_the_partition_key(described: dict[str, Any], key: bytes | None) -> None:
+    """Keys of bytes come in base64; what is not is taken as it stands, so equal keys stay equal."""
+    written = metadata()
+    written.MergeFrom(pb.MessageMetadata(**described))
+    assert CODEC.key_of(entry(build_payload(written, b"x"))) == key
+
+
+def test_a_key_that_is_no_text_is_still_a_key() -> None:
+    raw = metadata().SerializeToString() + b"\x32\x02\xff\xfe"
+    payload = struct.pack(">I", len(raw)) + raw + b"x"
+    assert CODEC.key_of(entry(payload)) == b"\xff\xfe"
+
+
+def test_a_send_is_told_by_its_metadata() -> None:
+    """E6: batches by their first and last sequence id, chunks by their place."""
+    one = build_payload(metadata("p", 7), b"x")
+    assert CODEC.send_of(entry(one)) == Send("p", SendId(7, 7))
+    batched = metadata("p", 7)
+    batched.highest_sequence_id = 9
+    single = pb.SingleMessageMetadata(payload_size=1)
+    batch = build_batch(batched, [(single, b"x")] * 3)
+    assert CODEC.send_of(entry(batch, messages=3)) == Send("p", SendId(7, 9))
+    chunks = build_chunks(metadata("p", 7), bytes(25), pb.CompressionType.NONE, chunk_size_max=10)
+    assert [CODEC.send_of(entry(chunk)) for chunk in chunks] == [
+        Send("p", SendId(7, 7, number, 3)) for number in range(3)
+    ]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x0e\x01", bytes(40), b"\xff" * 40])
+def test_of_what_cannot_be_read_nothing_is_told(payload: bytes) -> None:
+    """E7: clients choose the bytes, and no bytes end a topic."""
+    odd = entry(payload)
+    assert (CODEC.chunk_of(odd), CODEC.key_of(odd), CODEC.send_of(odd)) == (None, None, None)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_raise(payload: bytes) -> None:
+    """E7: whatever follows the checksum's magic, too."""
+    for odd in (payload, b"\x0e\x01" + payload):
+        CODEC.chunk_of(entry(odd))
+        CODEC.key_of(entry(odd))
+        CODEC.send_of(entry(odd))

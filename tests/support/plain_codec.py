@@ -1,0 +1,51 @@
+"""An entry format that no protocol here speaks, and its codec: it shows that topics need no Pulsar.
+
+payload = plain("p", 3, key=b"k", message="m", chunk=0, chunks=2)   # of producer p, its send 3
+EntryCodecs({EntryFormat.KAFKA: PlainCodec()})                      # it takes the place of a format without a front end
+
+What does not parse is nothing that the codec can tell anything of.
+"""
+
+import orjson
+
+from broker.entry_codecs import Send, SendId
+from dispatch.chunks import Chunk
+from storage.entry import Entry
+
+
+def plain(
+    producer: str, sequence: int, *, key: bytes | None = None, message: str = "", chunk: int = 0, chunks: int = 1
+) -> bytes:
+    """A payload in this format."""
+    text = None if key is None else key.decode()
+    return orjson.dumps([producer, sequence, text, message, chunk, chunks])
+
+
+class PlainCodec:
+    """See `EntryCodec`."""
+
+    def chunk_of(self, entry: Entry) -> Chunk | None:
+        """See `EntryCodec`."""
+        fields = _fields(entry)
+        if fields is None:
+            return None
+        _producer, _sequence, _key, message, chunk, chunks = fields
+        return Chunk(hash(message), chunk == chunks - 1) if chunks > 1 else None
+
+    def key_of(self, entry: Entry) -> bytes | None:
+        """See `EntryCodec`."""
+        fields = _fields(entry)
+        return None if fields is None or fields[2] is None else fields[2].encode()
+
+    def send_of(self, entry: Entry) -> Send | None:
+        """See `EntryCodec`."""
+        fields = _fields(entry)
+        return None if fields is None else Send(fields[0], SendId(fields[1], fields[1], fields[4], fields[5]))
+
+
+def _fields(entry: Entry) -> tuple[str, int, str | None, str, int, int] | None:
+    try:
+        producer, sequence, key, message, chunk, chunks = orjson.loads(entry.payload)
+    except ValueError:
+        return None
+    return producer, sequence, key, message, chunk, chunks

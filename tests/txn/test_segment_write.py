@@ -1,0 +1,57 @@
+"""Where the entries of a transaction stand that an earlier owner left open."""
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from storage.entry import TxnId
+from storage.metadata.memory import MemoryStore
+from storage.position import EARLIEST, Position
+from tests.support.disk import SimulatedFiles
+from tests.support.ledgers import LEDGERS
+from tests.support.segments import office
+from txn.aborted_transactions import Span
+from txn.headers import v5_id
+from txn.segment_write import find_span
+
+
+async def test_a_span_begins_with_the_first_entry_and_ends_with_the_log() -> None:
+    """T18, T25: also over ledgers; none of it is below the bound; without an entry there is no span."""
+    files, metadata = SimulatedFiles(seed=3), MemoryStore()
+    async with office(metadata, files) as first:
+        segment = await first.own(ledger_bytes_max=1)
+        txn, other = await first.begin(), await first.begin()
+        places = []
+        for payload, writer in [(b"1", None), (b"2", txn), (b"3", None), (b"4", txn), (b"5", None)]:
+            places.append(await segment.publish(payload, writer))
+            await wait_all_tasks_blocked()
+        wanted: list[tuple[TxnId, Position, Span | None]] = [
+            (txn, EARLIEST, Span(places[1], places[4])),
+            (txn, places[1], Span(places[1], places[4])),
+            (txn, places[2], Span(places[3], places[4])),
+            (txn, places[4], None),
+            (other, EARLIEST, None),
+            (v5_id(0, 99), EARLIEST, None),
+        ]
+        for asked, bound, span in wanted:
+            assert await find_span(segment.ledger, asked, bound) == span
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+async def test_an_entry_that_nobody_can_read_may_be_its_first(damaged: int) -> None:
+    """T25, E3: so the readable position stays below, and what is open behind the damage is shown to nobody."""
+    files, metadata = SimulatedFiles(seed=3), MemoryStore()
+    async with office(metadata, files) as first:
+        segment = await first.own(ledger_bytes_max=1)
+        txn = await first.begin()
+        await segment.buffer.join(txn)
+        places = []
+        for payload, writer in [(b"1", None), (b"2", None), (b"open", txn)]:
+            places.append(await segment.publish(payload, writer))
+            await wait_all_tasks_blocked()
+        await segment.ledger.close()
+    async with office(metadata, files := files.kill()):
+        pass  # The journal is in the ledgers now.
+    files.flip(LEDGERS / f"{places[damaged].ledger:020d}.ledger", 8 * 60)
+    async with office(metadata, files) as second:
+        segment = await second.own(ledger_bytes_max=1)
+        assert segment.buffer.readable.value < places[damaged] <= segment.ledger.confirmed.value

@@ -36,6 +36,7 @@ from pydantic_settings import (
 )
 
 from broker.addresses import Address
+from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED, check_metadata
 
 ENVIRONMENT_PREFIX: Final = "TIDEWIRE_"
@@ -47,7 +48,7 @@ _MIB: Final = 1024 * _KIB
 _GIB: Final = 1024 * _MIB
 
 
-class ConfigurationError(Exception):
+class ConfigurationError(StartError):
     """The operator's settings cannot be used. Each problem is one sentence that says what to change."""
 
     def __init__(self, problems: Sequence[str]) -> None:

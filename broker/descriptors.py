@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from broker.errors import StartError
 from storage.open_files import DESCRIPTORS_MAX as LEDGER_FILES_MAX
 
 HTTP_CONNECTIONS_MAX: Final = 256
@@ -26,7 +27,7 @@ WANTED: Final = 65_536
 log = structlog.get_logger(__name__)
 
 
-class TooFewDescriptors(Exception):
+class TooFewDescriptors(StartError):
     """The process may not open enough files; the message says how to change that."""
 
 

@@ -1,4 +1,4 @@
-"""The errors of requests to the broker, the same for every front end.
+"""The errors of requests to the broker, the same for every front end, and of its start.
 
 Each protocol's front end has one table from these types to its own codes. So the modules behind it raise what happened,
 and do not know how it reads on the wire. Errors of names are in `broker.names`, those of transactions in `txn.errors`.
@@ -9,6 +9,10 @@ from storage.errors import ExpectedError
 
 class BrokerError(ExpectedError):
     """The base of the broker's errors. The message is for the user who sent the request."""
+
+
+class StartError(ExpectedError):
+    """The broker cannot start. The message tells the operator what to do; no client ever meets it."""
 
 
 class NotSupported(BrokerError):

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import trio
 
 from broker.addresses import Address
+from broker.errors import StartError
 
 BACKLOG: Final = 512
 
@@ -22,7 +23,7 @@ USER_TIMEOUT_MS: Final = 60_000
 """How long sent bytes may stay unacknowledged before the kernel treats the peer as dead (TCP_USER_TIMEOUT)."""
 
 
-class ListenerError(Exception):
+class ListenerError(StartError):
     """The broker cannot listen on an address; the message names it and says what to do."""
 
 
@@ -35,7 +36,7 @@ async def open_listener(address: Address) -> trio.SocketListener:
     try:
         listeners = await trio.open_tcp_listeners(address.port, host=address.host, backlog=BACKLOG)
     except OSError as error:
-        if _errno(error) == errno.EADDRINUSE:
+        if error.errno == errno.EADDRINUSE:
             raise ListenerError(
                 f"Another process already listens on {address}. Stop it, or choose another port (0 takes a free one)."
             ) from error
@@ -92,15 +93,3 @@ def _keep_alive(stream: trio.SocketStream) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-
-
-def _errno(error: BaseException | None) -> int | None:
-    """Return the errno of an error or of its cause: Trio wraps the error of a failed bind."""
-    while error is not None:
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        elif isinstance(error, OSError) and error.errno is not None:
-            return error.errno
-        else:
-            error = error.__cause__
-    return None

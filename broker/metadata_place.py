@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from broker.config import BrokerSettings
+from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED, etcd_servers
 from storage.files import Files
 from storage.identity import read_identity, require_embedded_metadata
@@ -17,7 +18,7 @@ from storage.metadata.store import MetadataStore
 EMBEDDED_FOLDER: Final = "metadata"
 
 
-class MetadataPlaceError(Exception):
+class MetadataPlaceError(StartError):
     """The metadata store in the settings cannot be used; the text says what to do."""
 
 

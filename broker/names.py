@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Self
 
+from storage.errors import ExpectedError
+
 NAME_BYTES_MAX: Final = 1024
 """The longest name, in bytes of UTF-8. Names become keys of metadata records, percent-encoded."""
 
@@ -49,7 +51,7 @@ _DESCRIPTOR = re.compile(r"(?P<start>[0-9a-f]{4})-(?P<end>[0-9a-f]{4})-(?P<id>0|
 _CATEGORIES_REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
-class InvalidTopicName(ValueError):
+class InvalidTopicName(ExpectedError, ValueError):
     """The text is not a legal name. The client is at fault, and a retry does not help."""
 
     def __init__(self, name: str, reason: str) -> None:

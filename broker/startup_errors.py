@@ -1,10 +1,7 @@
 """Errors that keep a broker from running, each as one message that tells the operator what to do."""
 
-from broker.cluster.membership import BrokerRuns
 from broker.config import BrokerSettings
-from broker.descriptors import TooFewDescriptors
-from broker.listening import ListenerError
-from broker.metadata_place import MetadataPlaceError
+from broker.errors import StartError
 from broker.metadata_setting import EMBEDDED
 from storage.errors import DataFolderInUse, IdentityMismatch, JournalContended, JournalDamaged, LedgerFailed
 from storage.files import AlreadyLocked, DiskFull
@@ -18,9 +15,7 @@ def operator_message(error: BaseException, settings: BrokerSettings) -> str | No
         found = [operator_message(inner, settings) for inner in error.exceptions]
         return None if None in found else found[0]
     match error:
-        case ListenerError() | JournalDamaged() | IdentityMismatch() | JournalContended() | BrokerRuns():
-            return str(error)
-        case TooFewDescriptors():
+        case StartError() | JournalDamaged() | IdentityMismatch() | JournalContended():
             return str(error)
         case CorruptMetadata():
             return f"{error}. Nothing was changed: restore the folder {error.path.parent} from a copy."
@@ -29,8 +24,6 @@ def operator_message(error: BaseException, settings: BrokerSettings) -> str | No
                 f"The data folder {settings.data_dir} is in use by another broker with the id {settings.broker_id}: "
                 "stop that one, or choose another --data-dir."
             )
-        case MetadataPlaceError():
-            return str(error)
         case StoreUnavailable() if settings.metadata != EMBEDDED:
             return f"Nothing can be decided without the metadata store: {error}. Check etcd and --metadata, restart."
         case MetadataError() if settings.metadata != EMBEDDED:

@@ -21,6 +21,7 @@ import orjson
 import structlog
 import trio
 
+from broker.errors import StartError
 from storage.metadata.store import ABSENT, Check, Conflict, MetadataStore, Record, Session
 from storage.writer import Writer
 
@@ -31,7 +32,7 @@ WAITS_PER_TIMEOUT: Final = 1.5
 log = structlog.get_logger(__name__)
 
 
-class BrokerRuns(Exception):
+class BrokerRuns(StartError):
     """Another process with this broker's id runs on the same metadata. The message is for the operator."""
 
 

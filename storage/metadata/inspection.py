@@ -27,6 +27,7 @@ from storage.metadata.records import (
     decode,
 )
 from storage.metadata.replay import Replay
+from storage.metadata.store import MetadataError
 
 Progress = Callable[[int], None]
 """Told how many more bytes were read, of `Inspection.size_bytes`."""
@@ -36,7 +37,7 @@ ABORTED: Final = "aborted"
 UNFINISHED: Final = "unfinished"
 
 
-class NoMetadata(Exception):
+class NoMetadata(MetadataError):
     """The folder holds no metadata store. The message says what is missing."""
 
 

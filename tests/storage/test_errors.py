@@ -1,11 +1,19 @@
 """What the root of errors promises: policy stands on the class, and a copy keeps all of it."""
 
 import gc
+import importlib
+import pkgutil
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+import broker
+import dispatch
+import storage
+import txn
 from broker.cluster.ownership import OwnedElsewhere
 from broker.errors import TopicClosed, TopicDamaged, TopicNotFound
 from dispatch.errors import AcknowledgementRefused, SubscriptionClosed
@@ -25,6 +33,44 @@ from storage.errors import (
 )
 from storage.metadata.store import ChangeSetTooLarge, Conflict, StoreFull, StoreUnavailable
 from txn.errors import OutcomeUnknown, OwnershipLost, PendingAcksDiscarded, TransactionConflict
+
+NOT_OF_THE_ROOT: Final = {
+    # Bytes or records that cannot be read. Who reads them raises an error of the root, or passes them over.
+    "CorruptEntry",
+    "CorruptIndex",
+    "CorruptRecord",
+    "DamagedBlock",
+    "DamagedSector",
+    "RecordUnreadable",
+    "StaleIndex",
+    # `storage.files` raises what the operating system does.
+    "AlreadyLocked",
+    "DiskFull",
+    "PeerGone",
+    # Caught in the folder that raises them.
+    "AmbiguousRequest",
+    "CursorMoved",
+    "RecordChanged",
+    "RpcError",
+    "StoreRolledBack",
+    "_TooManyPairs",
+}
+
+
+def _exceptions(base: type[BaseException]) -> Iterator[type[BaseException]]:
+    for error in base.__subclasses__():
+        yield error
+        yield from _exceptions(error)
+
+
+def test_what_a_room_promises_to_raise_has_the_root() -> None:
+    """Background work and front ends catch the root; an error beside it would pass as a defect of ours."""
+    rooms = (broker, dispatch, storage, txn)
+    for room in rooms:
+        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            importlib.import_module(module.name)
+    ours = {error for error in _exceptions(Exception) if error.__module__.startswith(tuple(r.__name__ for r in rooms))}
+    assert {error.__name__ for error in ours if not issubclass(error, ExpectedError)} == NOT_OF_THE_ROOT
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ import trio
 
 from broker.background import UNEXPECTED, first_of, is_environment
 from broker.cluster.ownership import Claims
-from broker.errors import BrokerError, NotSupported, TopicClosed, TopicDamaged, TopicNotFound
-from broker.layouts.layout import Layout
+from broker.errors import BrokerError, TopicClosed, TopicDamaged, TopicNotFound
 from broker.layouts.store import Layouts
 from broker.names import Domain, InvalidTopicName, TopicName
 from broker.reader_positions import ReaderPositions
 from broker.topic import Topic
+from broker.topic_existence import TopicExistence
 from broker.topic_removal import remove_subscription, remove_topic
 from broker.topic_services import TopicServices
 from storage.errors import CursorCorrupt, ExpectedError, JournalMissing, LedgerCorrupt
@@ -91,15 +91,13 @@ class Topics:
             instance: unique for every run of every broker; part of the producer names given out.
         """
         self._claims = claims
-        self._layouts = layouts
+        self._existence = TopicExistence(layouts)
         self._open_topic = open_topic
         self._services = services
         self._nursery = nursery
         self._slots: dict[TopicName, _Slot] = {}
-        self._deleting: set[TopicName] = set()
         self.reader_positions = ReaderPositions()
         """Of the readers of all topics; beyond the time for which a topic is loaded."""
-        self._preparing: set[TopicName] = set()
         self._is_closing = False
         self._producer_names = (f"tidewire-{instance}-{number}" for number in count())
 
@@ -124,10 +122,9 @@ class Topics:
             TopicClosed: it is being unloaded.
             TopicDamaged: what it stored is damaged, so that it cannot be opened.
         """
-        if name in self._deleting:
-            raise TopicNotFound(f"{name} is being deleted")
-        if not creates and name.domain is Domain.PERSISTENT and not await self._layouts.is_made(name):
-            raise TopicNotFound(f"{name} does not exist, and its creation was not asked for")
+        self._existence.require_kept(name)
+        if not creates:
+            await self._existence.require_made(name)
         return await self._load(name)
 
     async def _load(self, name: TopicName) -> Topic:
@@ -165,7 +162,7 @@ class Topics:
                 await self.get(name)
             except TopicNotFound:
                 # Refused, too, while somebody here tries to delete it, who may fail. Only the layout's record counts.
-                return await self._is_there(name)
+                return await self._existence.has_segment(name)
         except ExpectedError as error:
             log.warning("a finished transaction's segment cannot be loaded", segment=segment, reason=str(error))
         return True
@@ -198,21 +195,14 @@ class Topics:
     @contextmanager
     def deleting(self, names: Collection[TopicName]) -> Iterator[None]:
         """Let nobody load these topics: a client that is sent away by a deletion comes back before it is over."""
-        fresh = set(names) - self._deleting
-        self._deleting.update(fresh)
-        try:
+        with self._existence.deleting(names):
             yield
-        finally:
-            self._deleting.difference_update(fresh)
 
     @contextmanager
     def preparing(self, name: TopicName) -> Iterator[None]:
         """Let a segment be loaded that no layout has yet."""
-        self._preparing.add(name)
-        try:
+        with self._existence.preparing(name):
             yield
-        finally:
-            self._preparing.discard(name)
 
     async def delete(self, name: TopicName) -> None:
         """Remove the topic with its data and cursors; durable on return. It need not be loadable.
@@ -245,8 +235,7 @@ class Topics:
             OwnedElsewhere: another broker owns it.
             TopicClosed: it is being unloaded.
         """
-        if name in self._deleting:
-            raise TopicNotFound(f"{name} is being deleted")
+        self._existence.require_kept(name)
         topic = await self._loaded(name)
         if topic is None:
             await self._work_on(name, partial(remove_subscription, name, subscription, self._services))
@@ -274,7 +263,7 @@ class Topics:
     async def _own(self, name: TopicName, slot: _Slot) -> None:
         try:
             with slot.scope:
-                await self._require_existing(name)
+                await self._existence.require(name)
                 claim = await self._claims.claim(str(name))
                 try:
                     if slot.work is None:
@@ -328,7 +317,7 @@ class Topics:
     async def _run(self, name: TopicName, slot: _Slot, claim: Check) -> None:
         reason: BaseException | None = None
         try:
-            migrated_to = await self._migrated_to(name)
+            migrated_to = await self._existence.migrated_to(name)
             topic = await self._open_topic(name, claim)
             topic.scalable_topic = migrated_to or topic.scalable_topic
             async with trio.open_nursery() as nursery:
@@ -354,58 +343,3 @@ class Topics:
             # What is not expected (a disk that cannot be read, a defect) may be gone when the topic is loaded again.
             retriable = not isinstance(reason, ExpectedError) or reason.retriable
             raise TopicClosed(f"{name} is no longer served here: {reason}", retriable=retriable) from reason
-
-    async def _require_existing(self, name: TopicName) -> None:
-        if name.domain is Domain.PERSISTENT or name in self._preparing:
-            return
-        if name.domain is Domain.TOPIC:
-            raise NotSupported(f"{name} is a scalable topic: produce and consume on its segments, by a v5 client")
-        layout = await self._layouts.stored(name.scalable_topic)
-        is_listed = _has(layout, name)
-        if name in self._deleting:
-            # Loaded once more, so that what is left of it can be removed.
-            is_listed = is_listed or name.segment in [segment.descriptor for segment in layout.pruned.values()]
-        elif layout.is_deleting:
-            raise TopicNotFound(f"{name.scalable_topic} is being deleted")
-        if not is_listed:
-            raise TopicNotFound(f"{name} does not exist")
-
-    async def _is_there(self, name: TopicName) -> bool:
-        """Whether the stored layout has the segment, and its deletion is not decided."""
-        try:
-            layout = await self._layouts.stored(name.scalable_topic)
-        except TopicNotFound:
-            return False
-        return _has(layout, name) and not layout.is_deleting
-
-    async def _migrated_to(self, name: TopicName) -> TopicName | None:
-        """The scalable topic of which a regular topic is a segment by now; asked when nobody else can make it one.
-
-        Raises:
-            TopicNotFound: it is no longer, or would be made beside a scalable topic of its name.
-        """
-        if name.domain is not Domain.PERSISTENT:
-            return None
-        scalable = name.as_scalable
-        try:
-            layout = await self._layouts.stored(scalable)
-        except TopicNotFound:
-            return None
-        legacy_names = {segment.legacy_topic_name for segment in layout.segments.values()}
-        pruned_names = {segment.legacy_topic_name for segment in layout.pruned.values()}
-        if name in self._deleting:
-            return scalable if str(name) in legacy_names | pruned_names else None
-        if str(name) in legacy_names and not layout.is_deleting:
-            return scalable
-        if layout.is_deleting or str(name) in pruned_names or not await self._layouts.is_made(name):
-            raise TopicNotFound(f"{name} does not exist; {scalable} does, and is for v5 clients")
-        return None
-
-
-def _has(layout: Layout, name: TopicName) -> bool:
-    """Whether the segment is one of the layout's, or a child that an open intent may have made."""
-    assert name.segment is not None, "asked of segments only"
-    segment = layout.segments.get(name.segment.segment_id)
-    if segment is not None and segment.descriptor == name.segment:
-        return True
-    return layout.intent is not None and name.segment in [child.descriptor for child in layout.intent.children]

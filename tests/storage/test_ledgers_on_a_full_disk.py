@@ -12,9 +12,9 @@ from storage.ledger_ids import LedgerIds
 from storage.metadata.memory import MemoryStore
 from storage.metadata.store import Committed, Op, Put, StoreFull
 from storage.signal import Signal
-from tests.storage.test_managed_ledger import open_managed, payloads, publish, rolling, stored
 from tests.support.disk import SimulatedFiles
 from tests.support.ledgers import LEDGERS, ledger_store
+from tests.support.managed_ledgers import open_managed, payloads, publish, rolling, stored
 from tests.support.segments import office
 
 FILE_BYTES = 256 * 1024

@@ -1,0 +1,63 @@
+"""Which topics and segments are there to be loaded."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broker.cluster.ownership import KEY_PREFIX as OWNERS
+from broker.errors import NotSupported, TopicNotFound
+from broker.layouts.layout import Layout
+from broker.names import TopicName
+from storage.metadata.store import starting_with
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import TOPIC, Rooms, rooms
+from tests.support.steered_store import SteeredStore
+from txn.errors import RecordUnreadable
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+async def claims(broker: Rooms) -> list[str]:
+    return [record.key for record in await broker.metadata.scan(*starting_with(OWNERS))]
+
+
+async def test_names_that_are_no_loadable_topic_are_refused(broker: Rooms) -> None:
+    """A segment must be in its topic's layout; nothing is claimed or made for one that is not."""
+    await broker.controller.create_topic(TOPIC, 2, {})
+    with pytest.raises(NotSupported):
+        await broker.topics.get(TOPIC)
+    for name in ("orders/0000-ffff-0", "orders/0000-7fff-7", "nothing/0000-ffff-0"):
+        with pytest.raises(TopicNotFound):
+            await broker.topics.get(TopicName.parse(f"segment://public/default/{name}"))
+    assert await claims(broker) == []
+    assert list(broker.topics) == []
+    assert broker.opened == []
+
+
+async def test_a_segment_is_gone_once_its_topics_deletion_is_decided(broker: Rooms) -> None:
+    """T29: and not while somebody has only begun to try; what transactions left on it is nobody's then."""
+    await broker.controller.create_topic(TOPIC, 1, {})
+    segment = await broker.segment(TOPIC, 0)
+    with broker.topics.deleting([segment]):
+        assert await broker.topics.redrive(str(segment))
+        await broker.layouts.change(TOPIC, Layout.begin_deletion)
+        assert not await broker.topics.redrive(str(segment))
+    assert not await broker.topics.redrive(str(segment))
+
+
+@pytest.mark.parametrize("name", ["a name", "persistent://public/default/a", "topic://public/default/a", "segment://a"])
+async def test_no_topic_is_loaded_for_an_op_record_that_names_no_segment(name: str) -> None:
+    """E11: the sweep that found it tells of it, and makes no regular topic by asking for it."""
+    async with rooms(SteeredStore(), SimulatedFiles(seed=1)) as broker:
+        with pytest.raises(RecordUnreadable):
+            await broker.topics.redrive(name)
+        assert list(broker.topics) == []

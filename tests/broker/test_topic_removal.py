@@ -1,0 +1,90 @@
+"""Deleting topics and subscriptions, also when that is interrupted."""
+
+import gc
+import weakref
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.names import TopicName
+from broker.topic import Topic
+from storage.metadata.store import Op
+from storage.position import EARLIEST
+from tests.support.disk import SimulatedFiles
+from tests.support.rooms import Rooms, publish, rooms, visible
+from tests.support.steered_store import SteeredStore
+
+PLAIN = TopicName.parse("persistent://public/default/plain")
+
+
+@pytest.fixture
+def store() -> SteeredStore:
+    return SteeredStore()
+
+
+@pytest.fixture
+async def broker(store: SteeredStore) -> AsyncIterator[Rooms]:
+    async with rooms(store, SimulatedFiles(seed=5)) as made:
+        yield made
+
+
+async def payloads(topic: Topic) -> list[bytes]:
+    return [entry.payload for entry in await visible(topic)]
+
+
+async def test_deleting_removes_every_record_and_all_data(broker: Rooms) -> None:
+    """D16: a topic made again under the name is empty, with no subscription of before."""
+    topic = await broker.topics.get(PLAIN)
+    await publish(topic, b"a")
+    await topic.subscribe("s", EARLIEST)
+    creation_id = topic.ledger.creation_id
+    await broker.topics.delete(PLAIN)
+    left = [record.key for record in await broker.metadata.scan("", "~") if "plain" in record.key]
+    assert left == []
+    again = await broker.topics.get(PLAIN)
+    assert again.ledger.creation_id != creation_id
+    assert await payloads(again) == []
+    assert again.subscriptions == {}
+
+
+async def test_a_deletion_that_was_interrupted_can_be_repeated(broker: Rooms, store: SteeredStore) -> None:
+    """D10: at every change set that it makes."""
+    for step in range(1, 20):
+        topic = await broker.topics.get(PLAIN)
+        await publish(topic, b"a")
+        await topic.subscribe("s", EARLIEST)
+        with trio.CancelScope() as scope:
+            left = step
+
+            async def interrupt(ops: Sequence[Op], scope: trio.CancelScope = scope) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    scope.cancel()
+                    await trio.lowlevel.checkpoint()
+
+            store.before = interrupt
+            await broker.topics.delete(PLAIN)
+        store.before = None
+        await wait_all_tasks_blocked()
+        await broker.topics.delete(PLAIN)
+        assert [record.key for record in await broker.metadata.scan("", "~") if "plain" in record.key] == []
+        if not scope.cancelled_caught:
+            break
+    else:
+        pytest.fail("the deletion never ended")
+    assert step > 2
+
+
+async def test_nothing_stays_of_a_subscription_that_was_deleted(broker: Rooms) -> None:
+    """E16: its cursor goes as well, on a topic whose policy is to keep everything."""
+    topic = await broker.topics.get(PLAIN)
+    subscription = await topic.subscribe("passing", EARLIEST)
+    cursor = weakref.ref(subscription.cursor)
+    del subscription
+    await topic.unsubscribe("passing")
+    await wait_all_tasks_blocked()
+    gc.collect()
+    assert cursor() is None

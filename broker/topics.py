@@ -61,7 +61,7 @@ class _Slot:
     gone: trio.Event = field(default_factory=trio.Event)
     """Set when nothing of it is left in this process."""
     topic: Topic | None = None
-    error: Exception | None = None
+    error: ExpectedError | None = None
     is_idle: bool = False
     """Being unloaded because nobody used it, or not loaded at all: whoever asks for it waits until the slot is gone."""
     work: Work | None = None
@@ -137,7 +137,7 @@ class Topics:
             self._nursery.start_soon(self._own, name, slot)
         await slot.ready.wait()
         if slot.error is not None:
-            raise slot.error
+            raise slot.error.anew()
         assert slot.topic is not None, "a ready slot has a topic or an error"
         slot.topic.clients.touch()
         return slot.topic
@@ -258,7 +258,7 @@ class Topics:
         self._nursery.start_soon(self._own, name, slot)
         await slot.gone.wait()
         if slot.error is not None:
-            raise slot.error
+            raise slot.error.anew()
 
     async def _own(self, name: TopicName, slot: _Slot) -> None:
         try:

@@ -49,6 +49,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "broker: topics": (
         "topics",
         "topic",
+        "topic_existence",
         "topic_removal",
         "topic_services",
         "topic_source",

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.cluster.ownership import KEY_PREFIX as OWNERS
 from broker.cluster.ownership import OwnedElsewhere
-from broker.errors import TopicClosed, TopicDamaged
+from broker.errors import TopicClosed, TopicDamaged, TopicNotFound
 from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.consumer import Consumer
@@ -80,6 +80,24 @@ async def test_callers_at_once_get_the_one_topic_that_is_loaded() -> None:
         assert len(set(map(id, got))) == 1
         assert broker.opened == [PLAIN]
         assert len(await claims(broker)) == 1
+
+
+async def test_each_of_those_who_wait_for_a_topic_is_told_by_an_error_of_its_own(broker: Rooms) -> None:
+    """E16: one that is raised several times would keep the frames of all who met it."""
+    missing = TopicName.parse("segment://public/default/none/0000-ffff-0")
+    told: list[TopicNotFound] = []
+
+    async def ask() -> None:
+        with pytest.raises(TopicNotFound) as refused:
+            await broker.topics.get(missing)
+        told.append(refused.value)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        nursery.start_soon(ask)
+    first, second = told
+    assert first is not second
+    assert str(first) == str(second)
 
 
 async def test_a_topic_that_is_lost_to_another_owner_closes_alone(broker: Rooms, store: SteeredStore) -> None:

@@ -12,6 +12,7 @@ which Hypothesis reports and repeats when a test fails.
 """
 
 from collections.abc import Callable
+from inspect import Parameter, signature
 from typing import TypeVar
 
 from hypothesis import HealthCheck, given, settings
@@ -24,10 +25,14 @@ def every_schedule(*, examples_max: int = 60, **arguments: st.SearchStrategy[obj
     """Decorate an async test to run it `examples_max` times, each with drawn arguments and its own task order."""
 
     def decorate(test: Test) -> Test:
-        async def under_a_schedule(schedule_seed: object, **drawn: object) -> None:
+        async def under_a_schedule(schedule_seed: object, **others: object) -> None:
             del schedule_seed  # Drawing it has seeded the scheduler.
-            await test(**drawn)  # type: ignore[misc]
+            await test(**others)  # type: ignore[misc]
 
+        # Pytest looks here for what the test is to be given beside the drawn arguments.
+        own = signature(test)
+        seed = Parameter("schedule_seed", Parameter.KEYWORD_ONLY)
+        under_a_schedule.__signature__ = own.replace(parameters=[*own.parameters.values(), seed])  # type: ignore[attr-defined]
         under_a_schedule.__name__ = test.__name__
         under_a_schedule.__doc__ = test.__doc__
         under_a_schedule.__module__ = test.__module__

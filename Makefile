@@ -25,9 +25,12 @@ ARGS ?=
 # Processes that run tests side by side. 0 runs all tests in pytest's own process. The default is one for each core. It is
 # at most 4, because each takes half a gigabyte.
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --durations=10 -rsfE
 # Each worker begins with its share of the tests, in their order, so that it sets up a module's fixtures once. A worker
 # that is done takes over half of what another one still has to do.
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=10 -rsfE
+BY_TEST := --dist worksteal
+# A worker takes whole files, where a module's fixture plays for minutes.
+BY_FILE := --dist loadfile
 
 # The tests start hundreds of Python processes. Without cached bytecode each of them compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -81,19 +84,19 @@ layers: $(STAMP)
 # Tests need the compiled judge of histories, and etcd. If both are there, this takes no time.
 tests: $(STAMP)
 	$(BIN)/python scripts/need.py porcupine etcd
-	$(PYTEST) -m "not interop and not thorough" $(ARGS)
+	$(PYTEST) $(BY_TEST) -m "not interop and not thorough" $(ARGS)
 
 interop: java $(STAMP) ## test with other systems' clients (Java, Spark), and run the examples of README and docs
 	$(BIN)/python scripts/need.py pulsar-java-client
-	$(BIN)/python -m pytest -m interop --timeout=600 --durations=10 -rsfE $(ARGS)
+	$(PYTEST) $(BY_FILE) -m interop --timeout=600 $(ARGS)
 
 thorough: thorough-examples thorough-kills ## run the next two, one after the other
 	@echo "thorough: OK"
 
 thorough-examples: java $(STAMP) ## run the tests with drawn examples and schedules, with many more of them
 	$(BIN)/python scripts/need.py porcupine etcd
-	$(BIN)/python -m pytest -m "(hypothesis or thorough) and not interop and not kills" --hypothesis-profile=thorough \
-		--timeout=3600 --durations=10 -rsfE $(ARGS)
+	$(PYTEST) $(BY_TEST) -m "(hypothesis or thorough) and not interop and not kills" --hypothesis-profile=thorough \
+		--timeout=3600 $(ARGS)
 
 thorough-kills: java $(STAMP) ## kill brokers, metadata stores and Spark jobs by the hundred
 	$(BIN)/python scripts/need.py porcupine etcd
@@ -104,7 +107,9 @@ against-pulsar: java $(STAMP) ## run the Python client's tests against a real Ap
 
 coverage: java $(STAMP) ## show which lines and branches `make check` reaches
 	$(BIN)/python scripts/need.py porcupine etcd
-	$(BIN)/coverage run -m pytest -m "not interop and not thorough" $(ARGS)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(WORKERS) $(BY_TEST) -m "not interop and not thorough" $(ARGS)
+	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --show-missing --skip-covered --skip-empty
 
 format: $(STAMP) ## format the sources, and apply ruff's fixes

@@ -1,1 +1,1 @@
-"""The dispatch room: which consumer is sent which entry, and when. Knows no protocol and no transaction."""
+"""The dispatch room: which consumer gets which entry, and when. It knows no protocol and no transaction."""

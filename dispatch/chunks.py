@@ -1,13 +1,14 @@
-"""Messages that were sent in pieces, an entry each: who is getting the chunks of which message.
+"""Messages that were sent in chunks, one entry each: which consumer gets the chunks of which message.
 
-Whoever puts a message together needs all of its chunks, so the first one that is sent decides who gets the others: from
-then until its last chunk is sent, the message is begun, and all of its chunks go to one consumer. When that one leaves,
-everything of it that is not acknowledged is sent again, and whoever gets the first of that gets all of it.
+A consumer needs all chunks of a message to reassemble it. So the consumer that gets the first chunk gets the others,
+too. From then until its last chunk is sent, the message is begun, and all of its chunks go to that consumer. If the
+consumer leaves, every unacknowledged chunk is sent again, and the consumer that gets the first of them gets all of
+them.
 
-A producer that died, or went on to another segment, leaves its message begun for good. So no more than BEGUN_MAX are
-remembered, and when there is one more, the one that went on longest ago is forgotten. Should a chunk of it still come,
-it goes to whoever's turn it is: the message is then with two consumers, of whom neither can finish it, and comes
-together only when it is sent again, after both have gone or given it back.
+A producer that died, or moved to another segment, leaves its message begun forever. So at most BEGUN_MAX begun messages
+are remembered. Beyond that, the one that was inactive for longest is forgotten. A later chunk of it goes to any
+consumer. Then two consumers hold parts of the message, and neither can finish it. It is completed only when it is sent
+again, after both have left or given it back.
 
 Pure.
 """
@@ -17,18 +18,18 @@ from collections.abc import Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 BEGUN_MAX: Final = 10_000
-"""Begun messages that are remembered, of one subscription. A producer has one at a time."""
+"""Begun messages that one subscription remembers. A producer has one at a time."""
 
 KEPT_MAX: Final = 10_000
-"""Chunks that may wait for room at the consumer that has their beginning, of one subscription. Then nothing new is sent
-to anybody until one of these consumers has made room or left."""
+"""Chunks of one subscription that may wait for room at the consumer with their beginning. Beyond that, nothing new is
+sent to anybody until one of these consumers has room or leaves."""
 
 
 class Chunk(NamedTuple):
-    """That an entry is a part of a message."""
+    """Marks an entry as a part of a message."""
 
     message: int
-    """Which one. Two may have the same number, at the cost of being sent to the same consumer."""
+    """Which message. Two may have the same number; they then go to the same consumer."""
     is_last: bool
     """Whether it is the message's last one."""
 
@@ -37,22 +38,22 @@ Holder = TypeVar("Holder", bound=Hashable)
 
 
 class PartialMessages(Generic[Holder]):
-    """The partly sent messages of one subscription, and who gets them. Holders are told from others by identity."""
+    """The partly sent messages of one subscription, and who gets them. Holders compare by identity."""
 
     def __init__(self) -> None:
         self._holders: OrderedDict[int, Holder] = OrderedDict()
-        """By message; the one that went on last stands last."""
+        """By message. The most recently active one is last."""
 
     def __len__(self) -> int:
-        """How many are remembered."""
+        """How many messages are remembered."""
         return len(self._holders)
 
     def holder(self, message: int) -> Holder | None:
-        """Who gets the chunks of the message; None if it is not begun."""
+        """The consumer that gets the chunks of the message; None if the message is not begun."""
         return self._holders.get(message)
 
     def sent(self, chunk: Chunk, holder: Holder) -> None:
-        """`holder` has been sent the chunk."""
+        """The chunk was sent to `holder`."""
         if chunk.is_last:
             self._holders.pop(chunk.message, None)
             return
@@ -62,6 +63,6 @@ class PartialMessages(Generic[Holder]):
             self._holders.popitem(last=False)
 
     def left(self, holder: Holder) -> None:
-        """`holder` is gone: others may get what it began."""
+        """`holder` is gone, so others may get its begun messages."""
         for message in [message for message, its in self._holders.items() if its is holder]:
             del self._holders[message]

@@ -1,6 +1,6 @@
-"""A connected consumer as its subscription sees it, and the outlet through which it is sent entries.
+"""A connected consumer as its subscription sees it, and the outlet that delivers entries to it.
 
-The outlet is what a session gives: it takes entries without ever blocking and says whether it wants more. The
+A session provides the outlet. The outlet accepts entries without blocking, and says whether it can accept more. The
 subscription knows nothing of sockets, and a session nothing of cursors.
 """
 
@@ -17,42 +17,42 @@ class Delivery(NamedTuple):
 
     entry: Entry
     redelivery_count: int
-    """How often it was asked for again before (shared subscriptions; else 0)."""
+    """How often it was requested again (shared subscriptions; otherwise 0)."""
     ack_bits: tuple[int, ...] | None
-    """Of a part-acknowledged batch, the `ack_set` of the messages still to be consumed; None: all of them."""
+    """For a partly acknowledged batch, the `ack_set` of the remaining messages. None: all messages."""
 
 
 class Outlet(Protocol):
-    """The way to one consumer. Its session bounds what waits in it, in bytes, by not being writable."""
+    """The way to one consumer. Its session bounds the waiting bytes by not being writable."""
 
     @property
     def writable(self) -> bool:
-        """Whether more may be sent now. One more `send` of at most a chunk may follow after it was read as True."""
+        """Whether more may be sent now. After True, one more `send` of at most a chunk may follow."""
 
     def send(self, deliveries: Sequence[Delivery]) -> None:
-        """Take the entries, in order. Never blocks and never raises; a closed outlet drops them."""
+        """Accept the entries, in order. Never blocks and never raises. A closed outlet drops them."""
 
     def end_of_topic(self) -> None:
-        """Tell the consumer that nothing will ever follow. Never blocks and never raises."""
+        """Tell the consumer that no entry will ever follow. Never blocks and never raises."""
 
     def active_changed(self, *, is_active: bool) -> None:
-        """Tell the consumer whether it is the one that is sent everything. Never blocks and never raises."""
+        """Tell the consumer whether it is the one that gets everything. Never blocks and never raises."""
 
     def damaged(self, reason: str) -> None:
-        """Tell the consumer that what it should be sent next is damaged. Never blocks and never raises."""
+        """Tell the consumer that its next entries are damaged. Never blocks and never raises."""
 
     def disconnected(self) -> None:
-        """Tell the consumer that it was disconnected and may come again. Never blocks and never raises."""
+        """Tell the consumer that it was disconnected and may subscribe again. Never blocks and never raises."""
 
     def attach(self, signal: Signal) -> None:
-        """Set `signal` whenever `writable` becomes True, until detached."""
+        """Set `signal` whenever `writable` becomes True, until it is detached."""
 
     def detach(self, signal: Signal) -> None:
         """Undo one `attach` of `signal`."""
 
 
 class Consumer:
-    """One consumer, from its subscribing to its leaving. Told from others by identity, not by its id."""
+    """One consumer, from subscribing to leaving. Consumers compare by identity, not by id."""
 
     __slots__ = (
         "bytes_sent",
@@ -69,25 +69,26 @@ class Consumer:
 
     def __init__(self, id: int, name: str, outlet: Outlet, *, priority: int = 0) -> None:  # noqa: A002 - its name in the protocol
         self.id = id
-        """What its connection calls it; other connections may use the same number."""
+        """The connection's number for it. Other connections may use the same number."""
         self.name = name
-        """What its user calls it; several consumers of a shared subscription may have one name."""
+        """The user's name for it. Several consumers of a shared subscription may have one name."""
         self.priority = priority
-        """Lower is served first (shared subscriptions)."""
+        """Lower numbers are served first (shared subscriptions)."""
         self.outlet = outlet
         self.permits = Permits()
         self.was_told_of_end = False
-        """Whether `end_of_topic` was called; it is called once."""
+        """Whether `end_of_topic` was called. It is called once."""
         self.was_told_of_damage = ""
-        """The damage that `damaged` told of last; it is told once."""
+        """The last damage that `damaged` reported. Each damage is reported once."""
         self.was_disconnected = False
-        """Whether the subscription disconnected it. Its client may not know yet, and what it acknowledges is of before:
-        after a seek it would undo the seek, after an abort it would take what is about to be sent again."""
+        """Whether the subscription disconnected it. Its client may not know yet. Its late acknowledgements are stale:
+        after a seek they would undo the seek, and after an abort they would cover messages that are about to be
+        redelivered."""
         self.messages_sent = 0
         self.bytes_sent = 0
 
     def send(self, deliveries: Sequence[Delivery], messages: int) -> None:
-        """Hand entries over; `messages` of them are to be consumed, which uses as many permits."""
+        """Hand entries over. They have `messages` unacknowledged messages, which use as many permits."""
         self.permits.use(messages)
         self.messages_sent += messages
         self.bytes_sent += sum(len(delivery.entry.payload) for delivery in deliveries)

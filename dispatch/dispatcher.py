@@ -1,20 +1,20 @@
 """The task that moves entries of one subscription from its source to its consumers.
 
-It parks on one signal, which is set by whatever may give it something to do: the readable position rose, a consumer
-came, left, granted permits or became writable, entries are to be sent again, the mark-delete position became durable,
-the source was sealed. After each wake-up it looks at all of its state. Nothing is set while nothing happens, so an idle
-dispatcher is never scheduled.
+It parks on one signal. These events set it: the readable position rose; a consumer came, left, granted permits or
+became writable; entries must be sent again; the mark-delete position became durable; the source was sealed. After each
+wake-up the task looks at all of its state. Without an event nothing sets the signal, so an idle dispatcher is never
+scheduled.
 
-Reading is the only thing it waits for besides the signal. What changed during a read is judged after it: decisions are
-made and entries handed over without a pause, so no state is half changed when the task is cancelled.
+Besides the signal, it only waits for reads. It judges changes during a read after the read. It decides and hands
+entries over without a pause, so a cancellation never leaves a half-changed state.
 
     handled_upto   every entry at or below was sent, skipped, withheld or acknowledged, or waits in `redelivery`
     stalled        before which damaged entry it stopped; a seek or an acknowledgement of the entry lets it go on
-    generation     counts rewinds, and consumers that gave all back; what was read before one is thrown away
+    generation     counts rewinds, and consumers that gave all back; entries read before a change are dropped
 
-Chunks of one message go to one consumer (chunks.py) and in order. So what is kept for a consumer comes first when that
-one has room, then what is to be sent again, then what is new; and what was read is thrown away when chunks that stand
-before it came to be sent first meanwhile.
+Chunks of one message go to one consumer (chunks.py), in order. So entries kept for a consumer come first once that
+consumer has room, then entries to send again, then new ones. If earlier chunks become due during a read, the entries of
+that read are dropped.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,8 @@ CHUNK_ENTRIES_MAX: Final = 512
 """Entries read and handed over at once."""
 
 CHUNK_BYTES_MAX: Final = 1024 * 1024
-"""Payload bytes read and handed over at once, unless a single entry is larger. An outlet may overrun by as much."""
+"""Payload bytes read and handed over at once, unless a single entry is larger. An outlet may exceed its bound by as
+much."""
 
 
 class _Sendable(NamedTuple):
@@ -49,7 +50,7 @@ class _Sendable(NamedTuple):
 
     entry: Entry
     messages: int
-    """Those not acknowledged yet; at least 1."""
+    """Unacknowledged messages; at least 1."""
     ack_bits: tuple[int, ...] | None
     chunk: Chunk | None
 
@@ -63,13 +64,15 @@ class Dispatcher:
         self.policy = policy
         self.withheld = withheld
         self.tracks_unacked = tracks_unacked
-        """Whether each entry is remembered with who holds it, to send it again by itself (shared subscriptions)."""
+        """Whether the holder of each entry is remembered, so that the entry can be sent again alone (shared
+        subscriptions)."""
         self.consumers: list[Consumer] = []
         self.redelivery: Redelivery[Consumer] = Redelivery()
         self._begun: PartialMessages[Consumer] = PartialMessages()
         self.signal = Signal()
         self.is_blocked = False
-        """Whether a bound on what is unacknowledged kept the last step from sending: acknowledging should wake it."""
+        """Whether a bound on unacknowledged messages stopped the last step. An acknowledgement should then wake the
+        task."""
         self._source = source
         self._cursor = cursor
         self._handled_upto = cursor.mark_delete
@@ -77,11 +80,11 @@ class Dispatcher:
         self._turn = 0
         self._is_closed = False
         self._seen_in_front: Position | None = None
-        """The first entry of a sealed source that is not acknowledged, once it was found to be one for consumers."""
+        """The first unacknowledged entry of a sealed source, once it is known to be visible."""
         self._stalled: tuple[int, Position, LedgerCorrupt] | None = None
-        """In which generation, before which entry and for which damage nothing new is read; None while none is met."""
+        """The generation, entry and damage at which reading new entries stopped; None without damage."""
         self._messages_per_entry = 1.0
-        """Of the last chunk; how many entries to read for the permits there are."""
+        """Average of the last chunk. It tells how many entries to read for the available permits."""
 
     def wake(self) -> None:
         """Something changed."""
@@ -93,9 +96,9 @@ class Dispatcher:
         self.wake()
 
     def rewind(self) -> None:
-        """Send everything again that is not acknowledged, in order, as if nothing had been sent.
+        """Send every unacknowledged entry again, in order, as if nothing had been sent.
 
-        What that is, is looked up when the dispatcher goes on, so a seek may follow or precede.
+        The entries are determined when the dispatcher continues, so a seek may come before or after this call.
         """
         self._generation += 1
         self._handled_upto = EARLIEST
@@ -103,34 +106,37 @@ class Dispatcher:
         self.wake()
 
     def go_back(self, position: Position) -> None:
-        """Send again, in order, what is not acknowledged from `position` on."""
+        """Send the unacknowledged entries from `position` on again, in order."""
         if position <= self._handled_upto:
             self._generation += 1
             self._handled_upto = position.before()
         self.wake()
 
     def send_again(self, position: Position) -> None:
-        """Send one entry again that was set aside, whoever held it before."""
-        # Above, it comes by itself.
+        """Send one set-aside entry again, whoever held it before."""
+        # An entry above it is sent in its turn.
         if position <= self._handled_upto:
             self.redelivery.give_back(position)
         self.wake()
 
     def left(self, consumer: Consumer) -> None:
-        """Send to others what a consumer held that is gone."""
+        """Send the entries of a consumer that left to others."""
         self._generation += 1
         self.redelivery.left(consumer)
         self._begun.left(consumer)
         self.wake()
 
     def send_all_again(self, consumer: Consumer) -> None:
-        """Send again what a consumer holds, of messages of which it has only the beginning to the same one."""
+        """Send the entries of a consumer again. Messages that it has only in part go to the same consumer."""
         self._generation += 1
         self.redelivery.send_all_again(consumer)
         self.wake()
 
     async def run(self) -> None:
-        """Send until closed. What the source raises ends it, but for damage: consumers are told, and others go on."""
+        """Send until closed.
+
+        An error of the source ends it, except damage: then consumers are told, and other subscriptions go on.
+        """
         self._source.readable.attach(self.signal)
         self._source.attach_sealed(self.signal)
         durable = self._cursor.durable
@@ -142,7 +148,7 @@ class Dispatcher:
                     durable = self._cursor.durable
                     durable.attach(self.signal)
                 if await self._step():
-                    # Reads served from memory may not pause, and neither consumers nor cancellation shall wait.
+                    # Reads from memory may never pause, but other consumers and cancellation must not wait.
                     await trio.lowlevel.checkpoint()
                 else:
                     self._announce_end()
@@ -153,7 +159,7 @@ class Dispatcher:
             self._source.readable.detach(self.signal)
 
     async def _step(self) -> bool:
-        """Send one chunk, or find out that there is nothing to do until the signal is set: False."""
+        """Send one chunk. False if there is nothing to do until the signal is set."""
         room = self._room()
         if room <= 0:
             return await self._pass_hidden()
@@ -166,7 +172,7 @@ class Dispatcher:
         return True
 
     def _kept_run(self) -> list[Position]:
-        """Of what is kept for a consumer that has room now, as much as that takes."""
+        """The entries kept for a consumer that has room now, up to that room."""
         if not self.redelivery.kept:
             return []
         for consumer, candidate in zip(self.consumers, self._candidates(), strict=True):
@@ -175,14 +181,14 @@ class Dispatcher:
         return []
 
     async def _pass_hidden(self) -> bool:
-        """Acknowledge what nobody may see at the front of a sealed source, which would not drain without consumers."""
+        """Acknowledge hidden entries at the front of a sealed source, which would not drain without consumers."""
         first = self._cursor.first_unacknowledged()
         if self._source.sealed_end is None or first > self._source.readable.value or first == self._seen_in_front:
             return False
         try:
             entries = await self._source.read(first, entries_max=CHUNK_ENTRIES_MAX, bytes_max=CHUNK_BYTES_MAX)
         except LedgerCorrupt:
-            # A consumer is told of it, once there is one.
+            # The next consumer is told of it.
             self._seen_in_front = first
             return False
         for entry in entries:
@@ -193,7 +199,7 @@ class Dispatcher:
         return self._cursor.first_unacknowledged() != first
 
     def _pass(self, position: Position) -> None:
-        """Nobody may see it: acknowledged for everybody, so that the mark-delete position passes it."""
+        """Nobody may see it, so it is acknowledged for everybody and the mark-delete position passes it."""
         self._cursor.acknowledge(position)
         self.redelivery.forget(position)
 
@@ -203,7 +209,7 @@ class Dispatcher:
         try:
             entries = await self._source.read(run[0], entries_max=span, bytes_max=CHUNK_BYTES_MAX)
         except LedgerCorrupt as damage:
-            # It stays unacknowledged, and is tried again when the subscription begins anew.
+            # It stays unacknowledged, and is tried again when the subscription is reopened.
             self.redelivery.set_aside(run[0])
             self._tell(damage)
             return
@@ -213,9 +219,9 @@ class Dispatcher:
         found = {entry.position for entry in entries}
         for position in run:
             if position <= read_upto and position not in found:
-                # The log was trimmed there, so nobody can have it any more.
+                # The log was trimmed there, so the entry is gone.
                 self.redelivery.forget(position)
-        # Between them lie entries that were not asked for, and during the read some may have been acknowledged.
+        # The read also returns entries in between, and some may have been acknowledged during the read.
         wanted = set(run)
         self._assign(
             [entry for entry in entries if entry.position in wanted and self.redelivery.is_waiting(entry.position)]
@@ -224,7 +230,7 @@ class Dispatcher:
     async def _send_next(self, room: int) -> bool:
         limit = self._source.readable.value
         if self._cursor.is_full:
-            # Too much is acknowledged out of order: only what lies below it, and so fills holes, may be sent.
+            # Too much is acknowledged out of order. Only entries below it, which fill holes, may be sent.
             limit = min(limit, self._cursor.highest)
             self.is_blocked = True
         if self.redelivery.kept >= KEPT_MAX:
@@ -242,7 +248,7 @@ class Dispatcher:
         try:
             read = await self._source.read(start, entries_max=entries_max, bytes_max=CHUNK_BYTES_MAX)
         except LedgerCorrupt as damage:
-            # Nothing behind it is sent: whether it is passed is for people to say, by a seek.
+            # Nothing behind it is sent. An operator decides by a seek whether to pass it.
             self._stalled = (generation, start, damage)
             return True
         if generation != self._generation or self._kept_run():
@@ -259,13 +265,13 @@ class Dispatcher:
             if position > sent_upto:
                 handled_upto = position.before()
                 break
-            # A later entry went to a consumer that could not have this one, so this one is not simply read again.
+            # A later entry went to another consumer, so this one is not read again in order.
             self.redelivery.postpone(position)
         self._handled_upto = max(self._handled_upto, handled_upto)
         return True
 
     def _tell(self, damage: LedgerCorrupt) -> None:
-        """Tell each consumer, once, that there is damage where it should go on."""
+        """Tell each consumer, once, about damage at its next entries."""
         reason = str(damage)
         for consumer in self.consumers:
             if consumer.was_told_of_damage != reason:
@@ -273,9 +279,9 @@ class Dispatcher:
                 consumer.outlet.damaged(reason)
 
     def _assign(self, entries: Sequence[Entry]) -> tuple[list[Position], list[Position]]:
-        """Skip what need not be sent, send what can be, keep what only one may have that has no room.
+        """Skip hidden entries, send what can be sent, and keep chunks whose consumer has no room.
 
-        Returns what was sent, and what nobody had room for, in order.
+        Returns the sent entries and those without a consumer, each in order.
         """
         sendable = [item for entry in entries if (item := self._sendable(entry)) is not None]
         within = self._within_unacked_room(sendable)
@@ -292,7 +298,7 @@ class Dispatcher:
         return [positions[number] for number in sent], [positions[number] for number in left]
 
     def _pieces(self, sendable: Sequence[_Sendable]) -> dict[int, Piece]:
-        """The chunks among them, as the policy sees them."""
+        """The chunks among them, in the form that the policy takes."""
         pieces = {}
         for number, item in enumerate(sendable):
             if item.chunk is not None:
@@ -302,7 +308,7 @@ class Dispatcher:
         return pieces
 
     def _sendable(self, entry: Entry) -> _Sendable | None:
-        """What is to be sent of an entry; None for one that is acknowledged, or was just skipped."""
+        """The part of an entry to send. None if it is acknowledged, or was just skipped."""
         if self._cursor.is_acknowledged(entry.position):
             return None
         if not self._source.is_visible(entry):
@@ -313,13 +319,13 @@ class Dispatcher:
             chunk = self._source.chunk_of(entry) if self.tracks_unacked else None
             return _Sendable(entry, max(1, entry.message_count), None, chunk)
         if not bits:
-            # Whoever spoke for it gives it back, or acknowledges it.
+            # The transaction that reserved it will give it back or acknowledge it.
             self.redelivery.set_aside(entry.position)
             return None
         return _Sendable(entry, bits.bit_count(), words_from_bits(bits), None)
 
     def sendable_bits(self, position: Position) -> int | None:
-        """Bit i is 1 if message i is neither acknowledged nor withheld; None for an entry of which that is all."""
+        """Bit i is 1 if message i is neither acknowledged nor withheld. None if no message of the entry is."""
         bits = self._cursor.remaining_bits(position)
         unreserved = self.withheld.unreserved(position)
         if unreserved is None:
@@ -337,7 +343,7 @@ class Dispatcher:
         consumer.send(deliveries, sum(item.messages for item in items))
 
     def _within_unacked_room(self, sendable: Sequence[_Sendable]) -> int:
-        """How many of them the bound of the subscription lets be sent; the last may pass it, as with permits."""
+        """How many of them the subscription's bound allows. The last one may exceed it, as with permits."""
         if not self.tracks_unacked:
             return len(sendable)
         room = UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX - self.redelivery.unacked_total
@@ -348,9 +354,9 @@ class Dispatcher:
         return len(sendable)
 
     def _room(self) -> int:
-        """Messages that the consumers take now, or as many of these as one chunk needs.
+        """Messages that the consumers accept now, up to what one chunk needs.
 
-        Each consumer that comes or grants permits causes a step. So a step must not look closely at all the others.
+        Each new consumer and each grant of permits causes a step. So a step must not examine all consumers.
         """
         self.is_blocked = False
         enough = ceil(CHUNK_ENTRIES_MAX * self._messages_per_entry)
@@ -363,7 +369,7 @@ class Dispatcher:
         return room
 
     def _candidates(self) -> list[Candidate]:
-        """The consumers as the policy sees them now."""
+        """The consumers in the form that the policy takes."""
         self.is_blocked = False
         return [self._candidate(consumer) for consumer in self.consumers]
 

@@ -1,25 +1,25 @@
-"""What a subscription refuses."""
+"""The refusals of a subscription."""
 
 from storage.errors import ExpectedError
 
 
 class SubscriptionError(ExpectedError):
-    """A request that the subscription refuses. It changed nothing."""
+    """The subscription refuses a request. Nothing was changed."""
 
 
 class ConsumerBusy(SubscriptionError):
-    """Other consumers are connected that this one cannot join (Pulsar: ConsumerBusy)."""
+    """The connected consumers exclude this one (Pulsar: ConsumerBusy)."""
 
 
 class SubscriptionClosed(SubscriptionError):
-    """The subscription was closed or deleted; on the topic's next owner, or under its name, there may be another."""
+    """The subscription was closed or deleted. The topic's next owner may have it, or another one of its name."""
 
     retriable = True
 
 
 class AcknowledgementRefused(SubscriptionError):
-    """Something is acknowledged that was never sent, or in a form that this kind of subscription does not take."""
+    """The entry was never sent, or this kind of subscription refuses the form of the acknowledgement."""
 
 
 class TooManyHoles(SubscriptionError):
-    """So much is acknowledged out of order that no more of it can be kept; acknowledge first what lies below."""
+    """So much is acknowledged out of order that no more can be remembered. Acknowledge earlier messages first."""

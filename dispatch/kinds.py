@@ -1,4 +1,4 @@
-"""The kinds of subscription, and how they differ, as a table.
+"""The kinds of subscription, and their differences, as a table.
 
 Pure.
 """
@@ -10,21 +10,21 @@ from dispatch.policy import Policy, exclusive, shared
 
 
 class SubscriptionKind(IntEnum):
-    """How consumers share a subscription; numbers as on Pulsar's wire."""
+    """How consumers share a subscription. The numbers are those of Pulsar's wire."""
 
     EXCLUSIVE = 0
     SHARED = 1
 
 
 class Behaviour(NamedTuple):
-    """What a kind of subscription does its own way."""
+    """The differences of a kind of subscription."""
 
     policy: Policy
     consumers_max: int | None
     individual: bool
-    """Entries are acknowledged and sent again one by one, so each is remembered with its holder."""
+    """Entries are acknowledged and sent again one by one, so the holder of each is remembered."""
     has_active: bool
-    """The first of the consumers is sent everything, and is told so."""
+    """The first consumer gets everything, and is told so."""
 
 
 KINDS: Final = {

@@ -1,8 +1,8 @@
 """Flow credit of one consumer, in messages.
 
-A consumer grants permits as it makes room; each message sent uses one. An entry is sent whole, so the entry that uses
-the last permit may take more than there are and leave the count below zero; nothing more is sent until grants have
-made up for it.
+A consumer grants permits as it makes room. Each sent message uses one. An entry is sent whole, so the entry that uses
+the last permit may use more than are left, and the count goes below zero. Nothing more is sent until grants have made
+up for it.
 
 Pure.
 """
@@ -10,13 +10,13 @@ Pure.
 from typing import Final
 
 PERMITS_MAX: Final = 2**31 - 1
-"""Permits at once; grants above it are cut. The reference counts them in a signed 32-bit number."""
+"""The most permits at once. Grants above it are cut. Pulsar counts them in a signed 32-bit number."""
 
 UNACKED_MESSAGES_PER_CONSUMER_MAX: Final = 50_000
-"""Messages one consumer of a shared subscription may hold unacknowledged; then it gets no more until it has fewer."""
+"""Unacknowledged messages of one consumer of a shared subscription, above which it gets no more."""
 
 UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX: Final = 200_000
-"""Messages all consumers of a shared subscription may hold unacknowledged together."""
+"""Unacknowledged messages of all consumers of a shared subscription together, above which none gets more."""
 
 
 class Permits:
@@ -29,15 +29,15 @@ class Permits:
 
     @property
     def available(self) -> int:
-        """Messages that may be sent; below zero after an entry of more messages than were left."""
+        """Messages that may be sent. Below zero after an entry with more messages than permits were left."""
         return self._available
 
     def grant(self, messages: int) -> None:
-        """The consumer has room for so many more."""
+        """The consumer has room for this many more messages."""
         assert messages >= 0, "permits are not taken back"
         self._available = min(self._available + messages, PERMITS_MAX)
 
     def use(self, messages: int) -> None:
-        """So many were sent."""
+        """This many messages were sent."""
         assert self._available > 0, "nothing is sent without a permit"
         self._available -= messages

@@ -1,11 +1,11 @@
-"""Who is sent what. One pure function per kind of subscription: consumers and entries in, an assignment out.
+"""Who is sent what. One pure function for each kind of subscription: consumers and entries in, an assignment out.
 
-Every policy passes over consumers without permits or whose outlet is not writable: a slow consumer costs the others
-nothing. An entry needs one permit to be sent and uses as many as it has messages, so it may take its consumer below
-zero. Policies neither read nor send; what they leave over stays with the dispatcher.
+Every policy skips consumers without permits and those whose outlet is not writable, so a slow consumer costs the others
+nothing. Sending an entry requires one permit and uses as many as it has messages. So the permits of a consumer may go
+below zero. Policies neither read nor send. The dispatcher keeps what they leave over.
 
-Entries that are pieces of one message go to one consumer. When that one has no room they are kept for it, and the
-entries behind them go to others all the same.
+Entries that are pieces of one message go to one consumer. If that consumer has no room, they are kept for it, and the
+entries behind them still go to others.
 """
 
 from collections import deque
@@ -15,53 +15,53 @@ from typing import Final, NamedTuple, Protocol
 
 
 class Candidate(NamedTuple):
-    """What a policy knows of a consumer."""
+    """A consumer in the form that a policy takes."""
 
     permits: int
-    """Messages it may be sent now: its flow permits, less where what it holds unacknowledged is bounded."""
+    """Messages that it may be sent now: its flow permits, cut by a bound on unacknowledged messages."""
     writable: bool
-    """Whether its outlet takes more."""
+    """Whether its outlet accepts more."""
     priority: int
-    """Lower numbers come first; the next level is served only when nobody on this one can take more."""
+    """Lower numbers come first. The next level is served only if nobody on this one can accept more."""
 
     @property
     def room(self) -> int:
-        """Messages it takes at this moment."""
+        """Messages that it accepts at this moment."""
         return self.permits if self.writable and self.permits > 0 else 0
 
 
 class Piece(NamedTuple):
-    """What a policy knows of an entry that is a piece of a message."""
+    """An entry that is a piece of a message, in the form that a policy takes."""
 
     message: Hashable
-    """Which one; equal for its pieces."""
+    """Which message. Equal for all its pieces."""
     consumer: int | None
-    """Who is getting it already, by index."""
+    """The consumer that gets the message already, by index."""
 
 
 NO_PIECES: Final[Mapping[int, Piece]] = MappingProxyType({})
 
 
 class Assignment(NamedTuple):
-    """A policy's answer. Consumers and entries are named by their index in the arguments."""
+    """A policy's answer. Indexes into the arguments name consumers and entries."""
 
     shares: list[tuple[int, list[int]]]
-    """Per consumer that gets anything, what it gets, in order."""
+    """For each consumer that gets entries, those entries, in order."""
     left: list[int]
-    """Entries for which nobody has room, in order."""
+    """Entries that no consumer has room for, in order."""
     turn: int
-    """For the next call: whose turn it is."""
+    """The turn for the next call."""
     kept: Sequence[tuple[int, int]] = ()
-    """Entries that only one consumer may have, which has no room, and that consumer; in order of the entries."""
+    """Entries that only one consumer may have, which has no room, with that consumer. In order of the entries."""
 
 
 class Policy(Protocol):
-    """What all policies are."""
+    """The signature of all policies."""
 
     def __call__(
         self, consumers: Sequence[Candidate], messages: Sequence[int], turn: int, pieces: Mapping[int, Piece], /
     ) -> Assignment:
-        """Assign entries, given by their message counts in order of position; `pieces` are named by their index."""
+        """Assign entries, given by their message counts in order of position. `pieces` are by index."""
 
 
 def exclusive(
@@ -70,7 +70,7 @@ def exclusive(
     turn: int = 0,
     pieces: Mapping[int, Piece] = NO_PIECES,
 ) -> Assignment:
-    """Everything to the one consumer, in order, until its permits are used up."""
+    """Everything to the only consumer, in order, until its permits are used up."""
     assert len(consumers) <= 1, "an exclusive subscription has one consumer"
     permits = consumers[0].permits if consumers and consumers[0].writable else 0
     taken = 0
@@ -84,10 +84,10 @@ def exclusive(
 def shared(
     consumers: Sequence[Candidate], messages: Sequence[int], turn: int, pieces: Mapping[int, Piece] = NO_PIECES
 ) -> Assignment:
-    """Entries one by one in turn, among the consumers of the first priority level that can take any.
+    """Entries one by one in turn, to the consumers of the first priority level that can accept any.
 
-    A piece of a message of which a consumer has a piece goes to that one, and takes nobody's turn. Once nobody at all
-    has room, the rest is left.
+    A piece of a message goes to the consumer that has other pieces of it, out of turn. Once nobody has room, the rest
+    is left.
     """
     permits = [consumer.permits if consumer.writable else 0 for consumer in consumers]
     getting = {piece.message: piece.consumer for piece in pieces.values() if piece.consumer is not None}
@@ -117,7 +117,7 @@ def shared(
 
 
 def _turns(consumers: Sequence[Candidate], permits: Sequence[int], turn: int) -> Iterator[int]:
-    """Whose turn it is, again and again; `permits` are looked at each time, and the end is when nobody has any."""
+    """The consumers in turn, repeatedly. Checks `permits` each time, and ends when nobody has any."""
     for level in sorted({consumer.priority for consumer in consumers}):
         members = [
             index for index, consumer in enumerate(consumers) if consumer.priority == level and permits[index] > 0

@@ -1,9 +1,9 @@
-"""Who holds what unacknowledged, what is to be sent again, and how often it was asked for again.
+"""Who holds which entries unacknowledged, which must be sent again, and how often each was requested again.
 
-Kept only for subscriptions whose consumers acknowledge entries one by one (shared). The memory is proportional to the
-entries sent and not acknowledged, which the dispatcher bounds by `UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX`, and to the
-chunks kept for one consumer, which it bounds by `KEPT_MAX`. An entry is in at most one place: held by one consumer, to
-be sent to anybody, or kept for one. One that is set aside is in none.
+Only for subscriptions whose consumers acknowledge entries one by one (shared). The memory is proportional to the
+unacknowledged entries, which the dispatcher bounds by `UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX`, and to the chunks kept
+for one consumer, which it bounds by `KEPT_MAX`. An entry is in at most one place: held by one consumer, waiting for any
+consumer, or kept for one. A set-aside entry is in none.
 
 Pure.
 """
@@ -17,37 +17,37 @@ from sortedcontainers import SortedDict, SortedSet
 from storage.position import Position
 
 RUN_GAP_MAX: Final = 16
-"""Entries to send again that lie this close together are read in one go, with what lies between them."""
+"""Entries to send again that are this close together are read at once, with the entries between them."""
 
 
 Holder = TypeVar("Holder", bound=Hashable)
 
 
 class Redelivery(Generic[Holder]):
-    """The bookkeeping of one subscription. Holders are told from others by identity."""
+    """The book of one subscription. Holders compare by identity."""
 
     def __init__(self) -> None:
         self._holder: dict[Position, Holder] = {}
         self._held: dict[Holder, dict[Position, int]] = {}
-        """Per holder, the positions it holds and how many messages of each are unacknowledged."""
+        """For each holder, its positions, with the number of unacknowledged messages in each."""
         self._unacked: dict[Holder, int] = {}
         self._unacked_total = 0
-        # A dict, since it sorts many that come in order in linear time; a set would mix them first.
+        # A dict, because it sorts ordered additions in linear time. A set would lose their order first.
         self._again: SortedDict[Position, None] = SortedDict()
         self._kept: dict[Holder, SortedSet[Position]] = {}
-        """Per holder, what is sent to nobody else."""
+        """For each holder, the entries that are sent to nobody else."""
         self._keeper: dict[Position, Holder] = {}
         self._counts: dict[Position, int] = {}
-        """How often an unacknowledged entry was asked for again, if ever."""
+        """How often an unacknowledged entry was requested again, if ever."""
 
     @property
     def unacked_total(self) -> int:
-        """Messages held unacknowledged by all holders."""
+        """Unacknowledged messages of all holders."""
         return self._unacked_total
 
     @property
     def waiting(self) -> int:
-        """Entries to be sent again, or kept for one consumer."""
+        """Entries to send again, or kept for one consumer."""
         return len(self._again) + len(self._keeper)
 
     @property
@@ -57,11 +57,11 @@ class Redelivery(Generic[Holder]):
 
     @property
     def size(self) -> int:
-        """Entries known here at all: what the memory is proportional to."""
+        """Entries in the book. The memory is proportional to it."""
         return len(self._holder) + self.waiting
 
     def unacked(self, holder: Holder) -> int:
-        """Messages that `holder` holds unacknowledged."""
+        """Unacknowledged messages of `holder`."""
         return self._unacked.get(holder, 0)
 
     def holds(self, holder: Holder, position: Position) -> bool:
@@ -69,15 +69,15 @@ class Redelivery(Generic[Holder]):
         return self._holder.get(position) is holder
 
     def is_waiting(self, position: Position) -> bool:
-        """Whether the entry is still to be sent again, or kept."""
+        """Whether the entry must still be sent again, or is kept."""
         return position in self._again or position in self._keeper
 
     def count(self, position: Position) -> int:
-        """How often the entry was asked for again: the redelivery count of its next delivery."""
+        """How often the entry was requested again: the redelivery count of its next delivery."""
         return self._counts.get(position, 0)
 
     def sent(self, holder: Holder, position: Position, messages: int) -> None:
-        """`holder` has been sent the entry, `messages` of which are not acknowledged."""
+        """The entry was sent to `holder`. It has `messages` unacknowledged messages."""
         assert position not in self._holder, f"{position} is held already"
         self._unqueue(position)
         self._holder[position] = holder
@@ -85,19 +85,19 @@ class Redelivery(Generic[Holder]):
         self._add(holder, messages)
 
     def acknowledged(self, position: Position) -> None:
-        """The whole entry is acknowledged, by whomever: nobody holds it, and it is not sent again."""
+        """The whole entry is acknowledged, by any consumer. Nobody holds it, and it is not sent again."""
         self._take_back(position)
         self.forget(position)
 
     def partly_acknowledged(self, position: Position, messages_left: int) -> None:
-        """Of the entry, `messages_left` are not acknowledged."""
+        """The entry has `messages_left` unacknowledged messages."""
         holder = self._holder.get(position)
         if holder is not None:
             self._add(holder, messages_left - self._held[holder][position])
             self._held[holder][position] = messages_left
 
     def send_again(self, holder: Holder, positions: Iterable[Position]) -> int:
-        """Send again those of the positions that `holder` holds, as it asked; how many there were."""
+        """Send again those of the positions that `holder` holds, at its request. Returns how many."""
         mine = [position for position in positions if self.holds(holder, position)]
         for position in mine:
             self._take_back(position)
@@ -106,9 +106,9 @@ class Redelivery(Generic[Holder]):
         return len(mine)
 
     def send_all_again(self, holder: Holder) -> int:
-        """Send everything again that `holder` holds, as it asked; how many entries there were.
+        """Send again everything that `holder` holds, at its request. Returns how many entries.
 
-        What is kept for it comes in its place among that, and not before.
+        Entries kept for it come in their order among these, not before.
         """
         self._release(holder)
         positions = self._take_all(holder)
@@ -118,35 +118,35 @@ class Redelivery(Generic[Holder]):
         return len(positions)
 
     def left(self, holder: Holder) -> int:
-        """`holder` is gone: others get what it held and what was kept for it. Uncounted, as nobody asked for it."""
+        """`holder` is gone, so others get its held and kept entries. This does not count as a request."""
         positions = self._take_all(holder)
         self._release(holder)
         return len(positions)
 
     def postpone(self, position: Position) -> None:
-        """Send an entry later that was passed over while later ones were sent."""
+        """Send an entry later. It was skipped while later ones were sent."""
         self._again[position] = None
 
     def keep(self, holder: Holder, position: Position) -> None:
-        """Send an entry to `holder` and nobody else, when it has room."""
+        """Send an entry to `holder` only, when it has room."""
         self._unqueue(position)
         self._keeper[position] = holder
         self._kept.setdefault(holder, SortedSet()).add(position)
 
     def set_aside(self, position: Position) -> None:
-        """Somebody speaks for the whole entry: nobody holds it, and it is not sent until it is given back."""
+        """The whole entry is reserved. Nobody holds it, and it is not sent until it is given back."""
         self._take_back(position)
         self._unqueue(position)
 
     def give_back(self, position: Position) -> None:
-        """Nobody speaks for the entry any more: it is sent again, which counts as having been asked for."""
+        """The entry is no longer reserved. It is sent again, which counts as a request."""
         self._take_back(position)
         self._unqueue(position)
         self._again[position] = None
         self._counts[position] = self.count(position) + 1
 
     def forget(self, position: Position) -> None:
-        """An entry that is not to be sent again: acknowledged, or gone from the log."""
+        """The entry is not sent again, because it is acknowledged or gone from the log."""
         self._unqueue(position)
         self._counts.pop(position, None)
 
@@ -162,11 +162,11 @@ class Redelivery(Generic[Holder]):
         self._counts.clear()
 
     def run(self, entries_max: int) -> list[Position]:
-        """The lowest positions to send to anybody that one read can fetch: of one ledger and close together."""
+        """The lowest positions to send to anybody that one read can fetch: in one ledger and close together."""
         return self._run(self._again, entries_max)
 
     def kept_run(self, holder: Holder, entries_max: int) -> list[Position]:
-        """The same of those that are kept for `holder`."""
+        """As `run`, for the entries kept for `holder`."""
         return self._run(self._kept.get(holder, ()), entries_max)
 
     def _run(self, positions: Iterable[Position], entries_max: int) -> list[Position]:
@@ -178,7 +178,7 @@ class Redelivery(Generic[Holder]):
         return found
 
     def _take_all(self, holder: Holder) -> Collection[Position]:
-        """Send to anybody what `holder` holds. There may be 50,000 entries, so they are put in order at once."""
+        """Send the entries of `holder` to anybody. There may be 50,000, so they are sorted at once."""
         positions = self._held.pop(holder, {})
         if len(positions) == len(self._holder):
             self._holder.clear()

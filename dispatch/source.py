@@ -1,7 +1,7 @@
-"""What a subscription reads from: a topic's entries, up to a position that only rises.
+"""What a subscription reads: the entries of a topic, up to a position that only rises.
 
-The topic puts this together from its managed ledger and, where there are transactions, from what they hide; dispatch
-sees one stream either way.
+The topic builds it from its managed ledger and, where there are transactions, from what they hide. Dispatch sees one
+stream in both cases.
 """
 
 from typing import Protocol
@@ -18,11 +18,11 @@ class Source(Protocol):
 
     @property
     def readable(self) -> Watermark:
-        """Entries at or below it may be sent, if visible; it never goes back."""
+        """Visible entries at or below it may be sent. It never goes back."""
 
     @property
     def sealed_end(self) -> Position | None:
-        """The last position of a source to which nothing is ever appended again; None while something may be."""
+        """The last position of a sealed source; None while entries may be appended."""
 
     async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[Entry]:
         """Entries from `start` on, none above `readable`, in order and without a gap.
@@ -31,16 +31,19 @@ class Source(Protocol):
         """
 
     def is_visible(self, entry: Entry) -> bool:
-        """Whether consumers may see this readable entry. Control entries and aborted ones they may not."""
+        """Whether consumers may see this readable entry. Control entries and aborted entries are hidden."""
 
     def chunk_of(self, entry: Entry) -> Chunk | None:
-        """Which part of a message the entry is; None for one that is whole."""
+        """Which part of a message the entry is; None for a whole message."""
 
     def key_of(self, entry: Entry) -> bytes | None:
-        """The key by which the entry keeps its order among consumers that share it out by key; None if it has none."""
+        """The key that keeps the order of the entry among consumers that share by key; None if it has none."""
 
     def next_after(self, position: Position) -> Position:
-        """The next position above `position` that exists or will; above the last of a sealed source, any higher one."""
+        """The next position above `position` that exists or will exist.
+
+        Above the end of a sealed source, any higher position.
+        """
 
     def entries_between(self, low: Position, high: Position) -> int:
         """How many entries are above `low` and not above `high`."""

@@ -1,4 +1,4 @@
-"""How a subscription stands: snapshots for metrics and administration, and how much is behind its cursor."""
+"""The state of a subscription: snapshots for metrics and administration, and its backlog."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class ConsumerStatistics:
     name: str
     permits: int
     unacked_messages: int
-    """Sent and not acknowledged; of an exclusive subscription nobody counts, so 0."""
+    """Sent and not acknowledged. Exclusive subscriptions do not count them, so 0."""
     messages_sent: int
     bytes_sent: int
 
@@ -26,7 +26,7 @@ class SubscriptionStatistics:
 
     kind: SubscriptionKind
     backlog_entries: int
-    """Readable and not acknowledged, whether sent or not. Invisible entries count until they are skipped."""
+    """Readable and unacknowledged entries, sent or not. Hidden entries count until they are skipped."""
     unacked_messages: int
     """Sent and not acknowledged (shared subscriptions)."""
     entries_to_send_again: int
@@ -35,11 +35,11 @@ class SubscriptionStatistics:
 
 
 def backlog_entries(source: Source, cursor: BaseCursor) -> int:
-    """Readable entries that are not acknowledged; without control entries, as far as the source knows these."""
+    """Readable entries that are not acknowledged, without the control entries that the source knows."""
     low, high = cursor.mark_delete, source.readable.value
     unread = source.entries_between(low, high) - cursor.entries_above
     controls = source.controls_between(low, high)
     if controls:
-        # Those that were passed over above the mark-delete are among the acknowledged.
+        # Skipped control entries above the mark-delete position are among the acknowledged ones.
         controls -= sum(source.controls_between(first.before(), last) for first, last in cursor.acknowledged_above)
     return max(0, unread - controls)

@@ -1,11 +1,11 @@
-"""A subscription: its consumers, its cursor, its policy, and what its consumers may ask for.
+"""A subscription: its consumers, its cursor, its policy, and the requests of its consumers.
 
-Everything that a consumer asks for is synchronous and in memory; whatever it gives the dispatcher to do sets its
-signal. How kinds of subscription differ stands in one table (`kinds.py`). An exclusive subscription sends in order and
-goes back to the mark-delete position for each new consumer and each request to send again, so it remembers nothing of
-single entries. A shared one remembers who holds which entry.
+Every request of a consumer is synchronous and in memory. If it gives the dispatcher work, it sets the dispatcher's
+signal. One table has the differences between kinds of subscription (`kinds.py`). An exclusive subscription sends in
+order. It goes back to the mark-delete position for each new consumer and each request to send again, so it remembers no
+single entries. A shared one remembers the holder of each entry.
 
-`run` is the one task of a subscription: it runs the dispatcher and, of a durable cursor, the writer.
+`run` is the one task of a subscription. It runs the dispatcher and, for a durable cursor, the writer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,22 +27,22 @@ from storage.ranges import EntryAck, bits_from_words, bits_within
 
 
 class Acknowledgement(NamedTuple):
-    """What a consumer acknowledges: an entry, or messages of one."""
+    """What a consumer acknowledges: an entry, or messages of a batch."""
 
     position: Position
     ack_set: Sequence[int] = ()
-    """Of a batch, 64-bit words in which bit i is 0 if message i is acknowledged; none: the whole entry."""
+    """For a batch, 64-bit words in which bit i is 0 if message i is acknowledged. Empty: the whole entry."""
     batch_size: int = 0
-    """Messages in the batch if the consumer says so, else 0."""
+    """Messages in the batch if the consumer gives the number, else 0."""
 
     def to_entry_ack(self) -> EntryAck:
-        """The same, as cursors take it."""
+        """The form that cursors take."""
         remaining = bits_within(bits_from_words(self.ack_set), self.batch_size)
         return EntryAck(self.position, remaining, self.batch_size)
 
 
 class Subscription:
-    """See the module's docstring. Made by a topic with an open cursor; the topic's nursery runs `run`."""
+    """See the module's docstring. A topic makes it with an open cursor, and the topic's nursery runs `run`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Subscription:
         kind: SubscriptionKind = SubscriptionKind.EXCLUSIVE,
         withheld: Withheld | None = None,
     ) -> None:
-        """Set up; what is `withheld` is not sent until it is given back."""
+        """Set up. Entries in `withheld` are not sent until they are given back."""
         self.name = name
         self._source = source
         self._cursor = cursor
@@ -63,34 +63,34 @@ class Subscription:
             source, cursor, self._withheld, KINDS[kind].policy, tracks_unacked=KINDS[kind].individual
         )
         self._active: Consumer | None = None
-        """Who was told last that it is sent everything."""
+        """The consumer that was last told that it gets everything."""
         self._is_closed = False
 
     @property
     def kind(self) -> SubscriptionKind:
-        """That of the connected consumers, or of the last ones."""
+        """The kind of the connected consumers, or of the last ones."""
         return self._kind
 
     @property
     def cursor(self) -> BaseCursor:
-        """Its progress. Acknowledge through the subscription, so that who holds what stays right."""
+        """Its progress. Acknowledge through the subscription, so that the holders stay correct."""
         return self._cursor
 
     @property
     def keeps_order(self) -> bool:
-        """Whether everything behind an entry is sent again with it."""
+        """Whether sending an entry again also resends everything behind it."""
         return not KINDS[self._kind].individual
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """Those connected, in the order in which they came."""
+        """The connected consumers, in the order in which they came."""
         return tuple(self._dispatcher.consumers)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send, and write the cursor, until closed or deleted.
 
         Raises:
-            ExceptionGroup: of `CursorLost`, `CursorFailed` or `CursorRefused`, or of what the source raised.
+            ExceptionGroup: of `CursorLost`, `CursorFailed` or `CursorRefused`, or of an error of the source.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -102,12 +102,12 @@ class Subscription:
             self._dispatcher.close()
 
     def add_consumer(self, consumer: Consumer, kind: SubscriptionKind | None = None) -> None:
-        """Connect a consumer; it is sent entries as soon as it grants permits.
+        """Connect a consumer. It gets entries as soon as it grants permits.
 
-        `kind` is the one it asks for, which becomes the subscription's if nobody else is connected.
+        `kind` is the kind that it requests. It becomes the subscription's kind if nobody else is connected.
 
         Raises:
-            ConsumerBusy: the others are of another kind, or the kind takes no more of them.
+            ConsumerBusy: the others are of another kind, or the kind allows no more consumers.
             SubscriptionClosed: nobody can join any more.
         """
         consumers = self._dispatcher.consumers
@@ -115,10 +115,14 @@ class Subscription:
         if self._is_closed:
             raise SubscriptionClosed(f"subscription {self.name} is closed")
         if consumers and kind is not self._kind:
-            raise ConsumerBusy(f"subscription {self.name} has consumers of kind {self._kind.name}")
+            raise ConsumerBusy(
+                f"subscription {self.name} has {self._kind.name} consumers. Use that type, or another subscription"
+            )
         consumers_max = KINDS[kind].consumers_max
         if consumers_max is not None and len(consumers) >= consumers_max:
-            raise ConsumerBusy(f"subscription {self.name} has its {kind.name} consumer already")
+            raise ConsumerBusy(
+                f"subscription {self.name} already has its {kind.name} consumer. Use another subscription"
+            )
         if kind is not self._kind:
             self._kind = kind
             self._dispatcher.policy, self._dispatcher.tracks_unacked = KINDS[kind].policy, KINDS[kind].individual
@@ -129,7 +133,7 @@ class Subscription:
         self._dispatcher.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Disconnect a consumer; what it held unacknowledged is sent to others. One that is gone already is ignored."""
+        """Disconnect a consumer. Others get its unacknowledged entries. No effect if it is not connected."""
         if consumer not in self._dispatcher.consumers:
             return
         self._dispatcher.consumers.remove(consumer)
@@ -146,10 +150,10 @@ class Subscription:
         self._dispatcher.wake()
 
     def acknowledge(self, acknowledgements: Iterable[Acknowledgement], *, cumulative: bool = False) -> None:
-        """Take acknowledgements, in memory; `synced` tells when they are durable.
+        """Take acknowledgements, in memory. `synced` returns when they are durable.
 
-        Cumulative: of everything at or below each position, of a batch the messages before the first left over. What
-        is acknowledged already is acknowledged again without effect.
+        A cumulative one covers everything at or below its position; within a batch, the messages before the first
+        remaining one. Acknowledging again has no effect.
 
         Raises:
             AcknowledgementRefused: one of them is wrong, and none was taken.
@@ -159,20 +163,20 @@ class Subscription:
         self.take(given, cumulative=cumulative)
 
     def require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """Hold that these may be acknowledged, now or when whoever withholds them has decided.
+        """Return if these may be acknowledged, now or after the decision of the transaction that reserves them.
 
         Raises:
             AcknowledgementRefused: one of them is wrong.
-            SubscriptionClosed: it is not the time any more.
+            SubscriptionClosed: the subscription has ended.
         """
         if self._is_closed:
             raise SubscriptionClosed(f"subscription {self.name} is closed")
         self._require_acknowledgeable(acks, cumulative=cumulative)
 
     def take(self, acks: Sequence[EntryAck], *, cumulative: bool) -> list[EntryAck]:
-        """Take acknowledgements that were checked; those that the cursor has no room to remember.
+        """Take checked acknowledgements. Returns those that the cursor has no room to remember.
 
-        These stay unacknowledged, and with their holders.
+        Those stay unacknowledged, with their holders.
         """
         left = []
         for ack in acks:
@@ -188,8 +192,8 @@ class Subscription:
         return left
 
     def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """These are withheld from now on, so nobody holds them any more."""
-        # Of a subscription that keeps order nobody is remembered to hold anything, and cumulative are only those.
+        """These are withheld from now on, so nobody holds them."""
+        # A subscription that keeps order remembers no holders, and only such a subscription takes cumulative ones.
         if cumulative or not KINDS[self._kind].individual:
             return
         for ack in acks:
@@ -202,10 +206,10 @@ class Subscription:
             self._dispatcher.wake()
 
     def give_back(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        """These are withheld no more: what of them is not acknowledged is sent again.
+        """These are no longer withheld. Unacknowledged ones are sent again.
 
-        In order, if it was cumulative. A consumer that was sent more would acknowledge all of it by that, so it is
-        disconnected and has to come again.
+        If they were cumulative, they come in order. A later cumulative acknowledgement of a consumer that got more
+        would cover them. So that consumer is disconnected and has to subscribe again.
         """
         if cumulative:
             acks = [EntryAck(self._cursor.first_unacknowledged())]
@@ -218,31 +222,32 @@ class Subscription:
                 for consumer in self._disconnect_all():
                     consumer.outlet.disconnected()
         elif cumulative:
-            # It was acknowledged when the subscription was of another kind.
+            # The acknowledgement came when the subscription was of another kind.
             self._dispatcher.rewind()
         else:
             for position in again:
                 self._dispatcher.send_again(position)
 
     async def synced(self, upto: Position = LATEST) -> None:
-        """Return once everything acknowledged before this call (at or below `upto`) is durable; see the cursor's."""
+        """Return once everything acknowledged before this call, at or below `upto`, is durable. See the cursor's."""
         await self._cursor.synced(upto)
 
     async def written(self) -> Position:
-        """See the cursor's: everything acknowledged before this call, at or below the position returned, is durable."""
+        """See the cursor's. Everything acknowledged before this call, at or below the returned position, is durable."""
         return await self._cursor.written()
 
     def too_many_holes(self) -> TooManyHoles:
-        """What to tell whoever acknowledged what could not be kept."""
+        """The error for an acknowledgement that could not be remembered."""
         return TooManyHoles(
             f"subscription {self.name} has too many holes to keep this acknowledgement; acknowledge earlier messages"
             f" from {self._cursor.first_unacknowledged()} on, then acknowledge again"
         )
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None = None) -> None:
-        """Send again what the consumer holds unacknowledged: all of it, or some entries.
+        """Send the unacknowledged entries of the consumer again: all of them, or some.
 
-        Of a subscription that keeps order, everything not acknowledged, since single entries would break the order.
+        A subscription that keeps order resends everything that is not acknowledged, because single entries would break
+        the order.
         """
         if consumer not in self._dispatcher.consumers:
             return
@@ -255,17 +260,18 @@ class Subscription:
         self._dispatcher.wake()
 
     async def seek(self, mark_delete: Position, partly: EntryAck | None = None) -> tuple[Consumer, ...]:
-        """Forget all acknowledgements and go on with the entry after `mark_delete`; durable on return.
+        """Forget all acknowledgements and continue with the entry after `mark_delete`. Durable on return.
 
-        To go on with an entry itself, pass its `before()`; LATEST goes on with what becomes readable. Disconnects all
-        consumers, as the reference does, and returns them: their sessions tell the clients, which then subscribe anew.
-        What is withheld is forgotten. `partly` names the messages of the next entry, a batch, that are not wanted. All
-        of it takes effect at once, even if the caller is cancelled, and after a crash all of it has or nothing.
+        To continue with an entry itself, pass its `before()`. LATEST continues with entries that become readable later.
+        As Pulsar does, it disconnects all consumers and returns them. Their sessions tell the clients, which subscribe
+        again. Withheld entries are released. `partly` names messages of the next entry, a batch, that are not wanted.
+        Everything takes effect at once, even if the caller is cancelled. After a crash, all of it has happened or
+        nothing.
 
         Raises:
             CursorError: the cursor has ended.
         """
-        # Everything is sent anew, so what consumers hold need not be put in order as they leave.
+        # Everything is sent again, so the entries of leaving consumers need not be sorted.
         self._dispatcher.redelivery.clear()
         disconnected = self._disconnect_all()
         self._cursor.move(self._source.readable.value if mark_delete == LATEST else mark_delete)
@@ -277,15 +283,15 @@ class Subscription:
         return disconnected
 
     async def unsubscribe(self, consumer: Consumer | None = None, *, force: bool = False) -> tuple[Consumer, ...]:
-        """Delete the subscription and its cursor; durable on return. Returns the consumers it disconnected.
+        """Delete the subscription and its cursor. Durable on return. Returns the consumers that it disconnected.
 
         Raises:
-            ConsumerBusy: consumers other than the one that asks are connected, and `force` is not given.
+            ConsumerBusy: consumers other than the caller are connected, and `force` is not set.
         """
         if not force and any(other is not consumer for other in self._dispatcher.consumers):
-            raise ConsumerBusy(f"subscription {self.name} has other consumers")
+            raise ConsumerBusy(f"subscription {self.name} has other consumers. Disconnect them, or force the removal")
         self._is_closed = True
-        # Once the cursor is deleted `run` ends, and the subscription may let go of it.
+        # Once the cursor is deleted, `run` ends and the subscription may release it.
         withheld = self._withheld
         disconnected = self._disconnect_all()
         self._dispatcher.close()
@@ -294,7 +300,7 @@ class Subscription:
         return disconnected
 
     async def close(self) -> tuple[Consumer, ...]:
-        """Disconnect all consumers, write the cursor and let `run` return. Returns the consumers."""
+        """Disconnect all consumers, write the cursor, and let `run` return. Returns the consumers."""
         self._is_closed = True
         disconnected = self._disconnect_all()
         self._dispatcher.close()
@@ -312,7 +318,7 @@ class Subscription:
 
     @property
     def backlog_entries(self) -> int:
-        """Readable entries that are not acknowledged; without control entries, as far as the source knows these."""
+        """Readable entries that are not acknowledged, without the control entries that the source knows."""
         return backlog_entries(self._source, self._cursor)
 
     def statistics(self) -> SubscriptionStatistics:
@@ -344,19 +350,19 @@ class Subscription:
             self._check(ack.position, cumulative=cumulative)
 
     def _check(self, position: Position, *, cumulative: bool) -> None:
-        """Whether the position could have been sent."""
+        """Check that the position could have been sent."""
         if position <= self._cursor.mark_delete:
             return
         if position > self._source.readable.value:
-            raise AcknowledgementRefused(f"{position} was not sent yet")
+            raise AcknowledgementRefused(f"{position} was not sent yet, so it cannot be acknowledged")
         if not cumulative and self._source.next_after(position.before()) != position:
             raise AcknowledgementRefused(f"there is no entry {position}")
 
     def _acknowledge_one(self, position: Position, remaining: int) -> bool:
-        """Whether it was taken."""
+        """Returns whether it was taken."""
         cursor = self._cursor
         taken = cursor.acknowledge_batch(position, remaining) if remaining else cursor.acknowledge(position)
-        # A cursor that can remember no more takes nothing, and the entry stays with its holder.
+        # A cursor without room takes nothing, and the entry stays with its holder.
         if self._cursor.is_acknowledged(position):
             self._dispatcher.redelivery.acknowledged(position)
         elif (bits := self._cursor.remaining_bits(position)) is not None:
@@ -364,7 +370,7 @@ class Subscription:
         return taken
 
     def _tell_active(self) -> None:
-        """Tell the consumers if another one of them is sent everything from now on."""
+        """Tell the consumers if another one gets everything from now on."""
         consumers = self._dispatcher.consumers
         active = consumers[0] if consumers and KINDS[self._kind].has_active else None
         if active is self._active:

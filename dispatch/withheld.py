@@ -1,6 +1,6 @@
-"""What a subscription may not send although it is not acknowledged: it is spoken for, until somebody decides.
+"""Entries that a subscription may not send although they are not acknowledged, because open transactions reserve them.
 
-Who speaks for it is not dispatch's to know (docs/design.md#layers): the broker hands each subscription one of these.
+Dispatch does not know transactions (docs/design.md#layers). The broker gives each subscription one of these.
 """
 
 from typing import Protocol
@@ -12,13 +12,13 @@ class Withheld(Protocol):
     """The entries withheld from the consumers of one subscription."""
 
     def unreserved(self, position: Position) -> int | None:
-        """Bit i is 1 if message i of the entry may be sent, so 0 if none may; None if nothing of it is withheld."""
+        """Bit i is 1 if message i of the entry may be sent, so 0 if none may; None if no message is withheld."""
 
     def forget(self) -> None:
-        """Forget all of it: the cursor has been moved in this very step. Once that is durable so is this."""
+        """Release everything, because the cursor was moved in this very step. It is durable when the move is."""
 
     async def clear(self) -> None:
-        """Forget all of it, and remove what is on record of it: the cursor is gone, durably."""
+        """Release everything and remove its records, because the cursor is durably gone."""
 
 
 class NothingWithheld:

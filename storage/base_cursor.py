@@ -125,7 +125,7 @@ class BaseCursor(ABC):
 
     @property
     def acknowledged_above(self) -> Iterable[tuple[Position, Position]]:
-        """The ranges above the mark-delete that are acknowledged, in order: first and last position of each."""
+        """The acknowledged ranges above the mark-delete position, in order: first and last position of each."""
         return self._acknowledged.ranges
 
     def is_acknowledged(self, position: Position) -> bool:

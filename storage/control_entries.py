@@ -1,8 +1,8 @@
-"""Where the control entries of a managed ledger stand, as far as this owner has appended them.
+"""Where the control entries of a managed ledger are, as far as this owner has appended them.
 
-A control entry takes a position like any other, and no consumer is ever sent it. So a backlog must not count it. Their
-numbers are kept here, 8 bytes each, until their ledger is trimmed. Those of earlier owners are not known: they count as
-entries until a subscription has passed over them.
+A control entry has a position like any other, but no consumer ever gets it. So a backlog must not count it. This module
+keeps the entry numbers, 8 bytes each, until their ledger is trimmed. Control entries of earlier owners are unknown.
+They count as entries until a subscription has passed them.
 
 Pure.
 """
@@ -23,11 +23,11 @@ class ControlEntries:
         self._by_ledger: dict[int, array[int]] = {}
 
     def add(self, position: Position) -> None:
-        """A control entry was appended there, above all others."""
+        """A control entry was appended there, above all earlier ones."""
         self._by_ledger.setdefault(position.ledger, array("q")).append(position.entry)
 
     def between(self, after: Position, upto: Position) -> int:
-        """How many stand above `after` and at or below `upto`."""
+        """How many are above `after` and at or below `upto`."""
         count = 0
         for ledger, entries in self._by_ledger.items():
             if after.ledger <= ledger <= upto.ledger:
@@ -37,6 +37,6 @@ class ControlEntries:
         return count
 
     def keep(self, ledgers: Collection[int]) -> None:
-        """Forget those of other ledgers."""
+        """Forget the control entries of other ledgers."""
         for ledger in self._by_ledger.keys() - set(ledgers):
             del self._by_ledger[ledger]

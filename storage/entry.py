@@ -1,4 +1,4 @@
-"""An entry: what a client sent, with the header the broker puts before it, and the batch that carries entries to disk.
+"""An entry: the bytes that a client sent, with the broker's header; and the batch that carries entries to disk.
 
     batch  = [batch header, 48 bytes][entry]*          one batch per ledger and journal write
     entry  = [u32 length of the rest][entry header][transaction, 16 bytes, if flag 1][payload]
@@ -6,8 +6,8 @@
 Flag 1 says that the entry has a transaction, flag 2 that it is a control entry. No other flag is known yet.
 
 All integers are big-endian. The payload is the client's bytes, never re-encoded. A batch's crc32c covers its header
-(without the crc itself) and its entries, and is chained: it starts from the crc of the batch before it in the same
-ledger, so a batch that was lost, moved or left over from an earlier use of the space cannot pass for the next one.
+(without the crc itself) and its entries. It is chained: it starts from the crc of the batch before it in the same
+ledger. So a batch that was lost, moved or left over from an earlier use of the space cannot pass for the next one.
 
 Pure: bytes in, values out.
 """
@@ -23,7 +23,7 @@ from storage.position import Position
 
 
 class EntryFormat(IntEnum):
-    """How the payload is laid out; readers of another protocol convert, the log never does."""
+    """The layout of the payload. Readers of another protocol convert it; the log never does."""
 
     PULSAR = 0
     """`[u16 0x0e01][u32 crc32c][u32 size][MessageMetadata][payload]`, as in SEND and MESSAGE."""
@@ -42,29 +42,29 @@ class TxnId(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry as read back: everything a dispatcher needs without parsing the payload."""
+    """An entry that was read back. It has everything that a dispatcher needs without parsing the payload."""
 
     position: Position
     payload: bytes
     """The client's bytes."""
     first_index: int
-    """Number of this entry's first message within its topic, contiguous over the topic's ledgers."""
+    """The index of this entry's first message within its topic, contiguous over the topic's ledgers."""
     message_count: int
-    """Messages in the entry (a client batch holds several); the next entry begins at `first_index + message_count`.
+    """Messages in the entry (a client batch holds several). The next entry begins at `first_index + message_count`.
 
-    Of a control entry: how many indexes it takes, at which no message stands. Kafka's markers take one."""
+    For a control entry, the number of indexes that it takes, without messages. Kafka's markers take one."""
     timestamp_ms: int
     """When the broker took the entry, milliseconds since the epoch."""
     txn: TxnId | None = None
     """The transaction that wrote it, or None."""
     format: EntryFormat = EntryFormat.PULSAR
     is_control: bool = False
-    """Whether a broker wrote it for brokers, as the marker of a transaction's end. It has a position like any other. No
-    consumer is sent it, acknowledgements pass over it, and it is no message."""
+    """Whether a broker wrote it for brokers, such as the marker of a transaction's end. It has a position like any
+    other. No consumer gets it, acknowledgements pass over it, and it is no message."""
 
 
 ENTRY_MEMORY_BYTES: Final = 400
-"""What an entry costs in memory beside its payload, measured with CPython 3.11 in the tail of a ledger."""
+"""What an entry costs in memory besides its payload, measured with CPython 3.11 in the tail of a ledger."""
 
 _FLAG_TXN: Final = 1
 _FLAG_CONTROL: Final = 2
@@ -75,11 +75,11 @@ _TXN: Final = struct.Struct(">qq")
 
 
 class CorruptEntry(ValueError):
-    """The bytes are not what a batch or entry may look like; the message says which rule they break."""
+    """The bytes break a rule of batches or entries. The message names the rule."""
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The entry as it stands in a batch."""
+    """The bytes of an entry in a batch."""
     flags = 0
     identity = b""
     if entry.txn is not None:
@@ -132,22 +132,22 @@ BATCH_MAGIC: Final = 0x54574231  # "TWB1": the last digit is the format's versio
 _BATCH: Final = struct.Struct(">IIqqIIqII")
 BATCH_HEADER_SIZE: Final = _BATCH.size
 BATCH_BODY_SIZE_MAX: Final = 64 * 1024 * 1024
-"""No writer makes a larger batch, so a larger length in a header is damage, not a reason to allocate."""
+"""No writer makes a larger batch. So a larger length in a header is damage, not a reason to allocate."""
 
 
 class BatchHeader(NamedTuple):
-    """What a batch says of itself."""
+    """The header of a batch."""
 
     ledger: int
     first_entry: int
-    """Id of the batch's first entry; one more than the last of the batch before it."""
+    """Id of the batch's first entry, one above the last entry of the batch before it."""
     entry_count: int
     body_size: int
     """Bytes of entries after the header."""
     confirmed_before: int
-    """Highest entry id of this ledger that was confirmed when the batch was made; never above `first_entry - 1`."""
+    """Highest entry id of this ledger that was confirmed when the batch was made. Always below `first_entry`."""
     previous_crc: int
-    """The crc of the ledger's batch before this one, 0 for its first."""
+    """The crc of the ledger's previous batch, 0 for the first."""
     crc: int
 
     @property
@@ -164,7 +164,7 @@ class BatchHeader(NamedTuple):
 def encode_batch(
     ledger: int, first_entry: int, encoded: Sequence[bytes], *, confirmed_before: int, previous_crc: int
 ) -> tuple[BatchHeader, bytes]:
-    """A batch of entries made by `encode_entry`, and its header (whose crc the next batch continues)."""
+    """A batch of entries made by `encode_entry`, and its header. The next batch continues the crc of the header."""
     body = b"".join(encoded)
     assert 0 < len(body) <= BATCH_BODY_SIZE_MAX, "a batch holds at least one entry and is bounded"
     assert confirmed_before < first_entry, "what this batch carries cannot be confirmed yet"
@@ -175,7 +175,7 @@ def encode_batch(
 
 
 def decode_batch_header(data: bytes | memoryview, offset: int = 0) -> BatchHeader:
-    """The header at `offset`. Only its shape is checked here; `check_batch` checks the content.
+    """The header at `offset`. This checks only its shape; `check_batch` checks the content.
 
     Raises:
         CorruptEntry: too few bytes, another magic, or a field outside its bounds.
@@ -191,7 +191,7 @@ def decode_batch_header(data: bytes | memoryview, offset: int = 0) -> BatchHeade
 
 
 def check_batch(header: BatchHeader, data: bytes | memoryview, offset: int = 0) -> None:
-    """Hold the batch at `offset` against its crc.
+    """Verify the crc of the batch at `offset`.
 
     Raises:
         CorruptEntry: the bytes are cut short or differ from what was written.

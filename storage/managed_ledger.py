@@ -218,7 +218,7 @@ class ManagedLedger:
         return self._ledgers.entries_between(after, upto)
 
     def controls_between(self, after: Position, upto: Position) -> int:
-        """How many of them are control entries, of those that this owner appended."""
+        """How many control entries are in the range, as far as this owner appended them."""
         return self._controls.between(after, upto)
 
     async def position_of_index(self, index: int) -> Position:

@@ -1,9 +1,10 @@
-"""One checked text in one sector: all of it is there after a crash, or none of it is.
+"""One checked text in one sector: after a crash, all of it is there or none of it.
 
     sector = [8 hex digits of crc][space][text][newline][zeros]
 
-A disk writes a sector whole or not at all, so a text in one sector can be rewritten in place. Pure: bytes in, bytes
-out.
+A disk writes a sector whole or not at all, so a text in one sector can be rewritten in place.
+
+Pure: bytes in, bytes out.
 """
 
 from typing import Final
@@ -19,7 +20,7 @@ class DamagedSector(ValueError):
 
 
 def encode_sector(text: bytes) -> bytes:
-    """A sector with this text, which neither is too long for it nor ends in a zero byte."""
+    """A sector with this text. The text must fit, and must not end in a zero byte."""
     line = _line(text)
     assert len(line) <= SECTOR, f"{len(text)} bytes are too many for one sector"
     return line.ljust(SECTOR, b"\0")

@@ -1,14 +1,14 @@
-"""A topic's transaction buffer: what every design of transactions promises to the topic that owns one.
+"""A topic's transaction buffer: the contract between a topic and each design of transactions.
 
-Two designs exist for two kinds of topics (docs/design.md#transactions), and each topic has one of them, by its domain
-and namespace (`broker/transaction_buffers.py`):
+Two designs serve two kinds of topics (docs/design.md#transactions). A topic has one of them, by its domain and
+namespace (`broker/transaction_buffers.py`):
 
     segment://      the metadata decides, and nothing is written into the segment (`metadata_buffer.py`)
-    persistent://   commit and abort markers stand in the log as control entries. Not built yet; until then such a
-                    topic takes no transactions (`pass_through_buffer.py`)
+    persistent://   commit and abort markers are control entries in the log. Not built yet; until then such a topic
+                    takes no transactions (`pass_through_buffer.py`)
 
-The topic asks both the same: how far may readers read, which entries are hidden, may this be appended. What differs
-stays behind the contract:
+The topic asks both the same questions: how far readers may read, which entries are hidden, whether an entry may be
+appended. The contract hides the differences:
 
     the contract     metadata-driven                           markers
     `admit`          puts an op record in the metadata         has the producer's epoch and the partition's registration
@@ -21,7 +21,7 @@ stays behind the contract:
     `recover`        reads the op records of what was open     reads the log's tail behind the last snapshot
     `discard`        removes op and abort records              removes its snapshots
 
-Left out: beginning and ending a transaction. The coordinators do that, and a buffer learns of it in its own way.
+Left out: beginning and ending a transaction. The coordinators do that, and each buffer learns of it in its own way.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from txn.states import TxnState
 class TransactionBuffer(Protocol):
     """The transactional side of one topic that this broker owns, and the only way to append to it.
 
-    `recover` comes first, once. Then the owner runs `run`. Whoever gives the topic up before that calls `leave`.
+    Call `recover` first, once. Then run `run`. A caller that gives the topic up before that calls `leave`.
     """
 
     @property
@@ -46,79 +46,80 @@ class TransactionBuffer(Protocol):
 
     @property
     def takes_transactions(self) -> bool:
-        """Whether transactions write and acknowledge here at all."""
+        """Whether transactions may write and acknowledge here at all."""
         ...
 
     def require_taking(self, txn: TxnId) -> None:
-        """Hold that transactions of this kind write and acknowledge here.
+        """Return if transactions of this kind may write and acknowledge here.
 
         Raises:
-            WrongDomain: they do not (D6).
+            WrongDomain: they may not (D6).
         """
 
     def is_visible(self, entry: Entry) -> bool:
-        """Whether consumers may see an entry at or below `readable`. Hidden are aborted and control entries (T17).
+        """Whether consumers may see an entry at or below `readable`. Aborted and control entries are hidden (T17).
 
-        The entry was passed to `prepare` since it was read.
+        Pass the entry to `prepare` after reading it.
         """
         ...
 
     async def prepare(self, entries: Sequence[Entry]) -> None:
-        """Have at hand what `is_visible` needs for these entries; does not wait for what was written lately.
+        """Load what `is_visible` needs for these entries. Does not wait for recently written entries.
 
         Raises:
-            LedgerCorrupt: nobody can tell which of them may be seen.
+            LedgerCorrupt: an index is damaged, so it does not show which of them are visible.
             LedgerNotFound: a ledger was trimmed since they were read.
         """
 
     async def fates(self, places: Sequence[tuple[TxnId | None, Position]]) -> list[TxnState]:
-        """What became of entries here, each given by its transaction and position, as far as this owner was told.
+        """The states of the transactions of these entries, as far as this owner knows.
 
-        Those in no transaction count as committed. True as long as the caller does not wait.
+        An entry is given by its transaction and position. Entries without a transaction count as committed. The answer
+        holds until the caller yields.
 
         Raises:
-            LedgerCorrupt: nobody can tell which of them were aborted.
+            LedgerCorrupt: an index is damaged, so it does not show which of them were aborted.
             LedgerNotFound: a ledger was trimmed.
         """
         ...
 
     def would_join(self, txn: TxnId) -> bool:
-        """Whether the next `admit` of this transaction has something to make durable, as it looks now."""
+        """Whether the next `admit` of this transaction has something to make durable, as of now."""
         ...
 
     async def join(self, txn: TxnId) -> None:
-        """Make durable what `admit` would, before a publish in the transaction has its turn, so that joins share syncs.
+        """Do the durable work of `admit` before a publish of the transaction has its turn, so that joins share syncs.
 
-        `admit` looks again, so whatever is raised here meets the publish, too.
+        `admit` checks again, so the publish also meets every error that is raised here.
 
         Raises:
             TxnError, NoSpace: as `admit`.
         """
 
     def moment(self) -> int:
-        """This moment, as `admit` takes it."""
+        """The current moment, for `admit`."""
         ...
 
     async def admit(self, txn: TxnId, arrived_at: int | None = None) -> None:
-        """Do what has to wait before `append` in a transaction, which follows in the same step.
+        """Do everything that has to wait before `append` in a transaction. The append must follow in the same step.
 
-        Durable on return is whatever a new owner must know of the transaction before an entry of it can stand in the
-        log (T11). What was decided before the publish arrived is known on return; it arrived at the `moment` given, or
-        now.
+        On return, everything is durable that a new owner must know of the transaction before an entry of it can be in
+        the log (T11). Every decision made before the publish arrived is known on return. The publish arrived at the
+        given `moment`, or now.
 
         Raises:
             WrongDomain: transactions of this kind do not write here.
-            TransactionNotFound, TransactionEnded: the transaction takes no more.
+            TransactionNotFound, TransactionEnded: the transaction accepts no more.
             OwnershipLost: another broker owns the topic.
-            OutcomeUnknown: nobody knows what of it became durable; the topic is closed here.
-            NoSpace: there is no space for that.
+            OutcomeUnknown: it is unknown what became durable. The topic is closed here.
+            NoSpace: there is no space for the durable part.
         """
 
     def append(self, payload: bytes, message_count: int, txn: TxnId | None, entry_format: EntryFormat) -> Position:
-        """Append an entry, for a transaction or for none, and return its position, not yet durable.
+        """Append an entry, in a transaction or not, and return its position. It is not durable yet.
 
-        Durable once the ledger's `confirmed` has reached the position. Of a transaction, `admit` came before, and
-        nothing was waited for since, so no decision can come in between (T12).
+        It is durable once the ledger's `confirmed` has reached the position. In a transaction, call `admit` before, and
+        do not yield in between, so that no decision can come in between (T12).
 
         Raises:
             TransactionNotFound, TransactionEnded: nothing was appended.
@@ -127,26 +128,26 @@ class TransactionBuffer(Protocol):
         ...
 
     def sealed(self) -> None:
-        """The topic takes no more entries. What waited for its last ledger to close can go on."""
+        """The topic accepts no more entries. Work that waited for its last ledger to close can go on."""
 
     async def caught_up(self) -> None:
         """Return once every decision made before the call is in `readable` (docs/design.md#read-your-commit)."""
 
     async def recover(self) -> None:
-        """Take over what earlier owners left unresolved; to be called once, after the ledger was fenced and opened.
+        """Take over what earlier owners left unresolved. Call it once, after the ledger was fenced and opened.
 
-        Work is proportional to what was open (T25, docs/design.md#invariants, 6).
+        The work is proportional to what was open (T25, docs/design.md#invariants, 6).
         """
 
     async def run(self) -> None:
-        """Do what follows decisions, until cancelled; a buffer that has nothing of the kind returns.
+        """Do the work that follows decisions, until cancelled. A buffer without such work returns.
 
         Raises:
-            OwnershipLost, OutcomeUnknown: whoever runs this closes the topic.
+            OwnershipLost, OutcomeUnknown: the caller must close the topic.
         """
 
     def leave(self) -> None:
-        """The topic is served here no more; its next owner recovers what is left. May be repeated."""
+        """The topic is no longer served here. Its next owner recovers the rest. May be repeated."""
 
     async def discard(self) -> None:
-        """Remove every record of the topic, which is about to be deleted with its data; durable on return."""
+        """Remove every record of the topic before it is deleted with its data. Durable on return."""

@@ -1,14 +1,16 @@
-"""A segment's transaction buffer, driven by metadata: who holds back the readable position, and what is filtered.
+"""A segment's transaction buffer, driven by metadata: it holds back the readable position and filters aborted entries.
 
-The buffer writes nothing into the segment (PIP-473). It is the only way to publish to a segment, because three things
-must happen in one order: a transaction's first write here puts an op record, conditioned on the open header and on the
-owner's claim, and only when that is durable is the entry appended; from before that put the transaction holds back the
-readable position; and once it is decided nothing of it is accepted any more.
+The buffer writes no markers into the segment (PIP-473). It is the only way to publish to a segment, because three
+things must happen in one order:
 
-When a header changes, the buffer is told (`decided`) and materialises: it lets go of the position, so that the
-watermark rises and dispatchers wake, or remembers the abort first. Then its `run` task removes the op record, in one
-change set with the abort record, and only then may the header be forgotten. Every step can be repeated after a crash
-(T25, T26).
+1. Before its first write here, a transaction holds back the readable position.
+2. The buffer writes an op record, on the condition that the header is open and the owner's claim holds.
+3. Only when the op record is durable, the buffer appends the entry. Once the transaction is decided, it accepts nothing
+   more.
+
+When a header changes, `decided` is called. The buffer releases the position, so that the watermark rises and
+dispatchers wake. After an abort, it first remembers the abort. Then its `run` task removes the op record, in one change
+set with the abort record. Only then the header may be deleted. Every step can be repeated after a crash (T25, T26).
 """
 
 from collections.abc import Sequence
@@ -47,14 +49,14 @@ class MetadataTransactionBuffer:
         claim: Check | None,
         counters: OpCounters,
     ) -> None:
-        """Set up around an open managed ledger; call `recover` before anything else.
+        """Set up around an open managed ledger. Call `recover` before anything else.
 
         Args:
-            ledger: the segment's entries; this buffer is its only writer.
-            metadata: where headers and op records stand.
+            ledger: the segment's entries. This buffer is its only writer.
+            metadata: holds headers and op records.
             headers: tells when a transaction ends.
-            claim: the owner's claim, a condition of everything the buffer writes (D4).
-            counters: the broker's, to which this buffer adds.
+            claim: the owner's claim, a condition of every write of the buffer (D4).
+            counters: the broker's counters.
         """
         self._ledger = ledger
         self._segment = ledger.name
@@ -107,14 +109,14 @@ class MetadataTransactionBuffer:
         return TxnState.ABORTED if self._aborted.has(txn, position.ledger) else TxnState.COMMITTED
 
     def would_join(self, txn: TxnId) -> bool:
-        """See `TransactionBuffer`: whether it would put the transaction's op record."""
+        """See `TransactionBuffer`: whether `admit` would write the transaction's op record."""
         return is_v5(txn) and txn not in self._writes
 
     async def join(self, txn: TxnId) -> None:
         """See `TransactionBuffer`. The transaction's op record is durable on return.
 
-        The transaction holds back the readable position from here on: at most where its first entry will be, however
-        many others join or append meanwhile.
+        From here on, the transaction holds back the readable position, at or below its first entry, however many others
+        join or append meanwhile.
         """
         self.require_taking(txn)
         if txn not in self._writes:
@@ -158,7 +160,7 @@ class MetadataTransactionBuffer:
             self._let_go(write)
 
     def sealed(self) -> None:
-        """See `TransactionBuffer`: what is remembered of the last ledger moves to that ledger's index."""
+        """See `TransactionBuffer`: the abort records of the last ledger move to that ledger's index."""
         self._settlement.wake()
 
     async def caught_up(self) -> None:
@@ -180,10 +182,10 @@ class MetadataTransactionBuffer:
         for hit in hits:
             op = WriteOp.from_record(hit.record)
             if op.creation_id != self._ledger.creation_id:
-                # It belongs to a segment of the same name that was deleted; it holds nothing of this one (D16).
+                # It belongs to a deleted segment of the same name and holds nothing here (D16).
                 await self._settlement.commit([Delete(hit.record.key)])
                 continue
-            # A decision that comes while the entries are looked for is applied when it is known where they stand.
+            # A decision that comes during the search for entries is applied once their place is known.
             write = self._writes.setdefault(op.txn, SegmentWrite(op.txn, joining=trio.Event()))
             write.op_keys.append(hit.record.key)
             self._outstanding.add(1)
@@ -197,13 +199,13 @@ class MetadataTransactionBuffer:
             if write.decided is not None:
                 self._let_go(write)
         await self._headers.catch_up(list(self._writes))
-        # What earlier owners remembered may be ready to move to the ledgers' indexes.
+        # Abort records of earlier owners may be ready to move to the ledgers' indexes.
         self._settlement.wake()
         self._is_recovered = True
         self._raise_readable()
 
     async def run(self) -> None:
-        """See `TransactionBuffer`: remove the records of what was decided."""
+        """See `TransactionBuffer`: removes the records of decided transactions."""
         try:
             await self._settlement.run(self.readable)
         finally:
@@ -228,7 +230,7 @@ class MetadataTransactionBuffer:
                 await write.joining.wait()
             if self._writes.get(txn) is write and write.op_keys:
                 return write
-            # The other publish's op record was refused; the header says why, and so does a try of our own.
+            # The other publish's op record was refused. The header says why, and so does another try.
             require_open(self._metadata, txn)
             return await self._join(txn)
         await require_open_anywhere(self._metadata, txn)
@@ -236,12 +238,12 @@ class MetadataTransactionBuffer:
             return await self._join(txn)
         write = self._writes[txn] = SegmentWrite(txn, joining=trio.Event())
         bound = self._ledger.next_position
-        # Holding the bound before the put starts keeps every later entry of this transaction out of sight (T13).
+        # Holding the bound before the put starts hides every later entry of this transaction (T13).
         self._held.hold(txn, bound)
         self._headers.join(txn, self)
         op = WriteOp(txn, self._segment, self._ledger.creation_id, bound)
         try:
-            # Not cancelled half-way: this broker must know whether the record is there, or it could not remove it.
+            # Not cancelled half-way, because this broker must know whether the record exists to remove it later.
             with trio.fail_after(OP_PUT_SECONDS_MAX, shield=True):
                 write.op_keys.append(await put_op(self._metadata, txn, self._claim, op.to_put()))
             self._counters.op_writes += 1
@@ -264,14 +266,14 @@ class MetadataTransactionBuffer:
         return write
 
     def _readable_at(self, confirmed: Position) -> Position:
-        # What is held is not known before everything that earlier owners left open is, and no watermark goes back.
+        # Before recovery ends, the held positions are incomplete, and a watermark never goes back.
         return self._held.readable(confirmed) if self._is_recovered else EARLIEST
 
     def _raise_readable(self) -> None:
         self.readable.raise_to(self._readable_at(self._ledger.confirmed.value))
 
     def _let_go(self, write: SegmentWrite) -> None:
-        """Apply the decision in memory; the records follow in `run`."""
+        """Apply the decision in memory. `run` removes the records later."""
         if write.decided is TxnState.ABORTED and write.span is not None:
             self._aborted.remember(write.txn, write.span)
         self._held.release(write.txn)

@@ -1,4 +1,4 @@
-"""The buffer of a topic that takes no transactions: whatever is confirmed is readable."""
+"""The buffer of a topic that takes no transactions: every confirmed entry is readable."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from txn.states import TxnState
 
 
 class PassThroughBuffer:
-    """See `TransactionBuffer`. It keeps nothing, so there is nothing to recover, to run or to remove."""
+    """See `TransactionBuffer`. It keeps nothing, so it has nothing to recover, run or remove."""
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger
@@ -24,7 +24,7 @@ class PassThroughBuffer:
 
     def require_taking(self, txn: TxnId) -> None:
         """See `TransactionBuffer`."""
-        raise WrongDomain(f"{self._ledger.name} is no segment of a scalable topic and takes no v5 transaction")
+        raise WrongDomain(f"{self._ledger.name} is no segment of a scalable topic, so it accepts no v5 transactions")
 
     def is_visible(self, entry: Entry) -> bool:
         """See `TransactionBuffer`."""

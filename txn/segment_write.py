@@ -1,4 +1,4 @@
-"""What one unresolved transaction has on a segment, and where its entries stand."""
+"""The writes of one unresolved transaction on a segment, and where its entries are."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,30 +20,31 @@ SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
 class SegmentWrite:
     """One transaction on one segment, from its joining until its records are removed.
 
-    phase       `joining`   `op_keys`   `span`                 `decided`          next
-    joining     an event    none        None                   None or final      appending, settling, or forgotten
-    appending   None        some        None, then it grows    None               settling
-    settling    None        some        stays                  final              forgotten
+        phase       `joining`   `op_keys`   `span`                 `decided`          next
+        joining     an event    none        None                   None or final      appending, settling, or forgotten
+        appending   None        some        None, then it grows    None               settling
+        settling    None        some        stays                  final              forgotten
 
-    A decision that comes while it joins is applied when the joining ends. Recovery begins in `joining`, too, with keys
-    and a span.
+    A decision that comes during `joining` is applied when the joining ends. Recovery also begins in `joining`, with
+    keys and a span.
     """
 
     txn: TxnId
     op_keys: list[str] = field(default_factory=list)
-    """Its op records that are durable. Empty only while it joins, or if the record was refused."""
+    """The keys of its durable op records. Empty only while it joins, or if the record was refused."""
     span: Span | None = None
-    """From its first append here to its last one; None while there is none. The start never moves, the end rises."""
+    """From its first append here to its last one; None before the first. The start never moves, and the end rises."""
     decided: TxnState | None = None
     """Final, and set once. Nothing is appended from then on."""
     joining: trio.Event | None = None
-    """Fires when its op record is durable or was refused; None once that is settled, and then it stays None."""
+    """Set when its op record is durable or was refused. None once that is settled, and then it stays None."""
 
 
 async def find_span(ledger: ManagedLedger, txn: TxnId, lower_bound: Position) -> Span | None:
-    """Where a transaction's entries stand, of which none is below the bound: from the first one to the recovered end.
+    """Where a transaction's entries are: from the first one, at or above the bound, to the recovered end.
 
-    Its last entry is not known without reading on; the recovered end is not below it. None: it has no entry (T18).
+    The place of its last entry is unknown without reading on, and the recovered end is not below it. None if it has no
+    entry (T18).
     """
     end = ledger.confirmed.value
     start = lower_bound
@@ -51,7 +52,7 @@ async def find_span(ledger: ManagedLedger, txn: TxnId, lower_bound: Position) ->
         try:
             entries = await ledger.read(start, upto=end, entries_max=SCAN_ENTRIES_MAX, bytes_max=SCAN_BYTES_MAX)
         except EntriesUnreadable as damage:
-            # Its first entry may be one of these.
+            # Its first entry may be in this range.
             return Span(damage.first, end)
         if not entries:
             return None

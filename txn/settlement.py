@@ -1,8 +1,8 @@
-"""The task that removes what a segment has on record of transactions that have ended.
+"""The task that removes the records of ended transactions on a segment.
 
-Decisions are applied in memory first (`metadata_buffer.py`). The records follow here, many transactions at a time: op
-records go in one change set with the abort record, and abort records go once the aborted-transaction index of their
-ledger has them. Only then may a header be forgotten. Every step can be repeated after a crash (T25, T26).
+Decisions are applied in memory first (`metadata_buffer.py`). This task then removes the records, of many transactions
+at a time. Op records go in one change set with the abort record. Abort records go once the aborted-transaction index of
+their ledger covers them. Only then the header may be deleted. Every step can be repeated after a crash (T25, T26).
 """
 
 from collections.abc import Callable
@@ -26,10 +26,10 @@ from txn.states import TxnState
 log = structlog.get_logger(__name__)
 
 SETTLE_BATCH_MAX: Final = 50
-"""Transactions that are settled together."""
+"""The most transactions that are settled together."""
 
 SETTLE_OPERATIONS_MAX: Final = 100
-"""Operations in one of their change sets, which keeps it below etcd's 128."""
+"""The most operations in one of their change sets, which keeps it below etcd's 128."""
 
 
 class Settlement:
@@ -45,7 +45,7 @@ class Settlement:
         counters: OpCounters,
         removed: Callable[[SegmentWrite], None],
     ) -> None:
-        """Set up; `run` does the work, and calls `removed` when a write's records are gone."""
+        """Set up. `run` does the work, and calls `removed` when a write's records are gone."""
         self._ledger = ledger
         self._segment = ledger.name
         self._aborted = aborted
@@ -56,20 +56,20 @@ class Settlement:
         self._waiting: list[SegmentWrite] = []
         self._due = Signal()
         self._ended: TxnError | None = None
-        """Why the segment is not this owner's any more, once a publish has met that."""
+        """Why this owner has lost the segment, once a publish has met that."""
         self._is_discarded = False
 
     def add(self, write: SegmentWrite) -> None:
-        """The write's decision is applied in memory; its records are to go."""
+        """The write's decision is applied in memory, so its records can go."""
         self._waiting.append(write)
         self._due.set()
 
     def wake(self) -> None:
-        """Records of aborted transactions may be ready to move to the indexes of their ledgers."""
+        """Abort records may be ready to move to the indexes of their ledgers."""
         self._due.set()
 
     def end(self, error: TxnError) -> TxnError:
-        """Let `run` end with this error, or the first one given; what to tell whoever met it."""
+        """Let `run` end with this error, or the first one given. Returns the error for the caller to raise."""
         self._ended = self._ended or error
         self._due.set()
         return error.anew()
@@ -77,16 +77,16 @@ class Settlement:
     def require_owned(self) -> None:
         """Raise the error with which `run` is about to end.
 
-        Another try would have to wait as long for the same, and keep the segment from closing.
+        Another try would wait as long for the same error, and delay the closing of the segment.
         """
         if self._ended is not None:
             raise self._ended.anew()
 
     async def run(self, readable: Watermark) -> None:
-        """Remove the records of what was decided, until cancelled.
+        """Remove the records of decided transactions, until cancelled.
 
         Raises:
-            OwnershipLost, OutcomeUnknown: whoever runs this closes the segment.
+            OwnershipLost, OutcomeUnknown: the caller must close the segment.
         """
         while True:
             await self._due.wait()
@@ -95,13 +95,13 @@ class Settlement:
                 await self._settle_all(readable)
             except StoreFull as full:
                 # The decisions are applied in memory, so reading goes on. Every removal may be repeated.
-                log.warning("records of transactions stay for now", segment=self._segment, reason=str(full))
+                log.warning("records of transactions cannot be removed yet", segment=self._segment, reason=str(full))
                 await trio.sleep(SPACE_RETRY_SECONDS)
                 self._due.set()
 
     async def discard(self) -> None:
-        """Remove every record of the segment, which is about to be deleted with its data; durable on return."""
-        # What is decided from now on is not recorded: nobody would remove that.
+        """Remove every record of the segment before it is deleted with its data. Durable on return."""
+        # Later decisions are not recorded, because nobody would remove the records.
         self._is_discarded = True
         hits = await self._counters.query(self._metadata, WRITES_BY_SEGMENT, *writes_of_segment(self._segment))
         keys = [hit.record.key for hit in hits]
@@ -111,10 +111,10 @@ class Settlement:
         await self.commit([self._aborted.to_delete()])
 
     async def commit(self, ops: list[Op], *, along: bool = False) -> None:
-        """Make a change on the condition of the claim; `along` another one, if nobody waits for it.
+        """Commit a change set on the condition of the claim. With `along`, it shares the sync of another one.
 
         Raises:
-            OwnershipLost: the claim is gone; nothing was changed.
+            OwnershipLost: the claim is gone. Nothing was changed.
         """
         ops = [*self._claim, *ops]
         try:
@@ -139,17 +139,17 @@ class Settlement:
         ops: list[Op] = []
         for write in writes:
             if write.span is not None:
-                # What was handed to the ledger before the decision is durable before the record of it goes.
+                # Entries appended before the decision are durable before their op record goes.
                 await self._ledger.confirmed.wait_for(write.span.last)
                 if write.decided is TxnState.ABORTED:
-                    # First, so that no op record goes before it where they do not fit one change set.
+                    # First, so that no op record goes before it if they need several change sets.
                     ops.append(self._aborted.to_put(write.txn))
             if self._is_discarded:
                 return
             ops.extend(Delete(key) for key in write.op_keys)
         for start in range(0, len(ops), SETTLE_OPERATIONS_MAX):
             some = ops[start : start + SETTLE_OPERATIONS_MAX]
-            # Nobody waits for a removal. What holds an abort record is in order with `discard`, so it is not held back.
+            # Nobody waits for a removal. Abort records must keep their order with `discard`, so they are not held back.
             await self.commit(some, along=all(isinstance(op, Delete) for op in some))
         for write in writes:
             self._removed(write)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dispatch.kinds import SubscriptionKind
 from dispatch.source import Source
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import BaseCursor
 from storage.position import Position
 
@@ -24,7 +24,7 @@ class ConsumerStatistics:
 class SubscriptionStatistics:
     """A snapshot of one subscription."""
 
-    kind: SubscriptionKind
+    kind: SubscriptionType
     backlog_entries: int
     """Readable and unacknowledged entries, sent or not. Hidden entries count until they are skipped."""
     unacked_messages: int

@@ -1,9 +1,9 @@
 """A subscription: its consumers, its cursor, its policy, and the requests of its consumers.
 
 Every request of a consumer is synchronous and in memory. If it gives the dispatcher work, it sets the dispatcher's
-signal. One table has the differences between kinds of subscription (`kinds.py`). An exclusive subscription sends in
-order. It goes back to the mark-delete position for each new consumer and each request to send again, so it remembers no
-single entries. A shared one remembers the holder of each entry.
+signal. One table has the differences between types of subscription (`subscription_types.py`). An exclusive subscription
+sends in order. It goes back to the mark-delete position for each new consumer and each request to send again, so it
+remembers no single entries. A shared one remembers the holder of each entry.
 
 `run` is the one task of a subscription. It runs the dispatcher and, for a durable cursor, the writer.
 """
@@ -16,10 +16,9 @@ import trio
 from dispatch.consumer import Consumer
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed, TooManyHoles
-from dispatch.kinds import KINDS
-from dispatch.kinds import SubscriptionKind as SubscriptionKind
 from dispatch.source import Source
 from dispatch.statistics import ConsumerStatistics, SubscriptionStatistics, backlog_entries
+from dispatch.subscription_types import TYPES, SubscriptionType
 from dispatch.withheld import NothingWithheld, Withheld
 from storage.cursor import BaseCursor
 from storage.position import LATEST, Position
@@ -50,7 +49,7 @@ class Subscription:
         *,
         source: Source,
         cursor: BaseCursor,
-        kind: SubscriptionKind = SubscriptionKind.EXCLUSIVE,
+        kind: SubscriptionType = SubscriptionType.EXCLUSIVE,
         withheld: Withheld | None = None,
     ) -> None:
         """Set up. Entries in `withheld` are not sent until they are given back."""
@@ -60,14 +59,14 @@ class Subscription:
         self._kind = kind
         self._withheld: Withheld = NothingWithheld() if withheld is None else withheld
         self._dispatcher = Dispatcher(
-            source, cursor, self._withheld, KINDS[kind].policy, tracks_unacked=KINDS[kind].individual
+            source, cursor, self._withheld, TYPES[kind].policy, tracks_unacked=TYPES[kind].individual
         )
         self._active: Consumer | None = None
         """The consumer that was last told that it gets everything."""
         self._is_closed = False
 
     @property
-    def kind(self) -> SubscriptionKind:
+    def kind(self) -> SubscriptionType:
         """The kind of the connected consumers, or of the last ones."""
         return self._kind
 
@@ -79,7 +78,7 @@ class Subscription:
     @property
     def keeps_order(self) -> bool:
         """Whether sending an entry again also resends everything behind it."""
-        return not KINDS[self._kind].individual
+        return not TYPES[self._kind].individual
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
@@ -101,7 +100,7 @@ class Subscription:
             self._is_closed = True
             self._dispatcher.close()
 
-    def add_consumer(self, consumer: Consumer, kind: SubscriptionKind | None = None) -> None:
+    def add_consumer(self, consumer: Consumer, kind: SubscriptionType | None = None) -> None:
         """Connect a consumer. It gets entries as soon as it grants permits.
 
         `kind` is the kind that it requests. It becomes the subscription's kind if nobody else is connected.
@@ -118,14 +117,14 @@ class Subscription:
             raise ConsumerBusy(
                 f"subscription {self.name} has {self._kind.name} consumers. Use that type, or another subscription"
             )
-        consumers_max = KINDS[kind].consumers_max
+        consumers_max = TYPES[kind].consumers_max
         if consumers_max is not None and len(consumers) >= consumers_max:
             raise ConsumerBusy(
                 f"subscription {self.name} already has its {kind.name} consumer. Use another subscription"
             )
         if kind is not self._kind:
             self._kind = kind
-            self._dispatcher.policy, self._dispatcher.tracks_unacked = KINDS[kind].policy, KINDS[kind].individual
+            self._dispatcher.policy, self._dispatcher.tracks_unacked = TYPES[kind].policy, TYPES[kind].individual
             self._dispatcher.rewind()
         consumers.append(consumer)
         consumer.outlet.attach(self._dispatcher.signal)
@@ -139,7 +138,7 @@ class Subscription:
         self._dispatcher.consumers.remove(consumer)
         consumer.outlet.detach(self._dispatcher.signal)
         self._tell_active()
-        if KINDS[self._kind].individual:
+        if TYPES[self._kind].individual:
             self._dispatcher.left(consumer)
         else:
             self._dispatcher.rewind()
@@ -194,7 +193,7 @@ class Subscription:
     def set_aside(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
         """These are withheld from now on, so nobody holds them."""
         # A subscription that keeps order remembers no holders, and only such a subscription takes cumulative ones.
-        if cumulative or not KINDS[self._kind].individual:
+        if cumulative or not TYPES[self._kind].individual:
             return
         for ack in acks:
             bits = self._dispatcher.sendable_bits(ack.position)
@@ -216,7 +215,7 @@ class Subscription:
         again = [ack.position for ack in acks if not self._cursor.is_acknowledged(ack.position)]
         if not again:
             return
-        if not KINDS[self._kind].individual:
+        if not TYPES[self._kind].individual:
             self._dispatcher.go_back(min(again))
             if cumulative and any(consumer.messages_sent for consumer in self.consumers):
                 for consumer in self._disconnect_all():
@@ -251,7 +250,7 @@ class Subscription:
         """
         if consumer not in self._dispatcher.consumers:
             return
-        if not KINDS[self._kind].individual:
+        if not TYPES[self._kind].individual:
             self._dispatcher.rewind()
         elif positions is None:
             self._dispatcher.send_all_again(consumer)
@@ -344,7 +343,7 @@ class Subscription:
         )
 
     def _require_acknowledgeable(self, acks: Sequence[EntryAck], *, cumulative: bool) -> None:
-        if cumulative and KINDS[self._kind].individual:
+        if cumulative and TYPES[self._kind].individual:
             raise AcknowledgementRefused(f"a {self._kind.name} subscription takes no cumulative acknowledgement")
         for ack in acks:
             self._check(ack.position, cumulative=cumulative)
@@ -372,7 +371,7 @@ class Subscription:
     def _tell_active(self) -> None:
         """Tell the consumers if another one gets everything from now on."""
         consumers = self._dispatcher.consumers
-        active = consumers[0] if consumers and KINDS[self._kind].has_active else None
+        active = consumers[0] if consumers and TYPES[self._kind].has_active else None
         if active is self._active:
             return
         before, self._active = self._active, active

@@ -16,11 +16,18 @@ from dataclasses import replace
 from typing import Final
 
 from broker.layouts.layout import Layout
-from broker.layouts.parts import Child, HashRange, Intent, Segment, SegmentState, Subscription
+from broker.layouts.parts import Child, HashRange, Intent, Segment, SegmentState, Subscription, SubscriptionKind
 from broker.names import HASH_MAX, TopicName
+from dispatch.subscription_types import SubscriptionType
 
 LEGACY_SEGMENT_ID: Final = 0
 """The segment id of a regular topic, also after its migration. There are no partitioned topics, so one id is enough."""
+
+KIND_BY_TYPE: Final = {
+    SubscriptionType.EXCLUSIVE: SubscriptionKind.STREAM,
+    SubscriptionType.SHARED: SubscriptionKind.QUEUE,
+}
+"""What a regular topic's subscription is on a scalable topic."""
 
 _SYNTHETIC: Final = ""
 """The creation id of a layout that was never created."""

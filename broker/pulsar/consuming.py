@@ -10,8 +10,8 @@ from typing import Final
 import trio
 
 from broker.errors import NotSupported, SegmentBusy, SubscriptionNotFound
+from broker.layouts.legacy import KIND_BY_TYPE
 from broker.layouts.parts import StartPosition
-from broker.layouts.parts import SubscriptionKind as ScalableKind
 from broker.names import TopicName
 from broker.pulsar.acknowledging import Acknowledging
 from broker.pulsar.connection import Connection
@@ -32,7 +32,8 @@ from broker.topics import Topics
 from broker.traffic import Traffic
 from dispatch.consumer import Consumer
 from dispatch.errors import ConsumerBusy
-from dispatch.subscription import Subscription, SubscriptionKind
+from dispatch.subscription import Subscription
+from dispatch.subscription_types import SubscriptionType
 from storage.position import EARLIEST, LATEST, Position
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.frames import Frame, encode_command
@@ -42,11 +43,10 @@ from tidewire.wire.pulsar.message_ids import message_id, position
 CONSUMERS_MAX: Final = 10_000
 """Most consumers and readers of one connection. Further ones are refused."""
 
-_KINDS = {
-    pb.CommandSubscribe.Exclusive: SubscriptionKind.EXCLUSIVE,
-    pb.CommandSubscribe.Shared: SubscriptionKind.SHARED,
+_TYPES = {
+    pb.CommandSubscribe.Exclusive: SubscriptionType.EXCLUSIVE,
+    pb.CommandSubscribe.Shared: SubscriptionType.SHARED,
 }
-_SCALABLE_KINDS = {SubscriptionKind.EXCLUSIVE: ScalableKind.STREAM, SubscriptionKind.SHARED: ScalableKind.QUEUE}
 
 
 class ConsumerHandler:
@@ -132,7 +132,7 @@ class ConsumerHandler:
     async def _open(self, request: pb.CommandSubscribe) -> None:
         if request.consumer_id in self._consumers:
             raise NotSupported(f"consumer id {request.consumer_id} is already in use on this connection")
-        kind = _KINDS.get(request.sub_type)
+        kind = _TYPES.get(request.sub_type)
         if kind is None:
             asked = pb.CommandSubscribe.SubType.Name(request.sub_type)
             raise NotSupported(f"subscriptions of type {asked} are not served yet; use Exclusive or Shared")
@@ -184,7 +184,7 @@ class ConsumerHandler:
             follows_layout=lambda: self._registry.follows_layout(name, request.metadata),
         )
         is_scalable = topic.scalable_topic is not None or session.follows_layout
-        if is_scalable and kind is SubscriptionKind.EXCLUSIVE and consumer.name:
+        if is_scalable and kind is SubscriptionType.EXCLUSIVE and consumer.name:
             self._end_namesake(session)
         try:
             subscription.add_consumer(consumer, kind)
@@ -213,7 +213,7 @@ class ConsumerHandler:
                 other.close()
 
     async def _durable(
-        self, name: TopicName, request: pb.CommandSubscribe, kind: SubscriptionKind
+        self, name: TopicName, request: pb.CommandSubscribe, kind: SubscriptionType
     ) -> tuple[Topic, Subscription]:
         earliest = request.initial_position == pb.CommandSubscribe.Earliest
         topic = await self._topics.get(name)
@@ -227,7 +227,7 @@ class ConsumerHandler:
             raise NotSupported(f"{name} was migrated to {topic.scalable_topic}; use a v5 client")
         # A subscription of a scalable topic covers all its segments, including those of later splits.
         start = StartPosition.EARLIEST if earliest else StartPosition.LATEST
-        return await self._controller.subscriptions.open(name, request.subscription, _SCALABLE_KINDS[kind], start)
+        return await self._controller.subscriptions.open(name, request.subscription, KIND_BY_TYPE[kind], start)
 
     async def _unsubscribe(self, command: pb.BaseCommand) -> None:
         request = command.unsubscribe

@@ -19,22 +19,19 @@ import structlog
 
 from broker.errors import OldClientsConnected, TopicClosed, TopicExists, TopicNotFound
 from broker.layouts.layout import Layout
-from broker.layouts.legacy import FIRST_CHILD, LEGACY_SEGMENT_ID, migrated_layout
-from broker.layouts.parts import StartPosition, Subscription, SubscriptionKind
+from broker.layouts.legacy import FIRST_CHILD, KIND_BY_TYPE, LEGACY_SEGMENT_ID, migrated_layout
+from broker.layouts.parts import StartPosition, Subscription
 from broker.layouts.store import Layouts
 from broker.names import TopicName
 from broker.schemas.registry import taking_over
 from broker.topic import Topic
 from broker.topics import Topics
 from dispatch.subscription import Subscription as TopicSubscription
-from dispatch.subscription import SubscriptionKind as Kind
 from storage.clock import WallClock
 from storage.metadata.store import Conflict, MetadataStore
 from storage.position import EARLIEST
 
 log = structlog.get_logger(__name__)
-
-_KINDS = {Kind.EXCLUSIVE: SubscriptionKind.STREAM, Kind.SHARED: SubscriptionKind.QUEUE}
 
 
 class Migrations:
@@ -101,7 +98,7 @@ class Migrations:
     async def _write(self, topic: TopicName, regular: Topic, here: Mapping[str, TopicSubscription]) -> None:
         now_ms = self._now_ms()
         subscriptions = {
-            name: Subscription(_KINDS[subscription.kind], uuid.uuid4().hex, StartPosition.EARLIEST, now_ms)
+            name: Subscription(KIND_BY_TYPE[subscription.kind], uuid.uuid4().hex, StartPosition.EARLIEST, now_ms)
             for name, subscription in here.items()
         }
         layout = migrated_layout(regular.name, uuid.uuid4().hex, subscriptions, now_ms)

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker.errors import BrokerError, TopicClosed
 from dispatch.errors import SubscriptionError
-from dispatch.subscription import SubscriptionKind
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import CursorError
 from storage.errors import LedgerFailed, LedgerNotMade
 from storage.metadata.embedded import EmbeddedStore
@@ -30,7 +30,7 @@ from txn.headers import KEY_PREFIX as HEADERS
 from txn.headers import Header, txn_of_key
 from txn.states import EndAction
 
-KINDS = [SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED]
+KINDS = [SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED]
 
 Step = tuple[object, ...]
 
@@ -74,7 +74,7 @@ async def play(stage: AckedSegment, step: Step) -> None:
             await stage.move()
         case ("seek", int(entry)):
             await stage.seek(entry)
-        case ("join", SubscriptionKind() as kind):
+        case ("join", SubscriptionType() as kind):
             stage.join(kind)
         case _:
             stage.leave()
@@ -121,7 +121,7 @@ async def test_the_cursor_follows_from_the_decisions(
 MAY_COME_OF_NO_ANSWER = (StoreUnavailable, TxnError, CursorError, BrokerError, SubscriptionError)
 
 STORY: list[Step] = [
-    ("join", SubscriptionKind.SHARED),
+    ("join", SubscriptionType.SHARED),
     ("one", 0, [0, 2], 0b101),
     ("one", 1, [3], 0),
     ("one", 0, [2], 0b110),
@@ -143,7 +143,7 @@ STORY: list[Step] = [
 async def story(stage: AckedSegment) -> None:
     """Something of everything, one after another."""
     at = stage.history.positions
-    stage.join(SubscriptionKind.SHARED)
+    stage.join(SubscriptionType.SHARED)
     await stage.acknowledge(0, [EntryAck(at[0]), EntryAck(at[2], 0b101, 3)])
     await stage.acknowledge(1, [EntryAck(at[3])])
     await stage.acknowledge(0, [EntryAck(at[2], 0b110, 3)])
@@ -153,7 +153,7 @@ async def story(stage: AckedSegment) -> None:
     await stage.end(1, EndAction.ABORT)
     await wait_all_tasks_blocked()
     stage.leave()
-    stage.join(SubscriptionKind.EXCLUSIVE)
+    stage.join(SubscriptionType.EXCLUSIVE)
     await stage.acknowledge(2, [EntryAck(at[3])], cumulative=True)
     await stage.move()
     await stage.end(2, EndAction.COMMIT)

@@ -14,7 +14,8 @@ from broker.names import TopicName
 from broker.read_uncommitted import ReadUncommitted
 from broker.topic import Topic
 from dispatch.consumer import Consumer
-from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription_types import SubscriptionType
 from storage.entry import EntryFormat
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
@@ -26,7 +27,7 @@ from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
 
 PLAIN = TopicName.parse("persistent://public/default/plain")
 MARKER = build_payload(pb.MessageMetadata(producer_name="marker", sequence_id=1, publish_time=1), b"")
-KINDS = [SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED]
+KINDS = [SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED]
 
 
 @asynccontextmanager
@@ -68,7 +69,7 @@ async def write(topic: Topic, story: str) -> list[Position]:
     return written
 
 
-def connect(subscription: Subscription, kind: SubscriptionKind) -> tuple[Consumer, RecordingOutlet]:
+def connect(subscription: Subscription, kind: SubscriptionType) -> tuple[Consumer, RecordingOutlet]:
     consumer, outlet = recording_consumer()
     subscription.add_consumer(consumer, kind)
     subscription.flow(consumer, 1_000)
@@ -80,7 +81,7 @@ def payloads(outlet: RecordingOutlet) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_consumers_get_the_messages_and_the_cursor_passes_all(topic: Topic, kind: SubscriptionKind) -> None:
+async def test_consumers_get_the_messages_and_the_cursor_passes_all(topic: Topic, kind: SubscriptionType) -> None:
     """K35: it may be the first entry, the last one, or one of many in a row."""
     positions = await write(topic, ".a..b.c.")
     assert topic.readable.value == positions[-1]
@@ -103,7 +104,7 @@ async def test_a_backlog_does_not_count_them(topic: Topic) -> None:
     assert subscription.backlog_entries == subscription.statistics().backlog_entries == 3
     subscription.acknowledge([Acknowledgement(positions[2])])
     assert subscription.backlog_entries == 2
-    _consumer, outlet = connect(subscription, SubscriptionKind.SHARED)
+    _consumer, outlet = connect(subscription, SubscriptionType.SHARED)
     await wait_all_tasks_blocked()
     # All four are passed, and the first message still holds the mark-delete back.
     assert payloads(outlet) == "ac"
@@ -123,7 +124,7 @@ async def test_what_is_acknowledged_is_the_same_with_and_without_them(topic: Top
     assert subscription.backlog_entries == 1
     subscription.acknowledge([Acknowledgement(positions[3])])
     assert subscription.backlog_entries == 1
-    _, outlet = connect(subscription, SubscriptionKind.EXCLUSIVE)
+    _, outlet = connect(subscription, SubscriptionType.EXCLUSIVE)
     await wait_all_tasks_blocked()
     assert payloads(outlet) == "c"
 
@@ -133,7 +134,7 @@ async def test_a_seek_to_any_place_leads_to_the_next_message(topic: Topic) -> No
     positions = await write(topic, ".a.b.")
     for place, wanted in zip(positions, ["ab", "ab", "b", "b", ""], strict=True):
         await topic.seek(subscription, place.before())
-        consumer, outlet = connect(subscription, SubscriptionKind.EXCLUSIVE)
+        consumer, outlet = connect(subscription, SubscriptionType.EXCLUSIVE)
         await wait_all_tasks_blocked()
         assert payloads(outlet) == wanted
         subscription.remove_consumer(consumer)
@@ -156,7 +157,7 @@ async def test_the_last_message_is_not_one_of_them(topic: Topic, story: str, las
 async def test_a_reader_of_what_is_uncommitted_is_sent_none(topic: Topic) -> None:
     await write(topic, ".a.")
     subscription = topic.subscribe_reader("r", EARLIEST, ReadUncommitted(topic))
-    _, outlet = connect(subscription, SubscriptionKind.EXCLUSIVE)
+    _, outlet = connect(subscription, SubscriptionType.EXCLUSIVE)
     await wait_all_tasks_blocked()
     assert payloads(outlet) == "a"
     assert subscription.backlog_entries == 1
@@ -186,7 +187,7 @@ async def test_a_sealed_topic_that_ends_with_one_is_drained_without_consumers(to
 async def test_ledgers_that_hold_only_control_entries_behind_the_mark_delete_are_trimmed() -> None:
     async with served(MemoryStore(), SimulatedFiles(seed=1), retention_minutes=0) as topic:
         subscription = await topic.subscribe("s", EARLIEST)
-        _, outlet = connect(subscription, SubscriptionKind.SHARED)
+        _, outlet = connect(subscription, SubscriptionType.SHARED)
         await write(topic, "a.")
         topic.ledger.request_roll()
         await wait_all_tasks_blocked()
@@ -213,7 +214,7 @@ async def test_a_new_owner_hides_them_and_remembers_no_send_of_them(segment: boo
         assert topic.deduplication is not None
         assert not topic.deduplication.knows("marker")
         subscription = topic.subscriptions["s"]
-        _, outlet = connect(subscription, SubscriptionKind.SHARED)
+        _, outlet = connect(subscription, SubscriptionType.SHARED)
         await wait_all_tasks_blocked()
         assert payloads(outlet) == "ab"
         # Those of an earlier owner count until the subscription has passed them, which it has.

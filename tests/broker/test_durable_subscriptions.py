@@ -12,7 +12,8 @@ from broker.cluster.ownership import claim_key
 from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.errors import AcknowledgementRefused, SubscriptionClosed
-from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import CursorClosed, CursorDeleted, CursorError, CursorLost
 from storage.entry import TxnId
 from storage.metadata.memory import MemoryStore
@@ -51,7 +52,7 @@ async def used(broker: Rooms) -> tuple[TopicName, Topic, Subscription]:
     topic = await broker.topics.get(name)
     subscription = topic.subscriptions["s"]
     consumer, outlet = recording_consumer()
-    subscription.add_consumer(consumer, SubscriptionKind.SHARED)
+    subscription.add_consumer(consumer, SubscriptionType.SHARED)
     subscription.flow(consumer, 100)
     await topic.acknowledge_in_transaction(subscription, txns[0], [EntryAck(positions[3])], cumulative=False)
     await broker.coordinator.end(txns[0], EndAction.COMMIT)

@@ -9,7 +9,7 @@ from broker.deduplication.sequences import Stored
 from broker.entry_codecs import EntryCodecs, SendId
 from broker.front_ends import ENTRY_CODECS
 from broker.topic import Topic
-from dispatch.subscription import SubscriptionKind
+from dispatch.subscription_types import SubscriptionType
 from storage.entry import EntryFormat
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
@@ -88,7 +88,7 @@ async def test_chunks_of_another_format_go_to_one_consumer() -> None:
         outlets = []
         for name in ("one", "two"):
             consumer, outlet = recording_consumer(name)
-            subscription.add_consumer(consumer, SubscriptionKind.SHARED)
+            subscription.add_consumer(consumer, SubscriptionType.SHARED)
             subscription.flow(consumer, 10)
             outlets.append(outlet)
         await wait_all_tasks_blocked()

@@ -8,7 +8,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.ownership import claim_key
 from broker.errors import TopicClosed, TopicNotFound
 from broker.topic import Topic
-from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import CursorError, cursor_key
 from storage.entry import EntryFormat, TxnId
 from storage.metadata.memory import MemoryStore
@@ -60,7 +61,7 @@ async def acknowledge_all(topic: Topic, subscription: Subscription, txn: TxnId) 
 
 def consume(subscription: Subscription) -> RecordingOutlet:
     consumer, outlet = recording_consumer()
-    subscription.add_consumer(consumer, SubscriptionKind.EXCLUSIVE)
+    subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
     subscription.flow(consumer, 100)
     return outlet
 
@@ -124,7 +125,7 @@ async def test_all_segments_or_none() -> None:
 
 async def test_every_message_comes_again_after_an_abort_the_last_one_too() -> None:
     """T23: to a consumer that stays, of whichever kind; nothing has to come behind them."""
-    for kind in (SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED):
+    for kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED):
         async with rooms(MemoryStore(), SimulatedFiles(seed=1)) as broker:
             ((topic, subscription),) = await filled(broker)
             consumer, outlet = recording_consumer()
@@ -147,7 +148,7 @@ async def test_a_batch_that_is_wholly_spoken_for_keeps_nothing_back() -> None:
         subscription = await topic.subscribe("s", EARLIEST)
         first, other = recording_consumer()[0], recording_consumer()
         for consumer in (first, other[0]):
-            subscription.add_consumer(consumer, SubscriptionKind.SHARED)
+            subscription.add_consumer(consumer, SubscriptionType.SHARED)
         subscription.flow(first, 1)
         await wait_all_tasks_blocked()
         txn = await begin(broker)

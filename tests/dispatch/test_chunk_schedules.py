@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from dispatch.chunks import Chunk
 from dispatch.consumer import Consumer, Delivery
-from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import Cursor
 from storage.metadata.memory import MemoryStore
 from storage.position import EARLIEST, Position
@@ -155,7 +156,7 @@ class Story:
 async def test_messages_in_chunks_come_whole_and_once(steps: list[Step], permits: int) -> None:
     stream = LazyStream()
     cursor = await Cursor.open("s", ledger=stream, metadata=MemoryStore(), claim=None, start=EARLIEST)
-    subscription = Subscription("s", source=stream, cursor=cursor, kind=SubscriptionKind.SHARED)
+    subscription = Subscription("s", source=stream, cursor=cursor, kind=SubscriptionType.SHARED)
     story = Story(stream, subscription)
     async with trio.open_nursery() as nursery:
         await nursery.start(subscription.run)

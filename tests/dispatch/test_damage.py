@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from dispatch.subscription import SubscriptionKind
+from dispatch.subscription_types import SubscriptionType
 from storage.position import Position
 from tests.dispatch.test_dispatcher import DISPATCHER
 from tests.dispatch.test_subscription import EXCLUSIVE, SHARED, running, settled, stream_of
@@ -13,7 +13,7 @@ from tests.support.idle import TaskSteps
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
 async def test_a_consumer_is_told_of_damage_once_and_stays(
-    kind: SubscriptionKind, autojump_clock: trio.testing.MockClock
+    kind: SubscriptionType, autojump_clock: trio.testing.MockClock
 ) -> None:
     """E10: it gets all that stands before, is told once, and nothing is tried again while nothing happens."""
     stream = stream_of(5)

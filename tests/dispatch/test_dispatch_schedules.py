@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from dispatch.consumer import Consumer, Delivery
 from dispatch.errors import ConsumerBusy
-from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import Cursor
 from storage.entry import Entry
 from storage.metadata.memory import MemoryStore
@@ -55,7 +56,7 @@ class LazyStream(MemoryStream):
 class Model:
     """What may be sent to whom, by the simplest bookkeeping there is."""
 
-    def __init__(self, stream: MemoryStream, kind: SubscriptionKind) -> None:
+    def __init__(self, stream: MemoryStream, kind: SubscriptionType) -> None:
         self.stream = stream
         self.kind = kind
         self.left: dict[Position, int] = {}
@@ -80,7 +81,7 @@ class Model:
         assert self.left.get(position, 0), "nothing that is acknowledged"
         bits = bits_from_words(delivery.ack_bits) if delivery.ack_bits is not None else (1 << self.sizes[position]) - 1
         assert bits == self.left[position], "of a batch, what is left"
-        if self.kind is SubscriptionKind.EXCLUSIVE:
+        if self.kind is SubscriptionType.EXCLUSIVE:
             assert position > self.last, "in order"
             skipped = {place for place in self.left if self.last < place < position}
             assert not skipped & self.visible, "without a gap"
@@ -124,7 +125,7 @@ class CheckedOutlet(RecordingOutlet):
 class Story:
     """Plays steps on a subscription and its model alike."""
 
-    def __init__(self, kind: SubscriptionKind, stream: MemoryStream, subscription: Subscription) -> None:
+    def __init__(self, kind: SubscriptionType, stream: MemoryStream, subscription: Subscription) -> None:
         self.stream = stream
         self.model = Model(stream, kind)
         self.subscription = subscription
@@ -144,7 +145,7 @@ class Story:
         try:
             self.subscription.add_consumer(consumer)
         except ConsumerBusy:
-            assert self.model.kind is SubscriptionKind.EXCLUSIVE
+            assert self.model.kind is SubscriptionType.EXCLUSIVE
             assert len(self.consumers) == 1
         else:
             self.consumers.append((consumer, outlet))
@@ -193,7 +194,7 @@ class Story:
             position = readable[number % len(readable)]
             if position in self.model.visible:
                 self.acknowledge(position, bits if kind == "partly" else 0)
-        elif kind == "cumulative" and readable and self.model.kind is SubscriptionKind.EXCLUSIVE:
+        elif kind == "cumulative" and readable and self.model.kind is SubscriptionType.EXCLUSIVE:
             self.cumulative(readable[number % len(readable)])
         elif kind == "seek" and number == 0:
             await self.seek(readable[bits % len(readable)] if readable else EARLIEST)
@@ -249,8 +250,8 @@ class Story:
         assert [outlet.ends for _, outlet in self.consumers] == [1] * len(self.consumers)
 
 
-@every_schedule(examples_max=120, steps=STEPS, kind=st.sampled_from(SubscriptionKind), permits=st.integers(1, 9))
-async def test_any_story_keeps_the_promises(steps: list[Step], kind: SubscriptionKind, permits: int) -> None:
+@every_schedule(examples_max=120, steps=STEPS, kind=st.sampled_from(SubscriptionType), permits=st.integers(1, 9))
+async def test_any_story_keeps_the_promises(steps: list[Step], kind: SubscriptionType, permits: int) -> None:
     """D11, D12, T16: at least once, none acknowledged is sent, order and gaps, nothing hidden or aborted, one end."""
     stream = LazyStream()
     cursor = await Cursor.open("s", ledger=stream, metadata=MemoryStore(), claim=None, start=EARLIEST)

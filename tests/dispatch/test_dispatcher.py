@@ -9,7 +9,8 @@ import trio.testing
 from dispatch import dispatcher as dispatcher_module
 from dispatch.consumer import Consumer
 from dispatch.policy import Assignment, Candidate, Piece
-from dispatch.subscription import Acknowledgement, SubscriptionKind
+from dispatch.subscription import Acknowledgement
+from dispatch.subscription_types import SubscriptionType
 from storage import base_cursor
 from storage.entry import Entry
 from storage.position import Position
@@ -218,7 +219,7 @@ async def test_unacknowledged_messages_are_bounded_per_subscription(monkeypatch:
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
-async def test_a_full_cursor_gets_holes_filled_first(monkeypatch: pytest.MonkeyPatch, kind: SubscriptionKind) -> None:
+async def test_a_full_cursor_gets_holes_filled_first(monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType) -> None:
     """When no more can be remembered out of order, new entries wait; old ones that come back are sent."""
     monkeypatch.setattr(base_cursor, "STORED_MAX", 3)
     async with running(stream_of(7), kind) as rig:
@@ -238,7 +239,7 @@ async def test_a_full_cursor_gets_holes_filled_first(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
-async def test_a_new_read_during_which_everything_went_back_is_thrown_away(kind: SubscriptionKind) -> None:
+async def test_a_new_read_during_which_everything_went_back_is_thrown_away(kind: SubscriptionType) -> None:
     """What is read while the subscription goes back to an earlier place is read again in its turn."""
     stream = stream_of(3)
     async with running(stream, kind) as rig:

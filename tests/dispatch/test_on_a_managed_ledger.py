@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
-from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import Cursor
 from storage.entry import Entry
 from storage.ledger_chain import ManagedLedgerConfig
@@ -74,7 +75,7 @@ class LedgerSource:
 
 @asynccontextmanager
 async def serving(
-    files: SimulatedFiles, metadata: MemoryStore, kind: SubscriptionKind
+    files: SimulatedFiles, metadata: MemoryStore, kind: SubscriptionType
 ) -> AsyncIterator[tuple[LedgerSource, Subscription]]:
     """All of it from the disk up, until the process is killed at the end of the context."""
     async with ledger_store(files) as store, trio.open_nursery() as nursery:
@@ -111,7 +112,7 @@ async def publish(source: LedgerSource, count: int) -> list[Position]:
 async def test_a_story_over_rolls_restart_and_seal(autojump_clock: trio.testing.MockClock) -> None:
     """D3, D11: what was acknowledged stays so over a crash, the rest comes, and the sealed end is reached once."""
     files, metadata = SimulatedFiles(seed=3), MemoryStore()
-    async with serving(files, metadata, SubscriptionKind.SHARED) as (source, subscription):
+    async with serving(files, metadata, SubscriptionType.SHARED) as (source, subscription):
         visible = await publish(source, 30)
         assert len({position.ledger for position in visible}) > 3
         consumer, outlet = recording_consumer()
@@ -124,7 +125,7 @@ async def test_a_story_over_rolls_restart_and_seal(autojump_clock: trio.testing.
         await subscription.synced()
         assert subscription.backlog_entries == len(visible) - len(acknowledged)
     files.crash()
-    async with serving(files, metadata, SubscriptionKind.EXCLUSIVE) as (source, subscription):
+    async with serving(files, metadata, SubscriptionType.EXCLUSIVE) as (source, subscription):
         consumer, outlet = recording_consumer()
         subscription.add_consumer(consumer)
         subscription.flow(consumer, 1000)
@@ -140,7 +141,7 @@ async def test_a_story_over_rolls_restart_and_seal(autojump_clock: trio.testing.
         assert subscription.backlog_entries == 0
         assert subscription.cursor.durable.value == source.sealed_end
     files.crash()
-    async with serving(files, metadata, SubscriptionKind.EXCLUSIVE) as (source, subscription):
+    async with serving(files, metadata, SubscriptionType.EXCLUSIVE) as (source, subscription):
         assert subscription.is_drained
         consumer, outlet = recording_consumer()
         subscription.add_consumer(consumer)
@@ -151,7 +152,7 @@ async def test_a_story_over_rolls_restart_and_seal(autojump_clock: trio.testing.
 async def test_trimming_below_the_mark_delete_and_seeking_behind_it(autojump_clock: trio.testing.MockClock) -> None:
     """A seek to the start of a trimmed ledger begins with what is left, and drains all the same."""
     files, metadata = SimulatedFiles(seed=4), MemoryStore()
-    async with serving(files, metadata, SubscriptionKind.EXCLUSIVE) as (source, subscription):
+    async with serving(files, metadata, SubscriptionType.EXCLUSIVE) as (source, subscription):
         visible = await publish(source, 30)
         subscription.acknowledge([Acknowledgement(visible[10])], cumulative=True)
         await subscription.synced()

@@ -11,9 +11,9 @@ import trio.testing
 
 from dispatch.consumer import Consumer
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
-from dispatch.kinds import KINDS
 from dispatch.policy import exclusive
-from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription_types import TYPES, SubscriptionType
 from dispatch.withheld import NothingWithheld
 from storage.cursor import BaseCursor, Cursor, CursorDeleted, NonDurableCursor, cursor_key
 from storage.metadata.memory import MemoryStore
@@ -22,7 +22,7 @@ from storage.ranges import EntryAck
 from tests.support.outlet import RecordingOutlet, recording_consumer
 from tests.support.stream import MemoryStream
 
-EXCLUSIVE, SHARED = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED
+EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Rig:
     subscription: Subscription
 
     def join(
-        self, name: str = "c", *, permits: int = 1000, kind: SubscriptionKind | None = None, priority: int = 0
+        self, name: str = "c", *, permits: int = 1000, kind: SubscriptionType | None = None, priority: int = 0
     ) -> tuple[Consumer, RecordingOutlet]:
         consumer, outlet = recording_consumer(name, priority=priority)
         self.subscription.add_consumer(consumer, kind)
@@ -55,7 +55,7 @@ def stream_of(entries: int, *, messages: int = 1) -> MemoryStream:
 @asynccontextmanager
 async def running(
     stream: MemoryStream,
-    kind: SubscriptionKind = EXCLUSIVE,
+    kind: SubscriptionType = EXCLUSIVE,
     *,
     durable: bool = True,
     store: MemoryStore | None = None,
@@ -138,8 +138,8 @@ async def test_an_active_consumer_behind_which_another_comes_first_hears_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a policy will decide that lets several join and sends everything to one of them."""
-    several = KINDS[EXCLUSIVE]._replace(consumers_max=None, policy=lambda *given: exclusive(given[0][:1], *given[1:]))
-    monkeypatch.setitem(KINDS, EXCLUSIVE, several)
+    several = TYPES[EXCLUSIVE]._replace(consumers_max=None, policy=lambda *given: exclusive(given[0][:1], *given[1:]))
+    monkeypatch.setitem(TYPES, EXCLUSIVE, several)
     async with running(stream_of(3)) as rig:
         (first, outlet), (second, waiting) = rig.join("a"), rig.join("b")
         await settled()

@@ -19,7 +19,8 @@ from broker.names import TopicName
 from broker.topic import Topic
 from dispatch.consumer import Consumer
 from dispatch.errors import AcknowledgementRefused, ConsumerBusy, SubscriptionClosed
-from dispatch.subscription import Acknowledgement, Subscription, SubscriptionKind
+from dispatch.subscription import Acknowledgement, Subscription
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import CursorError
 from storage.entry import EntryFormat, TxnId
 from storage.metadata.store import starting_with
@@ -234,7 +235,7 @@ class AckedSegment:
             return
         self.history.decided[txn] = state
 
-    def join(self, kind: SubscriptionKind, permits: int = 100) -> None:
+    def join(self, kind: SubscriptionType, permits: int = 100) -> None:
         """One more consumer, if the subscription takes it."""
         consumer, outlet = recording_consumer()
         try:
@@ -318,7 +319,7 @@ class AckedSegment:
         """What a consumer is sent that comes when all others have gone."""
         while self.consumers:
             self.leave()
-        self.join(SubscriptionKind.EXCLUSIVE)
+        self.join(SubscriptionType.EXCLUSIVE)
         await wait_all_tasks_blocked()
         ((_, outlet),) = self.consumers
         self.leave()

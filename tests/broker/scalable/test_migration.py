@@ -23,7 +23,7 @@ from broker.scalable import controller
 from broker.schemas.registry import Schemas, owner_of
 from broker.schemas.schema import Schema, SchemaType
 from broker.topic import Topic
-from dispatch.subscription import SubscriptionKind as Kind
+from dispatch.subscription_types import SubscriptionType
 from storage.cursor import CursorError
 from storage.entry import EntryFormat
 from storage.errors import LedgerSealed
@@ -91,7 +91,7 @@ async def left_of(topic: Topic, name: str) -> list[bytes]:
     """What a consumer of the subscription is sent."""
     consumer, outlet = recording_consumer()
     subscription = topic.subscriptions[name]
-    subscription.add_consumer(consumer, Kind.SHARED)
+    subscription.add_consumer(consumer, SubscriptionType.SHARED)
     subscription.flow(consumer, 100)
     await wait_all_tasks_blocked()
     subscription.remove_consumer(consumer)
@@ -143,7 +143,7 @@ async def test_a_migrated_topic_keeps_its_messages_and_cursors(broker: Rooms) ->
 async def test_kinds_of_subscriptions_are_those_of_their_last_consumers(broker: Rooms) -> None:
     topic = await regular_topic(broker)
     consumer, _outlet = recording_consumer()
-    topic.subscriptions["half"].add_consumer(consumer, Kind.SHARED)
+    topic.subscriptions["half"].add_consumer(consumer, SubscriptionType.SHARED)
     topic.subscriptions["half"].remove_consumer(consumer)
     layout = await broker.controller.migrate(TOPIC, force=False)
     kinds = {name: subscription.kind for name, subscription in layout.subscriptions.items()}
@@ -186,7 +186,7 @@ async def test_force_does_not_wait_for_them(broker: Rooms, monkeypatch: pytest.M
     topic.add_producer(producer)
     topic.clients.add_consumer(consumer, reader)
     subscription = topic.subscriptions["half"]
-    subscription.add_consumer(consumer, Kind.SHARED)
+    subscription.add_consumer(consumer, SubscriptionType.SHARED)
     pushed: list[tuple[int | None, list[str]]] = []
 
     def follower(layout: Layout | None) -> None:

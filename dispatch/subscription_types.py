@@ -1,4 +1,4 @@
-"""The kinds of subscription, and their differences, as a table.
+"""The types of subscription, and their differences, as a table.
 
 Pure.
 """
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from dispatch.policy import Policy, exclusive, shared
 
 
-class SubscriptionKind(IntEnum):
+class SubscriptionType(IntEnum):
     """How consumers share a subscription. The numbers are those of Pulsar's wire."""
 
     EXCLUSIVE = 0
@@ -17,7 +17,7 @@ class SubscriptionKind(IntEnum):
 
 
 class Behaviour(NamedTuple):
-    """The differences of a kind of subscription."""
+    """The differences of a type of subscription."""
 
     policy: Policy
     consumers_max: int | None
@@ -27,7 +27,7 @@ class Behaviour(NamedTuple):
     """The first consumer gets everything, and is told so."""
 
 
-KINDS: Final = {
-    SubscriptionKind.EXCLUSIVE: Behaviour(exclusive, 1, individual=False, has_active=True),
-    SubscriptionKind.SHARED: Behaviour(shared, None, individual=True, has_active=False),
+TYPES: Final = {
+    SubscriptionType.EXCLUSIVE: Behaviour(exclusive, 1, individual=False, has_active=True),
+    SubscriptionType.SHARED: Behaviour(shared, None, individual=True, has_active=False),
 }

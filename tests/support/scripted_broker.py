@@ -73,6 +73,13 @@ class Segment:
         """What was sent to it, message by message."""
         return [single.value for entry in self.entries for single in split_messages(entry)]
 
+    def close_consumers(self) -> None:
+        """Close them all."""
+        for consumer in self.consumers:
+            del consumer.peer.consumers[consumer.consumer_id]
+            consumer.peer.send(commands.close_consumer(consumer.consumer_id))
+        self.consumers.clear()
+
     def deliver(self) -> None:
         """Send each consumer what it was not sent yet."""
         for consumer in self.consumers:
@@ -556,6 +563,15 @@ class ScriptedBroker:
 
     def _seek(self, peer: Peer, frame: Frame) -> None:
         request = frame.command.seek
+        for topic in self.topics.values():
+            if (peer, request.consumer_id) in topic.members:
+                # Of a stream consumer: to the beginning or the end of all segments.
+                to_end = position(request.message_id) > (0, 0)
+                for segment in topic.segments.values():
+                    segment.cursors = dict.fromkeys(segment.cursors, len(segment.entries) if to_end else 0)
+                    segment.close_consumers()
+                peer.send(commands.success(request.request_id))
+                return
         segment, consumer = peer.consumers.pop(request.consumer_id)
         segment.consumers.remove(consumer)
         ledger, entry = position(request.message_id)

@@ -204,16 +204,17 @@ class StreamConsumer(Receiving[T]):
         consumers = list(self._segments.values())
         for consumer in consumers:
             consumer.begin_move()
+        is_done = False
         try:
             await connection.request(partial(seek_command, consumer_id, place), pb.CommandSuccess)
-        except BaseException:
-            # What was dropped comes again with new sessions, and a new share, since closing all of them is leaving.
-            for consumer in consumers:
-                consumer.end_session()
-            self._is_closed_by_broker = True
-            connection.write(encode_command(commands.close_consumer(consumer_id)))
-            self._wake.set()
-            raise
+            is_done = True
+        finally:
+            closed = [consumer.end_move(is_done=is_done) for consumer in consumers]
+            if any(closed) or not is_done:
+                # What was dropped comes again with new sessions, and a new share, since closing all of them is leaving.
+                self._is_closed_by_broker = True
+                connection.write(encode_command(commands.close_consumer(consumer_id)))
+                self._wake.set()
 
     async def skip_all(self) -> None:
         """Acknowledge everything that the topic holds now, for all consumers of the subscription; as `seek("latest")`.

@@ -1,22 +1,23 @@
-"""How a segment's consumer subscribes and moves: the commands for it, and where "before all" and "behind all" are."""
+"""How a segment's consumer subscribes and moves: the commands for it."""
 
+import logging
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from time import time_ns
 from typing import Final
 
-from tidewire.protocol.positions import Position
-from tidewire.protocol.refusals import Refused
+from tidewire.client.connection import Connection
+from tidewire.protocol.positions import AFTER_ALL, BEFORE_ALL, Position
+from tidewire.protocol.refusals import NotAllowed, Refused
 from tidewire.wire.pulsar import commands
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.message_ids import message_id
+from tidewire.wire.pulsar.message_ids import message_id, position
+
+_log: Final = logging.getLogger(__name__)
 
 QUEUE_MESSAGES_MAX: Final = 1000
 """Messages of one segment that may wait in the inbox, unless the consumer was given another number."""
-
-BEFORE_ALL: Final = Position(-1, -1)
-AFTER_ALL: Final = Position(2**63 - 1, 2**63 - 1)
-"""What a reader starts after: everything to come, whatever there is; or only what is not there yet."""
 
 CLOCKS_APART_SECONDS_MAX: Final = 60
 """How far the clocks of producers, broker and this process may be apart for a reader that begins at a time to find its
@@ -79,3 +80,19 @@ def seek_command(consumer_id: int, to: Position | int, request_id: int) -> pb.Ba
         return commands.seek(consumer_id, request_id, to=message_id(to.ledger_id, to.entry_id))
     # Brokers go on with the entry that is named.
     return commands.seek(consumer_id, request_id, to=message_id(to.ledger_id, to.entry_id + 1))
+
+
+async def last_position(connection: Connection, consumer_id: int, topic: str) -> Position | None:
+    """The position of the topic's last message; None when the broker does not tell it.
+
+    Raises:
+        TidewireError: the session ended, or it was refused otherwise.
+    """
+    try:
+        answer = await connection.request(
+            partial(commands.get_last_message_id, consumer_id), pb.CommandGetLastMessageIdResponse
+        )
+    except NotAllowed as error:
+        _log.info("%s does not tell the last message of %s: %s", connection.address, topic, error)
+        return None
+    return Position(*position(answer.last_message_id))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, AckCommand, Acknowledgements
+from tidewire.client.acknowledgements import AckCommand, Acknowledgements
 from tidewire.client.background import BackgroundTask
 from tidewire.client.chunks import Chunks
 from tidewire.client.confirmations import Confirmation, acknowledge_answered
@@ -24,16 +24,15 @@ from tidewire.client.errors import DataDamaged
 from tidewire.client.inbox import Delivery, Inbox, Trouble
 from tidewire.client.network import Network
 from tidewire.client.reading_place import ReadingPlace
-from tidewire.client.subscribing import SubscriptionPlan, seek_command, subscribe_command
-from tidewire.client.topic_session import DELIVERS, OVER, USABLE, Event, Phase, TopicSession
+from tidewire.client.subscribing import SubscriptionPlan, last_position, seek_command, subscribe_command
+from tidewire.client.topic_session import DELIVERS, OVER, USABLE, Event, Moves, Phase, TopicSession
 from tidewire.client.waking import Signal
 from tidewire.protocol.errors import ConnectionLost, TidewireError, fresh
 from tidewire.protocol.positions import AFTER_ALL, MessageId, Position
-from tidewire.protocol.refusals import TRANSIENT, NotAllowed, SubscriptionBusy
+from tidewire.protocol.refusals import TRANSIENT, SubscriptionBusy
 from tidewire.wire.pulsar import commands
-from tidewire.wire.pulsar.frames import encode_command
 from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
-from tidewire.wire.pulsar.message_ids import message_id, position
+from tidewire.wire.pulsar.message_ids import position
 
 _log: Final = logging.getLogger(__name__)
 
@@ -88,6 +87,7 @@ class TopicConsumer:
         self._backoff = network.backoff()
         self._session: TopicSession | None = None
         """The one that is attached to a connection. None between two sessions."""
+        self._moves = Moves()
         self._attempts = 0
         """To subscribe; the first may find another consumer's session, a later one its own of before."""
         self.last_failure: TidewireError | None = None
@@ -156,13 +156,14 @@ class TopicConsumer:
     async def _hold_session(self) -> None:
         connection = await self._network.owner_of(self.topic)
         session = self._session = TopicSession(connection, self)
+        self._moves.opening(session)
         try:
             await self._subscribe(session)
             session.happened(Event.OPENED)
             self._backoff.reset()
             # First, so that what was dealt with on an earlier session is not sent again.
             await self._tell(session)
-            connection.write(encode_command(commands.flow(session.consumer_id, self._plan.queue_messages_max)))
+            session.write(commands.flow(session.consumer_id, self._plan.queue_messages_max))
             self.opened.set()
             while not self._is_over(session):
                 await self._tell(session)
@@ -184,7 +185,7 @@ class TopicConsumer:
             self._on_loss(self.segment_id)
             session.detach()
             if session.phase is not Phase.CLOSED:
-                connection.write(encode_command(commands.close_consumer(session.consumer_id)))
+                session.write(commands.close_consumer(session.consumer_id))
 
     async def _subscribe(self, session: TopicSession) -> None:
         self._attempts += 1
@@ -194,18 +195,10 @@ class TopicConsumer:
             pb.CommandSuccess,
         )
         if after == AFTER_ALL:
-            await self._pin_latest(session)
-
-    async def _pin_latest(self, session: TopicSession) -> None:
-        # "Latest" means now: after a lost connection it must not mean a later now, which would skip messages.
-        try:
-            answer = await session.connection.request(
-                partial(commands.get_last_message_id, session.consumer_id), pb.CommandGetLastMessageIdResponse
-            )
-        except NotAllowed as error:
-            _log.info("%s does not tell the last message of %s: %s", session.connection.address, self.topic, error)
-        else:
-            self._place.pin(Position(*position(answer.last_message_id)))
+            # "Latest" means now: after a lost connection it must not mean a later now, which would skip messages.
+            last = await last_position(session.connection, session.consumer_id, self.topic)
+            if last is not None:
+                self._place.pin(last)
 
     def _is_over(self, session: TopicSession) -> bool:
         if session.lost is not None:
@@ -226,13 +219,7 @@ class TopicConsumer:
         while self._acknowledgements:
             if not session.connection.is_writable:
                 await session.connection.writable()
-            self._tell_now(session)
-
-    def _tell_now(self, session: TopicSession) -> None:
-        for command in self._acknowledgements.take():
-            session.connection.write(
-                encode_command(commands.ack(session.consumer_id, command.message_ids, cumulative=command.cumulative))
-            )
+            session.acknowledge(self._acknowledgements.take())
 
     # ----------------------------------------------------------------------------------------------- acknowledging
 
@@ -286,12 +273,10 @@ class TopicConsumer:
         session = self._usable
         if session is None:
             return
-        self._tell_now(session)
+        session.acknowledge(self._acknowledgements.take())
         for entry in entries:
             self._inbox.drop_entry(self, *entry)
-        for start in range(0, len(entries), IDS_PER_COMMAND_MAX):
-            ids = [message_id(*entry) for entry in entries[start : start + IDS_PER_COMMAND_MAX]]
-            session.connection.write(encode_command(commands.redeliver(session.consumer_id, ids)))
+        session.redeliver(entries)
 
     async def seek(self, to: Position | int) -> None:
         """Move the subscription: behind a message, or to the first one that came at a time, in ms since the epoch.
@@ -314,24 +299,21 @@ class TopicConsumer:
                 for index in range(to.batch_index + 1):
                     self._acknowledgements.add(to._replace(batch_index=index))
         finally:
-            session.happened(Event.MOVE_ENDED)
-            self._wake.set()
+            self.end_move(is_done=False)
 
     def begin_move(self) -> None:
-        """Tell what was acknowledged, and from then on deliver nothing until there is another session."""
+        """Tell what was acknowledged. From then on deliver nothing until `end_move`, and there is another session."""
         if self._usable is not None:
-            self._tell_now(self._usable)
-        if self._session is not None:
-            self._session.happened(Event.MOVE_BEGUN)
+            self._usable.acknowledge(self._acknowledgements.take())
+        self._moves.begin(self._session)
         self._inbox.drop(self)
         self._inbox.forget(self.segment_id)
         self._acknowledgements.forget()
 
-    def end_session(self) -> None:
-        """Go on with another session."""
-        if self._session is not None:
-            self._session.happened(Event.MOVE_ENDED)
+    def end_move(self, *, is_done: bool) -> bool:
+        """The broker has moved the subscription if `is_done`; otherwise nobody knows. Whether this closes a session."""
         self._wake.set()
+        return self._moves.end(None if self._is_stopping else self._session, is_done=is_done)
 
     # ------------------------------------------------------------------------------------------------- what is heard
 
@@ -370,13 +352,8 @@ class TopicConsumer:
 
     def taken(self, messages: int) -> None:
         """See `Source`."""
-        session = self._usable
-        if session is None:
-            return
-        session.permits_due += messages
-        if 2 * session.permits_due >= self._plan.queue_messages_max:
-            session.connection.write(encode_command(commands.flow(session.consumer_id, session.permits_due)))
-            session.permits_due = 0
+        if self._usable is not None:
+            self._usable.taken(messages, self._plan.queue_messages_max)
 
     def delivered(self, message_id: MessageId, *, ends_entry: bool) -> None:
         """See `Source`. A reader goes on from here after a lost connection, and tells the broker what it has read."""

@@ -3,12 +3,18 @@
 A session ends for one reason. What happens behind the end changes nothing: the consumer opens another session.
 """
 
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import Final
 
+from tidewire.client.acknowledgements import IDS_PER_COMMAND_MAX, AckCommand
 from tidewire.client.connection import Connection, Listener
 from tidewire.protocol.errors import TidewireError
 from tidewire.protocol.listeners import Kind
+from tidewire.wire.pulsar import commands
+from tidewire.wire.pulsar.frames import encode_command
+from tidewire.wire.pulsar.generated import PulsarApi_pb2 as pb
+from tidewire.wire.pulsar.message_ids import message_id
 
 
 class Phase(Enum):
@@ -92,3 +98,59 @@ class TopicSession:
     def detach(self) -> None:
         """Hear nothing more of it."""
         self.connection.detach(Kind.CONSUMER, self.consumer_id)
+
+    def write(self, command: pb.BaseCommand) -> None:
+        """Send it soon."""
+        self.connection.write(encode_command(command))
+
+    def acknowledge(self, told: Iterable[AckCommand]) -> None:
+        """Tell the broker, without an answer."""
+        for command in told:
+            self.write(commands.ack(self.consumer_id, command.message_ids, cumulative=command.cumulative))
+
+    def redeliver(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Ask for these (ledger, entry) again."""
+        for start in range(0, len(entries), IDS_PER_COMMAND_MAX):
+            ids = [message_id(*entry) for entry in entries[start : start + IDS_PER_COMMAND_MAX]]
+            self.write(commands.redeliver(self.consumer_id, ids))
+
+    def taken(self, messages: int, queue_messages_max: int) -> None:
+        """So many have left the inbox; ask for as many once they are half of the queue."""
+        self.permits_due += messages
+        if 2 * self.permits_due >= queue_messages_max:
+            self.write(commands.flow(self.consumer_id, self.permits_due))
+            self.permits_due = 0
+
+
+class Moves:
+    """Moves of one consumer's subscription that are under way, and which session is of no use behind them.
+
+    The broker closes the session that stood when a move was begun. One that was opened meanwhile may stand where the
+    subscription stood before, or behind the move, so it delivers nothing and another one follows.
+    """
+
+    def __init__(self) -> None:
+        """None is under way."""
+        self._under_way = 0
+        self._closed_by_broker: TopicSession | None = None
+
+    def begin(self, session: TopicSession | None) -> None:
+        """Another move begins while there is this session, if any."""
+        self._under_way += 1
+        if session is not self._closed_by_broker:
+            self._closed_by_broker = session if session is not None and session.phase in USABLE else None
+        if session is not None:
+            session.happened(Event.MOVE_BEGUN)
+
+    def opening(self, session: TopicSession) -> None:
+        """There is a new session."""
+        if self._under_way:
+            session.happened(Event.MOVE_BEGUN)
+
+    def end(self, session: TopicSession | None, *, is_done: bool) -> bool:
+        """A move has ended while there is this session, if any: done, or nobody knows. Whether the session is ended."""
+        self._under_way -= 1
+        if session is None or (is_done and session is self._closed_by_broker):
+            return False
+        session.happened(Event.MOVE_ENDED)
+        return True

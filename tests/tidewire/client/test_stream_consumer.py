@@ -3,6 +3,7 @@
 import anyio
 import pytest
 import trio
+import trio.testing
 
 from tests.support.backends import on_both_backends, on_trio
 from tests.support.cancellation import cancel_at_each_step
@@ -673,3 +674,76 @@ async def test_a_segment_that_was_taken_away_and_given_back_is_subscribed_to_ane
             assert broker.of(T.SUBSCRIBE)[-1].topic == topic.segments[0].topic
             fill(topic, 0, b"a")
             assert (await consumer.receive()).value == b"a"
+
+
+# ----------------------------------------------------------------------------------------------------------- moving
+
+
+async def received_two(topic: Topic, consumer: StreamConsumer) -> None:
+    fill(topic, 0, b"a", b"b")
+    assert [message.value for message in await receive(consumer, 2)] == [b"a", b"b"]
+
+
+@on_both_backends
+async def test_a_seek_moves_all_segments() -> None:
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X, 2)
+        fill(topic, 1, b"c")
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            fill(topic, 0, b"a", b"b")
+            assert sorted(message.value for message in await receive(consumer, 3)) == [b"a", b"b", b"c"]
+            await consumer.seek("earliest")
+            assert sorted(message.value for message in await receive(consumer, 3)) == [b"a", b"b", b"c"]
+            await consumer.skip_all()
+            fill(topic, 1, b"d")
+            assert (await consumer.receive()).value == b"d"
+            # The broker closes what it moves, so nobody leaves.
+            assert len(broker.of(T.SCALABLE_TOPIC_SUBSCRIBE)) == 1
+
+
+@on_trio
+async def test_a_segment_that_subscribes_while_the_subscription_is_moved_is_read_on() -> None:
+    """E21: the broker closes no consumer that it opens behind the move, so another session has to be opened."""
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            await received_two(topic, consumer)
+            broker.hold(T.SUBSCRIBE)
+            topic.segments[0].close_consumers()
+            await broker.seen(T.SUBSCRIBE, 2)
+            await consumer.seek("earliest")
+            broker.release(T.SUBSCRIBE)
+            with anyio.fail_after(60):
+                assert [message.value for message in await receive(consumer, 2)] == [b"a", b"b"]
+
+
+@on_trio
+async def test_nothing_from_before_a_move_comes_by_a_session_that_was_opened_meanwhile() -> None:
+    """E21: it stands where the subscription stood, and the broker may close it later than it answers the move.
+
+    Who acknowledged it would skip what the move is to bring again.
+    """
+    async with scripted_broker() as broker:
+        topic = broker.add_topic(X)
+        segment = topic.segments[0]
+        async with broker.client() as client, client.stream_consumer(X, "s") as consumer:
+            await received_two(topic, consumer)
+
+            def move(peer: Peer, frame: Frame) -> None:
+                segment.cursors = dict.fromkeys(segment.cursors, len(segment.entries))
+                peer.send(commands.success(frame.command.seek.request_id))
+
+            broker.on(T.SEEK, move)
+            broker.hold(T.LOOKUP, T.SEEK)
+            segment.close_consumers()
+            await broker.seen(T.LOOKUP, len(broker.of(T.LOOKUP)) + 1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consumer.seek, "latest")
+                await broker.seen(T.SEEK)
+                broker.release(T.LOOKUP)
+                await broker.seen(T.FLOW, len(broker.of(T.FLOW)) + 1)
+                await trio.testing.wait_all_tasks_blocked()
+                broker.release(T.SEEK)
+            fill(topic, 0, b"c")
+            with anyio.fail_after(60):
+                assert (await consumer.receive()).value == b"c"
